@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from fedloom.common.run_tables import OF_RUNS
 from fedloom.config.settings import Reported
 from fedloom.report import figures, tables
 from fedloom.report.figures import style
@@ -33,6 +36,19 @@ NOTHING = PlotInputs((), (), (), None, {})
 def shown(**values: object) -> PlottedRun:
     """RUN with other values."""
     return replace(RUN, **values)
+
+
+def filled(rows: Any, table: str) -> pd.DataFrame:
+    """Rows of a run's table with all of its columns; those not given are 0, "" or False."""
+    frame = pd.DataFrame(rows)
+    given = {column: frame[column] for column in frame}
+    zeros = {
+        column.name: pd.Series([column.type.to_pandas_dtype()()] * len(frame))
+        for column in OF_RUNS[table]
+        if str(column.type) != "string"
+    }
+    texts = {c.name: pd.Series([""] * len(frame)) for c in OF_RUNS[table] if c.name not in zeros}
+    return pd.DataFrame(zeros | texts | given)
 
 
 def table_job(kind: str = "accuracy", **settings: object) -> TableJob:

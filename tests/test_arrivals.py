@@ -14,7 +14,7 @@ from fedloom.federated.evaluate import answer_test_sets, evaluate
 from fedloom.federated.round import initial_state, train_round
 from partitioned import CLASSES, DOMAINS, dataset, with_domains
 from refusals import refused
-from shown_runs import shown, table_kind
+from shown_runs import filled, shown, table_kind
 
 COLUMN = {"classes": "label", "domains": "domain", "clients": "client_id"}
 IID = {"scheme": "iid", "clients": 6, "held_out": 0}
@@ -210,7 +210,7 @@ def test_forgetting_is_the_fall_from_the_highest_accuracy_before(tmp_path):
     parts = ["part_1", "part_9", "part_10", "part_11"]
     frame = pd.DataFrame(rows, columns=["round", "client_id", "participating", *parts])
     frame = frame[sorted(frame)].assign(personalized=False, num_test=10, num_correct=5)
-    frame.to_parquet(tmp_path / "evaluation.parquet")
+    filled(frame, "evaluation").to_parquet(tmp_path / "evaluation.parquet")
     run = shown(evaluation=tmp_path / "evaluation.parquet")
     row = table_kind("forgetting").measure(run)
     by_round = [0.7, (0.8 + 0.5) / 2, (0.3 + 0.2 + 0.9) / 3, (0.4 + 0.6 + 0.3) / 3]

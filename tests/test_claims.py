@@ -11,7 +11,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.settings import Reported
 from fedloom.report import tables
 from fedloom.report.tables.claims import Claims
-from shown_runs import RUN, shown, table_files, table_job
+from shown_runs import RUN, filled, shown, table_files, table_job
 
 
 def _evaluation(path, accuracies, held_out=(), overall=None, domains="x", earlier=None):
@@ -66,7 +66,7 @@ def built(tmp_path):
                     columns = {"round": [1], "bytes_up": 80 if method == "a" else 400, "clients": 2}
                     columns |= {"bytes_down": 8, "processor_seconds": 1.0}
                     columns |= {"train_loss": 0.5 if method == "a" else 2.0}
-                    pd.DataFrame(columns).to_parquet(rounds)
+                    filled(columns, "rounds").to_parquet(rounds)
                     runs.append(
                         shown(partition=partition, method=method, title=method.upper(), seed=seed,
                               evaluation=path, rounds=rounds)

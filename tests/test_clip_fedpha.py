@@ -86,7 +86,8 @@ def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_le
     seen = {}
 
     def capture(task, loss, known, clients, **more):
-        seen["loss"] = loss(task, more["params"], known, clients, batch)
+        seen["loss"], extras = loss(task, more["params"], known, clients, batch)
+        seen["reported"] = extras["reported_loss"]
         raise StopIteration
 
     monkeypatch.setattr(method.fl, "train_locally", capture)
@@ -107,11 +108,14 @@ def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_le
         assert pull > 0 and push > 0
         for b in range(4):
             image, label = batch.features[k, b].double().numpy(), int(batch.labels[k, b])
-            entropy = 0.0
+            entropies = []
             for text in (fl, fg):
                 scores = float(model.logit_scale.exp()) * text @ image
-                entropy += np.log(np.exp(scores).sum()) - scores[label]
-            assert seen["loss"][k, b].item() == pytest.approx(entropy + pull + push, rel=1e-4)
+                entropies.append(np.log(np.exp(scores).sum()) - scores[label])
+            total = sum(entropies) + pull + push
+            assert seen["loss"][k, b].item() == pytest.approx(total, rel=1e-4)
+            of_prediction = pytest.approx(entropies[0], rel=1e-4)
+            assert seen["reported"][k, b].item() == of_prediction, "the local context predicts"
 
 
 @pytest.mark.parametrize("variant", ["paper", "released"])

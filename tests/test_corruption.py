@@ -1,6 +1,8 @@
 """A flipped bit in a file that FedLoom wrote is refused in one line."""
 
 import os
+import random
+import re
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedloom.common import io, temporary, tensor_files
+from fedloom.common import io, run_tables, temporary, tensor_files
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import check_receipt, read_receipt, write_receipt
@@ -19,16 +21,17 @@ from fedloom.common.tensors import leaves
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.hooks import manifest
-from fedloom.report import metrics
+from fedloom.report import metrics, tidy
 from fedloom.study.runs import Run
+from shown_runs import filled
 
 RUN = Run("digits", "iid", "micro_vit", "head_tuning", 0)
 
 
-def flip(path, position):
+def flip(path, position, bit=0):
     """Flip one bit of a file's byte; negative positions count from the end."""
     data = bytearray(path.read_bytes())
-    data[position] ^= 1
+    data[position] ^= 1 << bit
     path.write_bytes(data)
 
 
@@ -137,6 +140,122 @@ def _flip_page(path):
     """Flip one bit of the first column's numbers, which other readers would not notice."""
     column = pq.ParquetFile(path).metadata.row_group(0).column(0)
     flip(path, column.data_page_offset + column.total_compressed_size - 1)
+
+
+def _run_tables(folder):
+    """Small tables of a run and its partition, as jobs write them, by what reads each."""
+    rows = {
+        "evaluation": {"client_id": [0, 1], "domain": ["ink", None], "backdoor_rate": [0.5, None]},
+        "rounds": {"round": [1, 2], "train_loss": [2.0, 1.0]},
+        "clients": {"client_id": [0, 3], "update_norm": [1.0, 2.0]},
+    }
+    for name, given in rows.items():
+        part = folder / f"2.{name}.parquet"
+        table = pa.Table.from_pandas(filled(given, name), preserve_index=False)
+        io.write_table(part, table.replace_schema_metadata(None))
+        metrics.join([part], folder / f"{name}.parquet", RUN, {"settings": "abc"})
+    partition = {
+        "index": pa.array([0, 1], pa.int64()),
+        "client_id": pa.array([0, 0], pa.int32()),
+        "label": pa.array([0, 1], pa.int32()),
+        "test": [False, True],
+        "participating": [True, True],
+        "domain": ["", ""],
+    }
+    io.write_table(folder / "partition.parquet", pa.table(partition))
+    return [*(folder / f"{name}.parquet" for name in rows), folder / "partition.parquet"]
+
+
+def _content(path):
+    """What the readers of a table see of it."""
+    columns = run_tables.PARTITION if path.stem == "partition" else metrics.columns_of(path)
+    return io.read_table(path, columns), io.read_facts(path)
+
+
+def test_a_flipped_bit_in_a_tables_footer_or_pages_is_refused_or_changes_nothing(tmp_path):
+    """Any position, one drawn bit of it: a renamed column, other rows, other pages, a traceback."""
+    draw = random.Random(0)
+    for path in _run_tables(tmp_path):
+        whole, (table, facts) = path.read_bytes(), _content(path)
+        for position in draw.sample(range(len(whole)), 400):
+            flip(path, position, draw.randrange(8))
+            try:
+                found, said = _content(path)
+            except FedLoomError as error:
+                assert path.name in str(error) and "\n" not in str(error)
+            else:
+                assert found.equals(table), (path.name, position)
+                assert found.schema == table.schema, (path.name, position)
+                assert said == facts or said.keys() != facts.keys(), (path.name, position)
+            path.write_bytes(whole)
+
+
+def test_a_renamed_column_and_pages_of_another_column_are_refused(tmp_path):
+    """In each place of the footer that has the name of a column."""
+    (path, *_) = _run_tables(tmp_path)
+    footer = pq.ParquetFile(path).metadata.serialized_size
+    whole = path.read_bytes()
+    start = len(whole) - 8 - footer
+    assert whole.count(b"backdoor_rate", start) > 1, "it would be missing without a word"
+    for found in re.finditer(b"backdoor_rate|num_correct|num_test", whole[start:]):
+        flip(path, start + found.start())
+        refused(path, lambda: metrics.frame(path))
+        path.write_bytes(whole)
+
+
+def test_a_table_of_another_reader_or_version_needs_no_digest(tmp_path):
+    (path, *_) = _run_tables(tmp_path)
+    table = io.read_table(path)
+    pq.write_table(table, path)  # as FedLoom before 1.1
+    assert io.read_table(path).equals(table)
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("change", ["missing", "renamed", "text", "twice"])
+def test_a_table_without_its_columns_is_one_line(tmp_path, number, change):
+    path = _run_tables(tmp_path)[number]
+    table = io.read_table(path)
+    name = ("num_correct", "train_loss", "received")[number]
+    place = table.column_names.index(name)
+    if change == "missing":
+        table = table.remove_column(place)
+    elif change == "renamed":
+        table = table.rename_columns(
+            [f"{each}s" if each == name else each for each in table.column_names]
+        )
+    elif change == "text":
+        table = table.set_column(place, name, pa.array(["1"] * len(table)))
+    else:
+        table = table.append_column(name, table[name])
+    io.write_table(path, table)
+    with pytest.raises(FedLoomError, match=f"{path.name}: .*column '{name}'.*run again") as error:
+        io.check_table(path, metrics.columns_of(path))
+    assert "\n" not in str(error.value)
+    with pytest.raises(FedLoomError, match=f"{path.name}: .*{name}.*run again"):
+        metrics.frame(path)
+
+
+def test_a_partition_a_choice_and_a_record_need_their_columns(tmp_path):
+    path = tmp_path / "x.parquet"
+    io.write_table(path, pa.table({"a": [1]}))
+    for columns in (run_tables.PARTITION, run_tables.CHOICE, run_tables.TRIALS, run_tables.RECORD):
+        with pytest.raises(FedLoomError, match=f"x.parquet: .*column '{columns.names[0]}'"):
+            io.read_table(path, columns)
+
+
+def test_numbers_of_any_width_and_texts_as_categories_are_the_same_columns(tmp_path):
+    path = tmp_path / "x.parquet"
+    wide = {"trial": pa.array(["a"]).dictionary_encode(), "options": pa.array(["{}"])}
+    io.write_table(path, pa.table(wide))
+    assert io.read_table(path, run_tables.CHOICE).column_names == ["trial", "options"]
+
+
+def test_duckdb_reads_no_damaged_table(tmp_path):
+    (path, *_) = _run_tables(tmp_path)
+    whole = path.read_bytes()
+    flip(path, whole.rindex(b"num_correct"))
+    with pytest.raises(FedLoomError, match=r"evaluation.parquet: .*run again"):
+        tidy.relation(pd.DataFrame({"filename": [str(path)]}))
 
 
 def test_a_jobs_rows_are_verified_when_they_are_joined(tmp_path):

@@ -25,12 +25,12 @@ from fedloom.commands import bundled_studies
 from fedloom.commands.planning import resolve
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
+from fedloom.common.run_tables import OF_RUNS
 from fedloom.config import kinds
 from fedloom.config.kinds import KINDS
 from fedloom.config.reading import merge, read
 from fedloom.config.study import Config
 from fedloom.data.federation import Batch, Federation
-from fedloom.federated import rows as rows_of_jobs
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
 from fedloom.hooks import manifest
@@ -380,5 +380,5 @@ def test_every_column_of_a_runs_files_is_documented():
     for name in ("evaluation", "rounds", "clients"):
         (row,) = re.findall(rf"^\| `{name}.parquet` .*$", page, re.MULTILINE)
         told = re.findall(r"`(\w+)`", row.split("|")[3])
-        columns = getattr(rows_of_jobs, name.upper()).names
+        columns = OF_RUNS[name].names
         assert list(dict.fromkeys(word for word in told if word in columns)) == columns

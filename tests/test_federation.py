@@ -60,9 +60,10 @@ def test_a_clients_rows_are_those_that_the_partition_gives_it(tiny, tmp_path):
     client = np.random.default_rng(0).permutation(np.arange(len(store)) % 7)
     table = {"client_id": client.astype(np.int32), "label": 0 * store.labels, "test": store.test}
     table |= {"participating": client != 3, "domain": store.domains}
+    table |= {"index": np.arange(len(store))}
     write_table(tmp_path / "p.parquet", pa.table(table))
     data = federation.load(store, tmp_path / "p.parquet", list("abcd"), torch.device("cpu"))
-    rows = pd.DataFrame(table).reset_index().groupby(["client_id", "test"])["index"].apply(list)
+    rows = pd.DataFrame(table).groupby(["client_id", "test"])["index"].apply(list)
     for test, halves in ((False, data.train), (True, data.test)):
         assert [part.tolist() for part in halves] == [rows[k, test] for k in range(7)]
     assert data.participating == [0, 1, 2, 4, 5, 6]

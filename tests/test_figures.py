@@ -28,7 +28,7 @@ from fedloom.report.figures import convergence, maps, style
 from fedloom.report.figures.style import COLOURS, LINES, MARKERS, deal, with_styles
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import PlottedBackbone, plotted_runs
-from shown_runs import draw, figure_job, shown
+from shown_runs import draw, figure_job, filled, shown
 
 ENTRIES = {
     "convergence": {},
@@ -79,8 +79,9 @@ def series(tmp_path):
             "personalized": False,
             "num_test": 10,
             "num_correct": [2, 5],
+            "loss": 0.0,
         },
-        "rounds": {"round": [1, 2], "train_loss": [2.0, 1.0]},
+        "rounds": filled({"round": [1, 2], "train_loss": [2.0, 1.0]}, "rounds"),
         "accuracy": {"block": [1, 2, 3], "top1": [10.0, 20, 30], "top5": [50.0, 60, 70]},
         "soft_weights": {
             "block": np.repeat([1, 2], 25),
@@ -436,6 +437,22 @@ def test_nearest_prototype_by_hand():
     test = torch.tensor([False] * 4 + [True] * 4)
     # nearest: 0, 2 (wrong), 2, 2 (wrong); with all four classes in the top five, every one is hit
     assert block_accuracy.nearest_prototype(tokens, labels, test) == (50, 100)
+
+
+def test_the_nearest_class_mean_is_that_of_the_euclidean_distance():
+    # class means (0, 0, 4.5), (3, 3, 0) and (2.9, 2.9, 2.9); the test images lie at the origin, to
+    # which the first is nearest by absolute, the last by largest differences
+    means = torch.tensor([[0.0, 0.0, 4.5], [3.0, 3.0, 0.0], [2.9, 2.9, 2.9]])
+    apart = torch.tensor([0.1, -0.2, 0.3])
+    of_class_1 = means[1] + torch.stack([-apart, apart])
+    tokens = torch.cat([means, of_class_1, torch.zeros(3, 3)])  # one, three and one image to train
+    labels = torch.tensor([0, 1, 2, 1, 1, 0, 1, 2])
+    test = torch.arange(8) >= 5
+    top_1, _ = block_accuracy.nearest_prototype(tokens, labels, test)
+    assert top_1 == pytest.approx(100 / 3), "the image of class 1"
+    wrong = labels.clone()
+    wrong[5:] = torch.tensor([0, 0, 2])
+    assert block_accuracy.nearest_prototype(tokens, wrong, test)[0] == 0
 
 
 def test_block_accuracy_of_a_store(tmp_path):

@@ -93,22 +93,25 @@ def test_parameters_start_as_uniform_draws_and_a_scale_of_one(tiny):
 def test_the_loss_is_cross_entropy_and_info_nce_of_the_released_code(tiny, part, fusion):
     options = {"fusion": fusion, "unified": 0.5, "temperature": 0.4}
     task, _, received, clients, batch = a_client(tiny, part, **options)
-    losses = fppl.loss(task, received["params"], received, clients, batch)[0]  # [B]
+    losses, extras = fppl.loss(task, received["params"], received, clients, batch)  # [1, B]
+    reported = extras["reported_loss"][0]
     params = tensor_map(lambda value: value[0].double(), received["params"])
     now = np.flatnonzero(task.arrived.training.numpy())
     prototypes = received["constants"]["prototypes"][0].double()
-    for image, label, loss in zip(batch.images[0], batch.labels[0], losses, strict=True):
+    images = zip(batch.images[0], batch.labels[0], losses[0], reported, strict=True)
+    for image, label, loss, alone in images:
         feature = reference_feature(task, params, image, part)
         logits = {c: params["head"][c] @ feature + params["bias"][c] for c in now}
         entropy = torch.stack([*logits.values()]).logsumexp(0) - logits[int(label)]
         close = {c: F.cosine_similarity(feature, prototypes[c], dim=0) / 0.4 for c in now}
         pull = torch.stack([*close.values()]).logsumexp(0) - close[int(label)]
         assert loss.item() == pytest.approx(float(entropy + 0.5 * pull), rel=2e-5, abs=2e-5)
+        assert alone.item() == pytest.approx(float(entropy), rel=2e-5, abs=2e-5)
 
 
 def test_a_label_without_a_prototype_is_drawn_nowhere(tiny):
     task, _, received, clients, batch = a_client(tiny, 0)
-    drawn = fppl.loss(task, received["params"], received, clients, batch)[0]
+    drawn = fppl.loss(task, received["params"], received, clients, batch)[0][0]
     feature = fppl.features(task, received["params"], batch)
     logits = fppl.logits_among(received["params"], feature, task.arrived.training)
     entropy = F.cross_entropy(logits[0], batch.labels[0], reduction="none")
@@ -118,14 +121,14 @@ def test_a_label_without_a_prototype_is_drawn_nowhere(tiny):
     for known in ([], [one], [other]):
         flags = torch.tensor([[float(c in known) for c in range(task.num_classes)]])
         received["constants"]["known"] = flags
-        found = fppl.loss(task, received["params"], received, clients, batch)[0]
+        found = fppl.loss(task, received["params"], received, clients, batch)[0][0]
         torch.testing.assert_close(found, entropy)
 
 
 def test_only_the_newest_part_has_a_gradient(tiny):
     task, _, received, clients, batch = a_client(tiny, 1)
     params = tensor_map(lambda value: value.clone().requires_grad_(), received["params"])
-    fppl.loss(task, params, received, clients, batch).sum().backward()
+    fppl.loss(task, params, received, clients, batch)[0].sum().backward()
     by_part = params["prompts"].grad[0].flatten(1).abs().sum(1)
     assert by_part[1] > 0 and by_part[0] == 0
     assert (params["keys"].grad[0].abs().sum(1) > 0).all()

@@ -28,7 +28,7 @@ from fedloom.study import paths, records
 from fedloom.study.plan import Plan
 from partitioned import CLASSES, dataset
 from refusals import refused
-from shown_runs import draw, shown, table_job
+from shown_runs import draw, filled, shown, table_job
 
 METHODS = [
     name
@@ -231,7 +231,7 @@ def _answered(folder, own, base, novel):
         for k in (0, 1)
     ]
     file = folder / f"{novel}.parquet"
-    pd.DataFrame(rows).to_parquet(file)
+    filled(rows, "test_sets").to_parquet(file)
     return shown(artefact=file)
 
 

@@ -18,7 +18,7 @@ from fedloom.report import figures, tables
 from fedloom.study import staleness
 from fedloom.study.plan import Plan
 from refusals import refused
-from shown_runs import draw, figure_job, shown, table_files, table_job, table_kind
+from shown_runs import draw, figure_job, filled, shown, table_files, table_job, table_kind
 
 EXAMPLES = {"reach": "figure", "spread": "table"}
 FIGURE = """from fedloom.report.toolbox import RunsFigure
@@ -160,9 +160,9 @@ def run(tmp_path):
         for r, numbers in correct.items()
         for k, n in enumerate(numbers)
     ]
-    pd.DataFrame(rows).assign(personalized=False).to_parquet(tmp_path / "evaluation.parquet")
+    filled(rows, "evaluation").to_parquet(tmp_path / "evaluation.parquet")
     rounds = pd.DataFrame({"round": [1, 2, 3], "train_loss": 1.0, "guessing_loss": 2.0})
-    rounds.to_parquet(tmp_path / "rounds.parquet")
+    filled(rounds, "rounds").to_parquet(tmp_path / "rounds.parquet")
     files = {name: tmp_path / f"{name}.parquet" for name in ("evaluation", "rounds")}
     return shown(**files, reported=Reported((2, 3)))
 

@@ -248,6 +248,8 @@ def test_pooled_counts_images_and_not_clients():
     assert accuracies(frame, Reported((2,)))["participating_mean"] == pytest.approx(
         (50 + 100 * 20 / 300) / 2
     )
+    in_both = (100 + 100 * 70 / 400) / 2
+    assert pooled(frame, Reported((1, 2))) == pytest.approx(in_both), "the mean of the rounds"
 
 
 def test_pooled_is_the_mean_over_the_reported_rounds():

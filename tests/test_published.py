@@ -1,14 +1,13 @@
 """Papers' numbers: read alike everywhere, in agreement with themselves, and shown beside ours."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.config.reading import read
 from fedloom.report.tables import costs, layout, published, summary
-from shown_runs import shown, table_kind
+from shown_runs import filled, shown, table_kind
 
 FILES = {path.stem: path for path in sorted((ROOT / "workflow/published").glob("*.yaml"))}
 MEAN, WORST = "participating_mean", "participating_worst"
@@ -166,7 +165,7 @@ def test_published_numbers_stand_beside_the_measured_ones():
 def test_parameters_are_of_one_client_in_one_round(tmp_path):
     """In round 1 two clients sent 8 numbers each, in round 2 four sent 6 each."""
     columns = {"clients": [2, 4], "bytes_up": [64, 96], "bytes_down": [80, 160]}
-    pd.DataFrame(columns).to_parquet(tmp_path / "rounds.parquet")
+    filled(columns, "rounds").to_parquet(tmp_path / "rounds.parquet")
     run = shown(rounds=tmp_path / "rounds.parquet")
     assert costs.sent(run) == {"params_up": 7, "params_down": 10}
 

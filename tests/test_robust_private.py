@@ -23,7 +23,7 @@ from fedloom.hooks import loader, manifest
 from fedloom.report import tables
 from fedloom.toolbox import Update, gaussian_epsilon, secret_uniform
 from first_round import module
-from shown_runs import shown, table_job
+from shown_runs import filled, shown, table_job
 
 
 @pytest.fixture
@@ -369,7 +369,8 @@ def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tm
 def test_a_table_says_what_was_spent_and_who_can_subtract_the_noise(tmp_path, secret):
     evaluation, runs = tmp_path / "evaluation.parquet", []
     row = {"client_id": 0, "domain": "x", "participating": True, "personalized": False}
-    pd.DataFrame([row | {"round": 1, "num_test": 4, "num_correct": 3}]).to_parquet(evaluation)
+    rows = [row | {"round": 1, "num_test": 4, "num_correct": 3}]
+    filled(rows, "evaluation").to_parquet(evaluation)
     noisy = {"round": [1, 2], "epsilon": [2.0, 3.456], "secret_noise": secret}
     uncounted = {"round": [1], "secret_noise": secret}
     for title, own in {"A": noisy, "B": uncounted, "C": {"round": [1]}}.items():

@@ -16,6 +16,7 @@ from fedloom.common.io import write_table
 from fedloom.report.run_settings import settings_of
 from fedloom.study import paths, provenance
 from fedloom.study.runs import Run
+from shown_runs import filled
 
 STUDY = """\
 study:
@@ -52,8 +53,12 @@ def folder(tmp_path, monkeypatch) -> Path:
         ]  # fmt: skip
         rounds = [{"round": n, "train_loss": 2 / n} for n in range(1, 5)]
         settings = provenance.digest_of_settings(plan.run_spec(_run(method)))
-        for pattern, content in ((paths.EVALUATION, rows), (paths.ROUNDS, rounds)):
-            table = pa.Table.from_pylist(content).replace_schema_metadata({"settings": settings})
+        frames = {
+            paths.EVALUATION: filled(rows, "evaluation"),
+            paths.ROUNDS: filled(rounds, "rounds"),
+        }
+        for pattern, frame in frames.items():
+            table = pa.Table.from_pandas(frame).replace_schema_metadata({"settings": settings})
             write_table(paths.at(pattern, _run(method)), table)
     return tmp_path
 

@@ -16,11 +16,10 @@ from fedloom.data.sources import glyphs
 from fedloom.hooks import manifest
 from fedloom.report import tables
 from fedloom.report.metrics import accuracies, loss_not_below_guessing
-from fedloom.report.tables import layout, notes, summary
-from fedloom.report.tables.clustering import congruence
+from fedloom.report.tables import clustering, layout, notes, summary
 from fedloom.report.tables.costs import until
 from refusals import refused
-from shown_runs import shown, table_files, table_job, table_kind
+from shown_runs import filled, shown, table_files, table_job, table_kind
 
 
 def _evaluation(path, correct, rounds=(1, 2)):
@@ -49,7 +48,7 @@ def _rounds(path, losses):
     """The rounds of a run on ten classes, by its training losses."""
     numbers = range(1, len(losses) + 1)
     columns = {"round": numbers, "train_loss": losses, "guessing_loss": math.log(10)}
-    pd.DataFrame(columns).to_parquet(path)
+    filled(columns, "rounds").to_parquet(path)
     return path
 
 
@@ -406,12 +405,14 @@ def test_clustering_by_hand(tmp_path):
         kind.measure(run, labels)
 
 
-def test_one_group_for_all_images_is_no_perfect_clustering():
-    """Its row has four images of cluster 1 and two of cluster 2; k-means keeps five together."""
-    groups = pd.Series([0] * 6)
-    clusters = pd.Series([1, 1, 1, 2, 2, 1])
-    classes = pd.Series(["cat"] * 3 + ["cod"] * 3)
-    assert congruence(groups, clusters, classes) == pytest.approx(100 * 4 / 5)
+def test_congruence_sums_the_largest_overlap_of_each_group_and_of_each_class():
+    """One group for all images overlaps with one of three clusters, and not with each."""
+    clusters = pd.Series([0, 0, 1, 1, 2, 2])
+    classes = pd.Series(list("aaaabb"))  # k-means keeps two of "a" together, and both of "b"
+    group = pd.Series([0] * 6)
+    assert clustering.congruence(group, clusters, classes) == 100 * 2 / 4
+    assert clustering.congruence(clusters, clusters, classes) == 100 * 6 / 4, "above 100 %"
+    assert clustering.congruence(classes, clusters, classes) == 100
 
 
 @pytest.mark.parametrize(("name", "count"), [("glyphs", 3), ("cifar100", 20)])

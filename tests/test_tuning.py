@@ -31,6 +31,7 @@ from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import plotted_runs
 from fedloom.study.runs import Run
 from partitioned import make
+from shown_runs import filled
 
 DEFAULT = default_config()
 RATES = {"training.lr": [0.1, 0.3]}
@@ -294,8 +295,8 @@ def test_no_test_image_bears_on_a_choice(method, letters, tmp_path, monkeypatch)
 def _evaluated(trial, job, rows):
     run = Run(job.dataset, job.partition + VALIDATION, job.backbone, trial.label, job.seed)
     columns = ("round", "client_id", "participating", "personalized", "num_test", "num_correct")
-    table = pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in rows])
-    write_table(paths.at(paths.EVALUATION, run), table)
+    frame = filled([dict(zip(columns, row, strict=True)) for row in rows], "evaluation")
+    write_table(paths.at(paths.EVALUATION, run), pa.Table.from_pandas(frame))
 
 
 def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen(
@@ -437,9 +438,10 @@ def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
     job = plan.job("table", Wildcards(label="main"))
     for run in plotted_runs(job.shown):
         losses = {"round": [3], "train_loss": [1.0], "guessing_loss": [1.4]}
-        write_table(run.rounds, pa.table(losses))
+        write_table(run.rounds, pa.Table.from_pandas(filled(losses, "rounds")))
         row = {"round": 3, "client_id": 0, "participating": True, "personalized": False}
-        write_table(run.evaluation, pa.Table.from_pylist([row | {"num_test": 2, "num_correct": 1}]))
+        frame = filled([row | {"num_test": 2, "num_correct": 1}], "evaluation")
+        write_table(run.evaluation, pa.Table.from_pandas(frame))
     table.run(job, 1)
     text = paths.at(paths.TABLE, study=job.study, label="main").read_text()
     assert "| FedVPT § " in text and "| Head-Tuning |" in text

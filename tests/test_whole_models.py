@@ -130,14 +130,20 @@ def test_fedrep_fits_heads_to_the_body_then_the_body_to_the_heads(case, weighted
     start, head = initial_state(task, hooks), torch.zeros(4, 16).double()
     body = start.server["params"]
     state, row = train_round(task.at(1), hooks, start)
-    ids, bodies = select(task.at(1), hooks, start), []
+    ids, bodies, losses = select(task.at(1), hooks, start), [], []
     for client in ids:
+        model = {"head": head} | body
+        for names, steps in ((["head"], 3), (["weights"], 2)):
+            for _ in range(steps):
+                losses.append(float(entropy(task, client)(model)))
+                model = descend(model, entropy(task, client), names, 1)
         model = descend({"head": head} | body, entropy(task, client), ["head"], 3)
         close(state.clients[client]["head"], model["head"])
         model = descend(model, entropy(task, client), ["weights"], 2)
         bodies.append({"weights": model["weights"]})
     close(state.server["params"], mean_of(bodies, shares_of(task, ids, weighted)))
     assert row["bytes_up"] == 3 * count_bytes(body)
+    assert row["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     received, stranger, _ = first_cohort(task, hooks, [0], state.server)  # held out
     found = hooks.personalize(task=task.at(1), received=received, clients=stranger)["head"][0]
     model = {"head": head} | state.server["params"]

@@ -77,7 +77,9 @@ def text_features(task: Task, contexts: list[Tensor], lengths: list[Tensor]) -> 
     return task.backbone.text_features(torch.stack(padded, 1), task.data.classes, counts, offset)
 
 
-def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
+) -> tuple[Tensor, Tree]:
     """Return the loss [K, B] of Eq. 13.
 
     Args:
@@ -93,13 +95,14 @@ def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
     full = torch.full_like(length, context.shape[1])
     text = text_features(task, [local, context, projected], [length, full, length])
     of_local, of_global, of_projected = text.unbind(1)  # [K, C, d_joint] each
-    losses = sum(
+    entropy, entropy_of_global = (
         fl.cross_entropy(clip.logits(batch.features, features), batch.labels)
         for features in (of_local, of_global)
     )
     pull = (of_local - of_projected).square().mean((1, 2))  # [K], Eq. 11
     push = F.relu(options.alpha - (of_local - of_global).norm(dim=-1)).mean(1)  # [K], Eq. 12
-    return losses + (pull + push)[:, None]
+    total = entropy + entropy_of_global + (pull + push)[:, None]
+    return total, {"reported_loss": entropy}
 
 
 def projection(task: Task, context: Tensor) -> Tensor:

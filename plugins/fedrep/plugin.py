@@ -14,6 +14,7 @@ leave one open:
   (`head_epochs`): a client that never trained as the paper says of new ones, the others because
   the body has changed since. The released code does so before its last test alone, for at least
   ten epochs.
+- The training loss that is reported is the mean over all steps of a round, those of the head too.
 """
 
 from torch import Tensor
@@ -51,12 +52,12 @@ def fit_heads(task: ViTTask, received: Tree, clients: Cohort, phase: int) -> Tra
 
 @fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    params = fit_heads(task, received, clients, phase=0).params
+    fitted = fit_heads(task, received, clients, phase=0)
     body = tuple(received["params"])
     trained = fl.train_locally(
-        task, fl.model_loss, received, clients, params=params, train=body, phase=1
+        task, fl.model_loss, received, clients, params=fitted.params, train=body, phase=1
     )
-    return fl.make_updates(trained, clients, kept=["head"])
+    return fl.make_updates(trained, clients, earlier=[fitted], kept=["head"])
 
 
 @fl.hookimpl

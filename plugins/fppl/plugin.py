@@ -116,12 +116,15 @@ def info_nce(task: ViTTask, feature: Tensor, constants: Tree, labels: Tensor) ->
     return losses.where(among.expand_as(cosines).gather(-1, labels[..., None])[..., 0], 0)
 
 
-def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Compute the loss [K, B]."""
+def loss(
+    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+) -> tuple[Tensor, Tree]:
+    """Compute the cross-entropy, which alone is reported, plus the weighted InfoNCE [K, B]."""
     feature = features(task, params, batch)
     logits = logits_among(params, feature, task.arrived.training)
     pull = info_nce(task, feature, received["constants"], batch.labels)
-    return fl.cross_entropy(logits, batch.labels) + task.options.unified * pull
+    entropy = fl.cross_entropy(logits, batch.labels)
+    return entropy + task.options.unified * pull, {"reported_loss": entropy}
 
 
 @fl.hookimpl

@@ -24,7 +24,8 @@ differs):
 - For feature heterogeneity the paper selects by "the class token of the 5th layer": we read this as
   the class token at the input of block 6 (`query_block: 6`).
 - A held-out client and the server's model use the global state alone.
-- The training loss that is reported is the cross-entropy of the block that is trained last.
+- The training loss that is reported is the cross-entropy, without L_key, averaged over all steps of
+  a round, as of every method: those of block I, without group prompts, and those of block II.
 """
 
 from collections.abc import Iterator
@@ -73,27 +74,30 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
     """Train by block coordinate descent (Algorithm 1): block I, then block II."""
     if released.one_after_another(task.options) and len(clients) > 1:
         return released.in_turn(client_update, task, received, clients)
-    trained, sent = Trained(received["params"], loss=[], steps=[], counters={}), {}
+    params, sent = received["params"], {}
+    phases: list[Trained] = []
     for phase, block in enumerate(blocks(task.options)):
-        params = trained.params
         if block == "I":  # Eq. 10: no group prompts are inserted
             trained = fl.train_locally(
                 task, shared_loss, received, clients, params=params, train=BLOCK_I, phase=phase
             )
-            continue
-        so_far = received["constants"]["selected"]  # v_g [K, G]
-        trained = fl.train_locally(  # Eq. 11: shared prompts stay in, frozen
-            task,
-            group_loss,
-            received,
-            clients,
-            params=params,
-            train=(*BLOCK_II, "shared_prompts") if block == "together" else BLOCK_II,
-            phase=phase,
-            counters={"selected": so_far},
-        )
-        sent["selected"] = trained.counters["selected"] - so_far  # N_g^i [K, G]
-    return fl.make_updates(trained, clients, **sent)
+        else:
+            so_far = received["constants"]["selected"]  # v_g [K, G]
+            trained = fl.train_locally(  # Eq. 11: shared prompts stay in, frozen
+                task,
+                group_loss,
+                received,
+                clients,
+                params=params,
+                train=(*BLOCK_II, "shared_prompts") if block == "together" else BLOCK_II,
+                phase=phase,
+                counters={"selected": so_far},
+            )
+            sent["selected"] = trained.counters["selected"] - so_far  # N_g^i [K, G]
+        params = trained.params
+        phases.append(trained)
+    *earlier, trained = phases
+    return fl.make_updates(trained, clients, earlier=earlier, **sent)
 
 
 @fl.hookimpl

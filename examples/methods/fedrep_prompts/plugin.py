@@ -33,12 +33,12 @@ def fit_heads(task: ViTTask, received: Tree, clients: Cohort, phase: int) -> fl.
 
 @fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    params = fit_heads(task, received, clients, phase=0).params
+    fitted = fit_heads(task, received, clients, phase=0)
     body = ("shared_prompts",)
     trained = fl.train_locally(
-        task, fl.shallow_loss, received, clients, params=params, train=body, phase=1
+        task, fl.shallow_loss, received, clients, params=fitted.params, train=body, phase=1
     )
-    return fl.make_updates(trained, clients, kept=["head"])
+    return fl.make_updates(trained, clients, earlier=[fitted], kept=["head"])
 
 
 @fl.hookimpl

@@ -8,20 +8,20 @@ import hashlib
 import importlib
 import logging
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError, one_line, shortened, suggestion
 
 Device = torch.device | str
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
+NORMALISATION = ("mean", "std")  # keys of a backbone
+log = logging.getLogger(__name__)
 
 
 class Pixels:
@@ -122,22 +122,32 @@ def weights_digest(backbone: Backbone) -> str:
     return result.hexdigest()
 
 
+def preprocessing(spec: dict[str, Any], usual: Mapping[str, Any], channels: int) -> dict[str, Any]:
+    """Return the `usual` preprocessing of a model, with the mean and deviation that `spec` sets.
+
+    The job's log names the numbers that weights from a file are given.
+    """
+    own = {key: spec[key] for key in NORMALISATION if key in spec}
+    for key, numbers in own.items():
+        if len(numbers) not in (1, channels):
+            raise FedLoomError(
+                f"backbone {spec['name']}: {key} must have a number for each of the model's "
+                f"{channels} channels, or one for all, got {len(numbers)}"
+            )
+    result = {**usual, **own}
+    if spec["weights"].endswith((".safetensors", ".npz")):
+        mean, deviation = (list(result[key]) for key in NORMALISATION)
+        origin = "which the keys mean and std set" if own else "the usual numbers of this model"
+        line = "backbone %s: images are normalised by mean %s and standard deviation %s, %s"
+        log.info(line, spec["name"], mean, deviation, origin)
+    return result
+
+
 def check_model(name: str, known: Collection[str], library: str) -> None:
     """Refuse the name of a model that a library has not got."""
     if name not in known:
         hint = shortened(suggestion(name, known))
         raise FedLoomError(f"backbone {name}: {library} has no such model; {hint}")
-
-
-def weights_file(name: str, path: str, suffixes: tuple[str, ...] = (".safetensors",)) -> Path:
-    """Return the file of a backbone's weights; refuse one that could run code when it is read."""
-    file = resource(path)
-    if file.suffix not in suffixes:
-        raise FedLoomError(
-            f"backbone {name}: weights '{file}': only {' and '.join(suffixes)} are read (a pickle "
-            "runs code when it is opened); convert it with safetensors.torch.save_file"
-        )
-    return file
 
 
 @contextmanager
@@ -150,6 +160,8 @@ def loading(name: str, weights: str) -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     try:
         yield
+    except FedLoomError:
+        raise
     except Exception as error:  # the libraries raise whatever they like
         reason = shortened(one_line(error)) or type(error).__name__
         raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error

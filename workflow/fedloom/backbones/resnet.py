@@ -17,12 +17,17 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from fedloom.backbones.base import Backbone, Device, Pixels, check_model, loading, weights_file
+from fedloom.backbones.base import Backbone, Device, Pixels, check_model, loading, preprocessing
 from fedloom.backbones.blocks import Weights, check_weights, per_client
 from fedloom.backbones.vit import linear
+from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
 from fedloom.common.device import arithmetic
 
-PREPROCESSING = {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD}
+PREPROCESSING = {
+    "mean": IMAGENET_DEFAULT_MEAN,
+    "std": IMAGENET_DEFAULT_STD,
+    "interpolation": "bilinear",
+}
 # blocks per stage, and how many times as wide as He et al.'s
 SMALL = {"resnet8_wide": (1, 4)} | {f"resnet{6 * n + 2}": (n, 1) for n in (3, 5, 7, 9)}
 LARGE = ("resnet18", "resnet34", "resnet50")
@@ -110,15 +115,24 @@ class FrozenResNet(Backbone):
     """
 
     def __init__(
-        self, model: nn.Module, size: int, device: Device = "cpu", precision: str = "float32"
+        self,
+        model: nn.Module,
+        size: int,
+        device: Device = "cpu",
+        precision: str = "float32",
+        spec: dict[str, Any] | None = None,
     ):
-        """Freeze `model`, which gives features, for images of `size` pixels."""
+        """Freeze `model`, which gives features, for images of `size` pixels.
+
+        They are normalised by ImageNet's numbers, or as an entry `spec` says.
+        """
         for name, module in list(model.named_modules()):
             if isinstance(module, nn.BatchNorm2d):
                 model.set_submodule(name, Norm(module, name))
         super().__init__(model, device, precision)
         self._norms = [module for module in model.modules() if isinstance(module, Norm)]
-        self.pixels = Pixels(size, 3, PREPROCESSING | {"interpolation": "bilinear"}, device)
+        normal = preprocessing(spec, PREPROCESSING, 3) if spec else PREPROCESSING
+        self.pixels = Pixels(size, 3, normal, device)
         with torch.no_grad():
             image = torch.zeros(1, 3, size, size, device=next(model.parameters()).device)
             self.width: int = model(image).shape[1]
@@ -214,7 +228,8 @@ def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
     if weights != "none":
         path = weights_file(name, weights)
         with loading(name, weights):
-            tensors = safetensors.torch.load_file(path)
-            model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("fc.")})
+            tensors = without_prefix(safetensors.torch.load_file(path), model.state_dict())
+            load_tensors(model, tensors, name, path)
+        check_finite(model, name, weights)
     size = spec.get("image_size") or (32 if name in SMALL else 224)
-    return FrozenResNet(model, size, device, spec.get("precision", "float32"))
+    return FrozenResNet(model, size, device, spec.get("precision", "float32"), spec)

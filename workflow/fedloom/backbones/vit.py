@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
 from fedloom.backbones import blocks
-from fedloom.backbones.base import Backbone, Device, Pixels, check_model, loading, weights_file
+from fedloom.backbones.base import Backbone, Device, Pixels, check_model, loading, preprocessing
 from fedloom.backbones.blocks import Inserts, Weights, below, layer
+from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
 from fedloom.common.memory import training_bytes
@@ -46,8 +47,12 @@ class FrozenViT(Backbone):
         device: Device = "cpu",
         precision: str = "float32",
         gradient_checkpointing: bool = False,
+        spec: dict[str, Any] | None = None,
     ):
-        """Freeze a ViT that classifies by its class token, to compute in `precision`."""
+        """Freeze a ViT that classifies by its class token, to compute in `precision`.
+
+        Images are normalised as the model's usual weights need, or as an entry `spec` says.
+        """
         is_vit = isinstance(model, VisionTransformer)
         if not is_vit or model.cls_token is None or model.global_pool != "token":
             kind = type(model).__name__
@@ -63,7 +68,9 @@ class FrozenViT(Backbone):
         self.patch_size: int = stem.patch_size[0]
         channels = next(p for p in stem.parameters() if p.dim() == 4).shape[1]
         # not the size of the pretrained config: image_size may be another
-        self.pixels = Pixels(stem.img_size, channels, resolve_model_data_config(vit), device)
+        usual = resolve_model_data_config(vit)
+        normal = preprocessing(spec, usual, channels) if spec else usual
+        self.pixels = Pixels(stem.img_size, channels, normal, device)
 
     def embed(self, images: Tensor, weights: Weights | None = None) -> Tensor:
         """Embed uint8 images [..., H, W, channels] as the input of block 1 [..., T, d].
@@ -206,8 +213,9 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
         if path and path.suffix == ".npz":  # Google's
             model.load_pretrained(str(path))
         elif path:  # timm's filter resizes position embeddings to the image size
-            tensors = checkpoint_filter_fn(safetensors.torch.load_file(path), model)
-            model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("head.")})
-    return FrozenViT(
-        model, device, spec.get("precision", "float32"), spec.get("gradient_checkpointing", False)
-    )
+            tensors = without_prefix(safetensors.torch.load_file(path), model.state_dict())
+            load_tensors(model, checkpoint_filter_fn(tensors, model), name, path)
+    if weights != "none":
+        check_finite(model, name, weights)
+    precision, checkpointing = spec.get("precision", "float32"), spec.get("gradient_checkpointing")
+    return FrozenViT(model, device, precision, bool(checkpointing), spec)

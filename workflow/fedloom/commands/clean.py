@@ -15,6 +15,7 @@ from fedloom.commands.launch import alone, locked
 from fedloom.commands.planning import load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table
+from fedloom.common.run_tables import LABELS
 from fedloom.common.temporary import abandoned, leftovers, size_of
 from fedloom.study import paths
 from fedloom.study.make_jobs import transferred_to
@@ -92,7 +93,7 @@ def _used(plan: Plan) -> Iterator[Path]:
     every: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
     record = paths.at(paths.RECORD, study=plan.name)
     if record.is_file():  # of runs that the file does not name, if it ran with --set
-        every += read_table(record).to_pylist()
+        every += read_table(record, LABELS).to_pylist()
     for run in plan.runs:
         others = transferred_to(settings, run)
         every += [{"dataset": name, "backbone": run.backbone} for name in others]

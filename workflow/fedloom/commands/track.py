@@ -119,7 +119,7 @@ class Followed:
                 tables = [_of_checkpoint(file, name) for name in TABLES]
             elif provenance.facts_of_job(self.run, int(file.stem))["settings"] == settings:
                 names = [paths.at(paths.JOB_TABLES[n], self.run, end=file.stem) for n in TABLES]
-                tables = [read_table(name) for name in names]
+                tables = [read_table(name, metrics.columns_of(name)) for name in names]
             else:  # of other settings
                 continue
             rounds, evaluation = (table.to_pandas() for table in tables)

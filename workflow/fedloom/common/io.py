@@ -1,19 +1,26 @@
 """Files that are either whole or absent, tables with checksums, and JSON with one spelling."""
 
+import hashlib
 import json
+import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from safetensors import SafetensorError
 
-from fedloom.common.errors import FedLoomError, one_line
+from fedloom.common.errors import FedLoomError, one_line, shortened
 from fedloom.common.temporary import remove, sweep, temporary_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# the key of a table's metadata that holds the digest of its file, and its value in that digest
+SEAL, UNSEALED = b"fedloom:sha256", b"0" * 64
+OF_LENGTH = 2  # bytes between a key of metadata and a value of 64 bytes
+AT_ONCE = 2**20  # bytes that are hashed at once
 
 
 @contextmanager
@@ -65,20 +72,48 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_table(path: Path, table: "pa.Table") -> None:
-    """Write a table as Parquet with a checksum per page, whole or not at all."""
+    """Write a table as Parquet, whole or not at all, with a checksum per page and a digest of all.
+
+    Checksums of pages are not enough: the footer names the columns, and says where the pages of
+    each lie. A flipped bit there could rename a column, or let it show the numbers of another.
+    """
     import pyarrow.parquet as pq  # takes 0.1 s, and Snakemake needs none of it
 
     with replacing(path) as temporary:
-        pq.write_table(table, temporary, write_page_checksum=True)
+        with pq.ParquetWriter(temporary, table.schema, write_page_checksum=True) as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata({SEAL: UNSEALED})
+        with temporary.open("r+b") as file:
+            place = _place_of_seal(file)
+            assert place is not None, "the writer has just written it"
+            digest = _digest(file, place)
+            file.seek(place)
+            file.write(digest)
 
 
-def read_table(path: Path) -> "pa.Table":
-    """Read a Parquet table and verify the checksums of its pages."""
+def read_table(path: Path, columns: "pa.Schema | None" = None) -> "pa.Table":
+    """Read a Parquet table, and verify its digest and the checksums of its pages.
+
+    It must have `columns`, of integers, numbers, text or truth values as there, and may have more.
+    """
     import pyarrow.parquet as pq
 
     # a name would be opened twice, and the file may be replaced between
     with _opened(path) as file:
-        return pq.read_table(file, page_checksum_verification=True)
+        _check_seal(path, file)
+        table = pq.read_table(file, page_checksum_verification=True)
+        _check_columns(path, table.schema, columns)
+        facts = {k: v for k, v in (table.schema.metadata or {}).items() if k != SEAL}
+        return table.replace_schema_metadata(facts or None)
+
+
+def check_table(path: Path, columns: "pa.Schema | None") -> None:
+    """Check a Parquet table as `read_table` does, without its rows, for readers that are lazy."""
+    import pyarrow.parquet as pq
+
+    with _opened(path) as file:
+        _check_seal(path, file)
+        _check_columns(path, pq.read_schema(file), columns)
 
 
 def read_facts(path: Path) -> dict[str, str]:
@@ -86,8 +121,79 @@ def read_facts(path: Path) -> dict[str, str]:
     import pyarrow.parquet as pq
 
     with _opened(path) as file:
+        _check_seal(path, file)
         facts = pq.read_schema(file).metadata or {}
-        return {key.decode(): value.decode() for key, value in facts.items()}
+        return {key.decode(): value.decode() for key, value in facts.items() if key != SEAL}
+
+
+def _place_of_seal(file: "BinaryIO | pa.NativeFile") -> int | None:
+    """Return where in a Parquet file its digest begins, which is in the footer; None without it."""
+    file.seek(0, os.SEEK_END)
+    size = file.tell()
+    file.seek(max(size - 8, 0))
+    start = size - 8 - int.from_bytes(file.read(4), "little")  # the footer's length, then PAR1
+    if start < 0:
+        return None
+    file.seek(start)
+    place = file.read(size - 8 - start).rfind(SEAL)
+    return None if place < 0 else start + place + len(SEAL) + OF_LENGTH
+
+
+def _digest(file: "BinaryIO | pa.NativeFile", place: int) -> bytes:
+    """Return the sha256 of a file, as hexadecimal digits, with UNSEALED at a place."""
+    result, position = hashlib.sha256(), 0
+    file.seek(0)
+    while position < place and (part := file.read(min(AT_ONCE, place - position))):
+        result.update(part)
+        position += len(part)
+    file.seek(place + len(UNSEALED))
+    result.update(UNSEALED)
+    while part := file.read(AT_ONCE):
+        result.update(part)
+    return result.hexdigest().encode()
+
+
+def _check_seal(path: Path, file: "pa.NativeFile") -> None:
+    """Refuse a file that does not match its digest; tables of earlier versions have none."""
+    place = _place_of_seal(file)
+    if place is not None:
+        file.seek(place)
+        if file.read(len(UNSEALED)) != _digest(file, place):
+            line = "it does not match the digest in its footer; delete it and run again"
+            raise FedLoomError(f"{path}: {line}")
+    file.seek(0)
+
+
+def _check_columns(path: Path, schema: "pa.Schema", columns: "pa.Schema | None") -> None:
+    """Refuse a table without some of the columns, or with other kinds of values in them."""
+    for column in columns or ():
+        if schema.names.count(column.name) != 1:
+            found = shortened(", ".join(schema.names))
+            raise FedLoomError(
+                f"{path}: must have one column '{column.name}', got {found}; delete it and run "
+                "again"
+            )
+        wanted, found = _kind(column.type), _kind(schema.field(column.name).type)
+        if found != wanted:
+            raise FedLoomError(
+                f"{path}: column '{column.name}' must hold {wanted}, got {found}; delete it and "
+                "run again"
+            )
+
+
+def _kind(kind: "pa.DataType") -> str:
+    """Return what values of an Arrow type are, however many bits each has."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return _kind(kind.value_type)
+    tests = {
+        "integers": types.is_integer,
+        "numbers": types.is_floating,
+        "truth values": types.is_boolean,
+        "text": lambda each: types.is_string(each) or types.is_large_string(each),
+    }
+    return next((name for name, test in tests.items() if test(kind)), str(kind))
 
 
 @contextmanager

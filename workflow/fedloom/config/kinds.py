@@ -11,13 +11,13 @@ from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import AfterValidator, Field, WithJsonSchema, create_model
+from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
 
 from fedloom.common.checkout import plugin_folders
 from fedloom.common.errors import FedLoomError, suggestion
-from fedloom.common.schema import Identifier, Keys, checked
+from fedloom.common.schema import Identifier, Item, Keys, Number, checked, require
 from fedloom.config.datasets import ImageSize, PluginSource, SourceKind
 from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import ClientScheme, SchemeKind
@@ -40,13 +40,24 @@ RESNETS = Literal[
     "resnet8_wide", "resnet20", "resnet32", "resnet44", "resnet56",
 ]  # fmt: skip
 Result = TypeVar("Result")
+OfChannels = Annotated[list[Item], Field(min_length=1, max_length=3)]
 
 
 class BackboneKind(Keys):
     """The keys of every backbone."""
 
+    mean: OfChannels[Annotated[Number, Field(ge=0, le=1)]] | None = None
+    """What the weights' training subtracted from each channel of images in 0 to 1, or one number
+    for all; default: the library's for the name or tag, which a file of other weights may differ
+    from."""
+    std: OfChannels[Annotated[Number, Field(gt=0, le=1)]] | None = None
+    """What it then divided them by."""
     cache_format: Literal["bf16", "float16"] | None = None
     """Number format of cached features and patches; default: float32, of patches float16."""
+
+    @model_validator(mode="after")
+    def _mean_and_std(self) -> Self:
+        return require(self, mean="std", std="mean")
 
 
 class Timm(BackboneKind):
@@ -67,6 +78,15 @@ class OpenClip(BackboneKind):
     """Open_clip's name, as ViT-B-16-quickgelu, or micro_clip."""
     weights: str
     """A tag of open_clip's (openai: downloaded from a hub), or a .safetensors file."""
+    quick_gelu: bool | None = None
+    """True if the weights were trained with QuickGELU, as OpenAI's, which a file does not say;
+    default: as the model's name says, which ends with -quickgelu then."""
+
+    @model_validator(mode="after")
+    def _micro_clip_has_gelu(self) -> Self:
+        if self.quick_gelu and self.name == "micro_clip":
+            raise ValueError("micro_clip has no QuickGELU; leave out quick_gelu")
+        return self
 
 
 class Torchvision(BackboneKind):

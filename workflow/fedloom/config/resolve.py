@@ -80,7 +80,13 @@ def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> S
         citation=paper and read_paper(paper, f"{CONFIG} study.paper")["citation"],
     )
     study = capped(settings, own)
-    settings = replace(settings, study=study, notes=tuple(notes_on(keys.study, study)))
+    assumed = (
+        f"backbones.{label}: {note}"
+        for label in selected.backbones
+        for note in settings.backbones[label].notes
+    )
+    notes = (*notes_on(keys.study, study), *assumed)
+    settings = replace(settings, study=study, notes=notes)
     check_parts(settings, selected.methods)
     for section in ("tables", "figures"):
         settings = replace(settings, **_outputs(settings, section, entries[section], own))

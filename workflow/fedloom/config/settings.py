@@ -15,6 +15,8 @@ VALIDATION = ".validation"  # ends the label of a partition that trials are trai
 # the kind of backbone that a library gives
 FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
 
+MICRO = ("micro_vit", "micro_clip")  # FedLoom's models, whose files all have its normalisation
+
 
 @dataclass(frozen=True)
 class FixedSeeds:
@@ -87,6 +89,26 @@ class Backbone:
     def precision(self) -> str:
         """Return the number format in which it computes (see fedloom.common.device)."""
         return self.settings.get("precision", "float32")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The assumptions on weights from a file, which does not hold these facts."""
+        name, keys = self.settings["name"], self.settings
+        if name in MICRO or local_weights(self) is None:
+            return ()
+        notes = []
+        if "mean" not in keys and not (self.library == "timm" and "." in name):
+            tag = ", or name timm's tag of the weights" if self.library == "timm" else ""
+            notes.append(
+                f"weights from a file are taken to be trained on images normalised as usual for "
+                f"{name}; set mean and std{tag}"
+            )
+        if self.library == "open_clip" and "quick_gelu" not in keys and "quickgelu" not in name:
+            notes.append(
+                f"weights from a file are taken to be trained without QuickGELU, as {name} is; "
+                "set quick_gelu"
+            )
+        return tuple(notes)
 
 
 def local_weights(backbone: Backbone) -> Path | None:

@@ -14,6 +14,7 @@ from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import NOVEL, UNASSIGNED
 from fedloom.common.io import read_table
+from fedloom.common.run_tables import PARTITION
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
 
@@ -387,7 +388,7 @@ def load(
     patches: Callable[[], torch.Tensor] | None = None,
 ) -> Federation:
     """Read a partition's Parquet file over its image store; unused caches may be None."""
-    table = read_table(partition)
+    table = read_table(partition, PARTITION)
     client, test, training = (table[c].to_numpy() for c in ("client_id", "test", "participating"))
     train_rows, test_rows = (_rows_of_clients(client, half) for half in (~test, test))
     novel = np.setdiff1d(store.labels, store.labels[client != UNASSIGNED])  # nobody's images

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.ids import NEVER, UNASSIGNED
+from fedloom.common.run_tables import PARTITION
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.kinds import OF_PLUGINS
 from fedloom.config.partitions import held_out_count
@@ -22,17 +23,6 @@ from fedloom.data import plugins
 from fedloom.data.schemes.base import Group
 
 log = logging.getLogger(__name__)
-
-COLUMNS = pa.schema(
-    {
-        "index": pa.int64(),
-        "client_id": pa.int32(),
-        "label": pa.int32(),
-        "test": pa.bool_(),
-        "participating": pa.bool_(),
-        "domain": pa.string(),
-    }
-)
 
 
 def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
@@ -188,7 +178,7 @@ def divide(
     seed: int,
     classes: Sequence[str] = (),
 ) -> pa.Table:
-    """Divide a dataset over clients; return a row per image with the columns `COLUMNS`.
+    """Divide a dataset over clients; return a row per image with the columns `PARTITION`.
 
     The clients of a domain follow each other, domains in alphabetical order. `participating` is
     False for the clients held out of training. UNASSIGNED are, by the keys of `spec`:
@@ -293,4 +283,4 @@ def _divide(
 def _table(*columns: np.ndarray) -> pa.Table:
     """Return the columns behind `index` as a table."""
     every = [np.arange(len(columns[0])), *columns]
-    return pa.table(dict(zip(COLUMNS.names, every, strict=True)), schema=COLUMNS)
+    return pa.table(dict(zip(PARTITION.names, every, strict=True)), schema=PARTITION)

@@ -9,43 +9,9 @@ import torch
 from torch import Tensor
 
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.common.run_tables import CLIENTS, CONFUSION, EVALUATION, ROUNDS
+from fedloom.common.run_tables import TEST_SETS as TEST_SETS
 from fedloom.federated.task import Task
-
-
-def _columns(names: str, kind: pa.DataType) -> list[pa.Field]:
-    return [pa.field(name, kind) for name in names.split()]
-
-
-EVALUATION = pa.schema(
-    [
-        *_columns("round client_id", pa.int32()),
-        *_columns("domain", pa.string()),
-        *_columns("participating personalized", pa.bool_()),
-        *_columns("num_test num_correct", pa.int32()),
-        *_columns("loss", pa.float64()),
-    ]
-)
-TEST_SETS = EVALUATION.append(pa.field("test_set", pa.string()))  # of the artefact of that name
-ROUNDS = pa.schema(
-    [
-        *_columns("round", pa.int32()),
-        *_columns("seconds processor_seconds", pa.float64()),
-        *_columns("threads cores", pa.int32()),
-        *_columns("bytes_up bytes_up_used bytes_down", pa.int64()),
-        *_columns("train_loss guessing_loss", pa.float64()),
-        *_columns("clients", pa.int32()),
-    ]
-)
-CLIENTS = pa.schema(
-    [
-        *_columns("round client_id", pa.int32()),
-        *_columns("num_examples", pa.int64()),
-        *_columns("work", pa.float64()),
-        *_columns("received", pa.bool_()),
-        *_columns("bytes_up bytes_down", pa.int64()),
-    ]
-)
-CONFUSION = pa.schema(_columns("round client_id label predicted count", pa.int32()))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
+from fedloom.common.run_tables import BLOCK_ACCURACY
 from fedloom.common.tensor_files import tensor
 from fedloom.data.store import ImageStore
 
@@ -54,4 +55,4 @@ def write(store: ImageStore, features: Path, out: Path) -> None:
     for block in range(1, depth(features) + 2):  # one at a time: all may not fit into memory
         rows.append((block, *nearest_prototype(class_tokens(features, block), labels, test)))
     columns = [pa.array(column) for column in zip(*rows, strict=True)]
-    write_table(out, pa.table(columns, names=["block", "top1", "top5"]))
+    write_table(out, pa.table(columns, schema=BLOCK_ACCURACY))

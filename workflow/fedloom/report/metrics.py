@@ -9,6 +9,7 @@ import pyarrow as pa
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table, write_table
 from fedloom.common.receipts import read_receipt
+from fedloom.common.run_tables import OF_RUNS
 from fedloom.config import grids
 from fedloom.config.settings import GridMember, Reported
 from fedloom.study.plot_inputs import PlottedRun
@@ -19,9 +20,17 @@ SCENARIO = ("dataset", "partition", "backbone")
 ROUNDING = 1e-6  # of a loss in float32: one that training leaves as it was is that of guessing
 
 
-def frame(path: Path) -> pd.DataFrame:
-    """Read a Parquet file of FedLoom as a data frame (see `read_table`)."""
-    return read_table(path).to_pandas()
+def frame(path: Path, columns: pa.Schema | None = None) -> pd.DataFrame:
+    """Read a Parquet file of FedLoom as a data frame, which must have `columns`.
+
+    By default these are the columns of a run's table of that name, if there is such a table.
+    """
+    return read_table(path, columns or columns_of(path)).to_pandas()
+
+
+def columns_of(path: str | Path) -> pa.Schema | None:
+    """Return the columns that a table of a run, or of one of its jobs, has by its name."""
+    return OF_RUNS.get(Path(path).stem.split(".")[-1])
 
 
 def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
@@ -39,12 +48,13 @@ def personal(rows: pd.DataFrame) -> pd.DataFrame:
 def artefact(run: PlottedRun) -> pd.DataFrame:
     """Read the method's own table of a run."""
     assert run.artefact is not None, "the kind names no artefact"
-    return frame(run.artefact)
+    return read_table(run.artefact).to_pandas()
 
 
 def by_test_set(run: PlottedRun) -> dict[str, float]:
     """Return the mean accuracy in percent over clients on each set of fedloom.common.ids."""
-    rows = artefact(run)
+    assert run.artefact is not None, "the kind names no artefact"
+    rows = frame(run.artefact, OF_RUNS["test_sets"])
     means = percent(rows).groupby(rows["test_set"], sort=False).mean()
     return {str(name): float(mean) for name, mean in means.items()}
 
@@ -76,7 +86,8 @@ def join(parts: Sequence[Path], out: Path, run: Run, facts: dict[str, str]) -> N
 
     A column that only some of the jobs have is null in the rows of the others.
     """
-    table = pa.concat_tables(map(read_table, parts), promote_options="default")
+    tables = [read_table(part, columns_of(part)) for part in parts]
+    table = pa.concat_tables(tables, promote_options="default")
     for position, (name, value) in enumerate(vars(run).items()):
         kind = pa.int32() if name == "seed" else pa.dictionary(pa.int32(), pa.string())
         table = table.add_column(position, name, pa.array([value] * len(table), kind))

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from fedloom.common.ids import UNASSIGNED
 from fedloom.common.io import read_table
+from fedloom.common.run_tables import PARTITION
 from fedloom.report.figures import style
 
 CELL = 0.24  # inches per client and class, where the page allows it
@@ -21,7 +22,7 @@ NAMED = 40  # more classes have no names, and more clients no numbers
 
 def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
     """Draw a partition's Parquet file; equal partitions give equal bytes."""
-    table = read_table(partition).to_pandas()
+    table = read_table(partition, PARTITION).to_pandas()
     table = table[table["client_id"] != UNASSIGNED]  # few-shot training leaves images out
     clients = table.groupby("client_id")
     train = table[~table["test"]]

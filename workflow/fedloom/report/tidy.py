@@ -13,9 +13,9 @@ import pyarrow as pa
 from fedloom.common.errors import FedLoomError
 from fedloom.common.extras import require
 from fedloom.common.ids import OWN, SERVER_MODEL
-from fedloom.common.io import read_table
+from fedloom.common.io import check_table, read_table
 from fedloom.hooks.manifest import TEST_SETS
-from fedloom.report.metrics import percent
+from fedloom.report.metrics import columns_of, percent
 from fedloom.study import paths, provenance
 from fedloom.study.runs import Run
 
@@ -91,7 +91,7 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per run, evaluated round, client and group, with the columns of COLUMNS."""
     tables = []
     for position, file in enumerate(runs["filename"]):
-        table = read_table(Path(file))
+        table = read_table(Path(file), columns_of(file))
         if "test_set" not in table.column_names:  # clients' own images
             table = table.append_column("test_set", pa.nulls(len(table), pa.string()))
         tables.append(table.select(READ).append_column("run", [np.full(len(table), position)]))
@@ -117,6 +117,8 @@ def relation(runs: pd.DataFrame) -> Any:
     connection = duckdb.connect()
     connection.register("runs", runs)
     names = [*runs["filename"]]
+    for name in names:  # DuckDB verifies nothing
+        check_table(Path(name), columns_of(name))
     files = connection.read_parquet(names, filename=True, union_by_name=True)
     if "test_set" not in files.columns:
         files = files.project("*, null::varchar as test_set")

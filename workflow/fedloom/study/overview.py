@@ -18,6 +18,11 @@ def overview(settings: Settings) -> dict[str, str | list[str]]:
         ],
         "Partitions": ", ".join(select.partitions),
         "Backbones": ", ".join(select.backbones),
+        "On the backbones": [
+            f"{name}: {note}"
+            for name in select.backbones
+            for note in settings.backbones[name].notes
+        ],
         "Methods": ", ".join(settings.methods[label].title for label in select.methods),
         "Rounds": _rounds(settings),
         "Seeds": ", ".join(map(str, study.seeds)) + (f" (fixed: {fixed})" if fixed else ""),

@@ -66,7 +66,9 @@ def read_record(study: str, folder: Path) -> "pa.Table":
         known = [other.stem for other in file.parent.glob("*.parquet")]
         hint = f"; {suggestion(study, known)}" if known else ""
         raise FedLoomError(f"{file}: study '{study}' must have finished; run it{hint}")
-    return read_table(file)
+    from fedloom.common.run_tables import RECORD  # imports pyarrow, which plans need not
+
+    return read_table(file, RECORD)
 
 
 def _as_yaml(plan: Plan) -> str:

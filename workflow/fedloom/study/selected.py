@@ -23,12 +23,16 @@ def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
 
 def chosen_options(file: Path) -> dict[str, Any]:
     """Read the options of the chosen trial, `training.` before those of training."""
-    return json.loads(read_table(file)["options"][0].as_py())
+    from fedloom.common.run_tables import CHOICE  # imports pyarrow, which plans need not
+
+    return json.loads(read_table(file, CHOICE)["options"][0].as_py())
 
 
 def tried(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Read the options of the chosen trial and of all trials from trials.parquet."""
-    rows = read_table(file).to_pylist()
+    from fedloom.common.run_tables import TRIALS
+
+    rows = read_table(file, TRIALS).to_pylist()
     (best,) = (row["options"] for row in rows if row["chosen"])
     return json.loads(best), [json.loads(row["options"]) for row in rows]
 

@@ -1,6 +1,6 @@
 """Losses, gradients and uploads of local training."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,7 @@ def make_updates(
     trained: Trained,
     clients: Cohort,
     *,
+    earlier: Sequence[Trained] = (),
     kept: Collection[str] = (),
     state: Tree | None = None,
     metrics: Mapping[str, Tensor] | None = None,
@@ -44,6 +45,8 @@ def make_updates(
     """Return one update per client that uploads its trained parameters.
 
     Args:
+        earlier: the phases of local training that went before `trained` in this round. The training
+            loss is the mean over the steps of all, so that it can be compared among methods.
         kept: names of the parameters that the client keeps to itself instead of uploading them.
         state: tensors [K, ...] that the client keeps beside them.
         metrics: a number per client [K], by name, for clients.parquet.
@@ -57,8 +60,17 @@ def make_updates(
             payload=unstack({"params": uploaded, **extras}, k),
             client_state=unstack(personal, k),
             num_examples=examples,
-            metrics={"train_loss": trained.loss[k]}
+            metrics={"train_loss": _mean_loss([*earlier, trained], k)}
             | {name: values[k] for name, values in numbers.items()},
         )
         for k, examples in enumerate(clients.num_examples)
     ]
+
+
+def _mean_loss(phases: Sequence[Trained], client: int) -> float:
+    """Return a client's mean loss over its steps in all phases."""
+    if len(phases) == 1:
+        return phases[0].loss[client]
+    steps = sum(phase.steps[client] for phase in phases)
+    total = sum(phase.loss[client] * phase.steps[client] for phase in phases)
+    return total / max(steps, 1)

@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.backbones.base import Backbone, Device, Pixels, check_model, loading, weights_file
+from fedloom.backbones.base import Backbone, Device, Pixels, check_model, loading, preprocessing
 from fedloom.backbones.blocks import Inserts, Weights, below, check_weights
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.image import ImageTower
 from fedloom.backbones.clip.text import Inside, TextTower
+from fedloom.backbones.weights import check_finite, plain_clip_file, weights_file
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.memory import training_bytes
@@ -39,8 +40,12 @@ class FrozenCLIP(Backbone):
         device: Device = "cpu",
         precision: str = "float32",
         gradient_checkpointing: bool = False,
+        spec: dict[str, Any] | None = None,
     ):
-        """Freeze `model`, a CLIP or CustomTextCLIP, to compute in `precision`."""
+        """Freeze `model`, a CLIP or CustomTextCLIP, to compute in `precision`.
+
+        Images are normalised as open_clip says, or an entry `spec`.
+        """
         super().__init__(model, device, precision, gradient_checkpointing)
         visual: Any = self.model.visual
         self._image = ImageTower(visual, name)
@@ -57,7 +62,8 @@ class FrozenCLIP(Backbone):
         )
         channels = next(p for p in visual.parameters() if p.dim() == 4).shape[1]
         settings = visual.preprocess_cfg
-        self.pixels = Pixels(settings["size"], channels, settings, device)
+        normal = preprocessing(spec, settings, channels) if spec else settings
+        self.pixels = Pixels(settings["size"], channels, normal, device)
 
     @cached_property
     def logit_scale(self) -> float:
@@ -197,32 +203,46 @@ def _names(classes: tuple[str, ...], end: str = "") -> tuple[str, ...]:
     return tuple(f"{name}{end}" for name in names)
 
 
-def _check_tag(name: str, tag: str) -> None:
+def _check_tag(name: str, tag: str, quick_gelu: bool | None) -> None:
     """Check that open_clip has weights of this tag, and for this model."""
     known = open_clip.list_pretrained_tags_by_model(name)
     check_known(tag, known, f"backbone {name}: neither a .safetensors file nor open_clip's weights")
     config: Any = open_clip.get_model_config(name)
     trained_so = open_clip.get_pretrained_cfg(name, tag).get("quick_gelu", False)
-    if trained_so and not config.get("quick_gelu", False):
+    if trained_so and not (config.get("quick_gelu", False) if quick_gelu is None else quick_gelu):
         raise FedLoomError(
             f"backbone {name}: weights '{tag}' need QuickGELU; name the model {name}-quickgelu"
+        )
+    if quick_gelu and not trained_so:
+        raise FedLoomError(
+            f"backbone {name}: weights '{tag}' were trained without QuickGELU; leave out quick_gelu"
         )
 
 
 def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
     """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
-    name, weights = spec["name"], spec["weights"]
+    name, weights, quick_gelu = spec["name"], spec["weights"], spec.get("quick_gelu")
     check_model(name, open_clip.list_models(), f"open_clip {open_clip.__version__}")
     is_file = named_file("open_clip", weights) is not None  # and no tag
     path = weights_file(name, weights) if is_file else None
     if not is_file and weights != "none":
-        _check_tag(name, weights)
+        _check_tag(name, weights, quick_gelu)
     with loading(name, weights):
         if name == micro_clip.NAME:
             model = micro_clip.build(path) if path else micro_clip.fresh()
+        elif path:
+            with plain_clip_file(path) as plain:
+                model = _model(name, str(plain), quick_gelu, device)
         else:
-            source = None if weights == "none" else str(path or weights)
-            model = open_clip.create_model(name, pretrained=source, device=device)
+            model = _model(name, None if weights == "none" else weights, quick_gelu, device)
         tokenizer = open_clip.get_tokenizer(name)
+    if weights != "none":
+        check_finite(model, name, weights)
     precision, checkpointing = spec.get("precision", "float32"), spec.get("gradient_checkpointing")
-    return FrozenCLIP(model, tokenizer, name, device, precision, bool(checkpointing))
+    return FrozenCLIP(model, tokenizer, name, device, precision, bool(checkpointing), spec)
+
+
+def _model(name: str, weights: str | None, quick_gelu: bool | None, device: Device) -> Any:
+    """Build a model of open_clip; `quick_gelu` replaces what its config says, unless it is None."""
+    own: Any = {} if quick_gelu is None else {"quick_gelu": quick_gelu}
+    return open_clip.create_model(name, pretrained=weights, device=device, **own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.run_tables import BLOCK_ACCURACY
 from fedloom.common.schema import Natural, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure
 from fedloom.report import metrics
@@ -26,7 +27,7 @@ class BlockAccuracy(FigureKind):
     def draw(self, series: list[PlottedBackbone]) -> style.Figure:
         figure, axes = style.panels(len(series))
         for axis, item in zip(axes, series, strict=True):
-            frame = metrics.frame(item.accuracy)
+            frame = metrics.frame(item.accuracy, BLOCK_ACCURACY)
             # of the frozen backbone: in no method's colour
             axis.plot(frame["block"], frame["top5"], "o-", color="#222222", label="Top-5")
             axis.plot(frame["block"], frame["top1"], "s--", color="#888888", label="Top-1")

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedloom.common.io import read_table
+from fedloom.common.run_tables import TRIALS
 from fedloom.config import grids
 from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
@@ -96,7 +97,8 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
 
 def _trials(plan: Plan, run: PlottedRun) -> list[dict[str, Any]]:
     """Return the trials from which options of a run were chosen; none if it has no choice."""
-    trials = read_table(paths.at(paths.TRIALS, run)).to_pylist() if plan.choice(run) else []
+    file = paths.at(paths.TRIALS, run)
+    trials = read_table(file, TRIALS).to_pylist() if plan.choice(run) else []
     for row in trials:
         options = json.loads(row["options"]).items()
         texts = [f"{name.removeprefix(grids.TRAINING)} {grids.text(v)}" for name, v in options]

@@ -1,0 +1,76 @@
+"""The columns of the tables that jobs write and others read; imports no torch, as reports do not.
+
+A table may have more columns: numbers that methods and wrappers add, and a run's labels.
+"""
+
+import pyarrow as pa
+
+
+def _columns(names: str, kind: pa.DataType) -> list[pa.Field]:
+    return [pa.field(name, kind) for name in names.split()]
+
+
+EVALUATION = pa.schema(
+    [
+        *_columns("round client_id", pa.int32()),
+        *_columns("domain", pa.string()),
+        *_columns("participating personalized", pa.bool_()),
+        *_columns("num_test num_correct", pa.int32()),
+        *_columns("loss", pa.float64()),
+    ]
+)
+TEST_SETS = EVALUATION.append(pa.field("test_set", pa.string()))  # of the artefact of that name
+ROUNDS = pa.schema(
+    [
+        *_columns("round", pa.int32()),
+        *_columns("seconds processor_seconds", pa.float64()),
+        *_columns("threads cores", pa.int32()),
+        *_columns("bytes_up bytes_up_used bytes_down", pa.int64()),
+        *_columns("train_loss guessing_loss", pa.float64()),
+        *_columns("clients", pa.int32()),
+    ]
+)
+CLIENTS = pa.schema(
+    [
+        *_columns("round client_id", pa.int32()),
+        *_columns("num_examples", pa.int64()),
+        *_columns("work", pa.float64()),
+        *_columns("received", pa.bool_()),
+        *_columns("bytes_up bytes_down", pa.int64()),
+    ]
+)
+CONFUSION = pa.schema(_columns("round client_id label predicted count", pa.int32()))
+OF_RUNS = {
+    "evaluation": EVALUATION,
+    "rounds": ROUNDS,
+    "clients": CLIENTS,
+    "confusion": CONFUSION,
+    "test_sets": TEST_SETS,
+}
+PARTITION = pa.schema(
+    [
+        *_columns("index", pa.int64()),
+        *_columns("client_id label", pa.int32()),
+        *_columns("test participating", pa.bool_()),
+        *_columns("domain", pa.string()),
+    ]
+)
+BLOCK_ACCURACY = pa.schema(
+    [*_columns("block", pa.int64()), *_columns("top1 top5", pa.float64())],
+)
+CHOICE = pa.schema(_columns("trial options", pa.string()))
+TRIALS = pa.schema(
+    [*CHOICE, *_columns("accuracy", pa.float64()), *_columns("chosen", pa.bool_())],
+)
+# of a study's record: its runs, and what beside their facts is known of each
+LABELS = pa.schema(
+    [*_columns("dataset partition backbone method", pa.string()), *_columns("seed", pa.int64())],
+)
+RECORD = pa.schema(
+    [
+        *LABELS,
+        *_columns("title options split sha256", pa.string()),
+        *_columns("rounds", pa.int64()),
+        *_columns("test_sets", pa.bool_()),
+    ]
+)
