@@ -120,7 +120,8 @@ def _split(root: Path, settings: dict[str, Any]) -> list[str]:
         chosen = ["train", "test"]
 
     halves = [name for name in names if name.lower() in SPLITS]
-    one_folder = "classes_in" in settings and not settings["domains"]  # whatever lies beside it
+    # then classes_in names the only folder below the root that is read
+    one_folder = "classes_in" in settings and not settings["domains"]
     if chosen is None and not one_folder and halves and (len(halves) > 1 or halves == names):
         raise FedLoomError(
             f"{root} holds {', '.join(halves)}: name the folders of training and test images, as "
