@@ -191,7 +191,7 @@ def test_an_image_that_is_long_and_narrow_takes_no_memory(size, monkeypatch):
 
 @pytest.mark.parametrize("size", [(30, 20), (20, 30), (200, 7), (23, 17), (12, 12), (3, 90)])
 def test_what_is_cut_first_is_what_is_cut_last(size, monkeypatch):
-    """But for rounding: the contrast is so low that nothing is cut off at 0 or 255."""
+    """Up to rounding; the low contrast keeps all values between 0 and 255."""
     image = noise(0, size).point(lambda value: 100 + value // 5)
     last = to_pixels(image, False, 16).astype(int)
     monkeypatch.setattr(pixels, "LARGEST", 0)

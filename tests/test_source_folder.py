@@ -144,7 +144,7 @@ def test_no_image_of_a_class_is_left_out_without_a_word(make, root, caplog):
     (root / "bee/notes.txt").write_text("no image")
     store, _ = make()
     assert np.bincount(store.labels).tolist() == [4, 4]
-    assert "bee: left out 1 files that are no images: notes.txt" in caplog.text
+    assert "bee: left out 1 files that are texts or data: notes.txt" in caplog.text
     for name in ("4.heic", "4.npy", "4.dcm", "LICENSE"):
         (root / "bee" / name).write_bytes(b"of another format")
         with refused(f"bee/{name}: unreadable image", "remove it", "skip_unreadable"):

@@ -364,3 +364,9 @@ def test_labels_of_json_are_whole_numbers(tmp_path):
     for label in (1.7, True, None):
         with refused("split.json", repr(label)):
             build(tmp_path, **coop(root, train=[["0.png", label, "ant"]], test=[]))
+
+
+def test_a_list_whose_name_is_too_long_is_one_line(tmp_path):
+    root = files(tmp_path / "root", "1.png")
+    with refused("xxx", "cannot be read", "File name too long"):
+        listing(dataset_spec(source="lists", root=str(root), train="x" * 5000))

@@ -132,9 +132,10 @@ def _of_lists(dataset: dict, root: Path) -> list[list]:
     try:
         images = listed_files(root, dataset)
     except FedLoomError:
-        images = []  # the job that reads the lists says what is wrong with them
+        return _contents(lists)  # the job that reads the lists says what is wrong with them
     top = f"{root.resolve()}/"
-    sizes = [[row.path.removeprefix(top), os.stat(row.path).st_size] for row in images]  # noqa: PTH116
+    paths = [row.path for row in images]
+    sizes = [[path.removeprefix(top), os.stat(path).st_size] for path in paths]  # noqa: PTH116
     return [*_contents(lists), *sizes]
 
 
@@ -148,7 +149,16 @@ def _texts(dataset: dict, root: Path) -> Iterator[tuple[str, Path]]:
 
 def _contents(files: Iterable[tuple[str, Path]]) -> list[list]:
     """Return key and sha256 of the files that are there."""
-    return [[key, sha256(file)] for key, file in files if file.is_file()]
+    found = []
+    for key, file in files:
+        try:
+            if file.is_file():
+                found.append([key, sha256(file)])
+        except OSError as error:  # a name that is too long, or a file of another user
+            raise FedLoomError(
+                f"{file}: cannot be read ({error.strerror}); correct the path, or who may read it"
+            ) from None
+    return found
 
 
 def _sizes(paths: str | list[str]) -> list[list]:

@@ -2,8 +2,8 @@
 
 tarfile's filters would let links out of the folder (CVE-2025-4517), and no data set needs one.
 
-An archive is unpacked into a folder of its own, and what it holds is moved to its place once all of
-it is there. So a refused or damaged archive leaves nothing behind.
+An archive is unpacked into a hidden folder, and its files are moved to their places once all are
+there. So a refused or damaged archive leaves nothing behind.
 """
 
 import shutil
@@ -144,7 +144,7 @@ def _write(members: list[Member], aside: Path) -> None:
 
 
 def _move(source: Path, into: Path) -> None:
-    """Move all that a folder holds into another; files there are replaced, and links too."""
+    """Move the content of a folder into another; files and links of the same name are replaced."""
     for entry in source.iterdir():
         target = into / entry.name
         if entry.is_dir() and target.exists():

@@ -215,7 +215,7 @@ def _beside_novel(
     """Divide all images but those of `novel_classes`; see `divide`."""
     seen = ~np.isin(labels, spec["novel_classes"])
     base, numbers = np.unique(labels[seen], return_inverse=True)  # schemes count classes from 0
-    names = [classes[label] for label in base] if classes else []
+    names = [str(classes[int(label)]) for label in base] if classes else []
     table = _divide(numbers, test[seen], domains[seen], spec, seed, names)
     owner, held, training = np.full(len(labels), UNASSIGNED), test.copy(), np.zeros_like(test)
     for column, name in ((owner, "client_id"), (held, "test"), (training, "participating")):

@@ -51,8 +51,8 @@ def is_transparent(image: Image.Image) -> bool:
     """Return True if a pixel is not opaque."""
     if not image.has_transparency_data or image.mode in GREY_16:
         return False
-    lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
-    return lowest < 255
+    alpha = np.asarray(image.convert("RGBA").getchannel("A"))
+    return bool(alpha.min() < 255)
 
 
 def to_pixels(
@@ -127,7 +127,7 @@ def _cropped(image: Image.Image, size: int) -> Image.Image:
     box = (left, top, left + size, top + size)
     if wide * high <= LARGEST:
         return image.resize((wide, high), Image.Resampling.BICUBIC).crop(box)
-    # the same, but for rounding, of an image of which hardly anything is kept
+    # hardly any of the image is kept: compute that part alone, which differs by rounding at most
     across, down = image.width / wide, image.height / high
     within = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
     return image.resize((size, size), Image.Resampling.BICUBIC, within)

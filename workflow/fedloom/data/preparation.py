@@ -88,7 +88,7 @@ def _class_names(listed: ImageList, settings: dict[str, Any]) -> list[str]:
 def _check_distinct(classes: list[str]) -> None:
     """Refuse classes of one name, or of names that a reader and a CLIP would take for one.
 
-    Single letters may differ in case alone, as those of a data set of letters.
+    Single letters may differ in case alone, as in a data set of letters.
     """
     first: dict[str, int] = {}
     for label, name in enumerate(classes):

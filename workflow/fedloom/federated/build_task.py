@@ -134,5 +134,6 @@ def check_names(facts: dict, dataset: str) -> None:
     if not facts.get("named", True):
         raise FedLoomError(
             f"datasets.{dataset}: its {len(facts['classes'])} classes have numbers and no names, "
-            f"which a CLIP's prompts are made of; set datasets.{dataset}.class_names"
+            f"which a CLIP's prompts are made of; set datasets.{dataset}.class_names, or of "
+            f"the source folder datasets.{dataset}.names"
         )

@@ -120,7 +120,8 @@ def _split(root: Path, settings: dict[str, Any]) -> list[str]:
         chosen = ["train", "test"]
 
     halves = [name for name in names if name.lower() in SPLITS]
-    one_folder = "classes_in" in settings and not settings["domains"]  # which is no split's
+    # then classes_in names the only folder below the root that is read
+    one_folder = "classes_in" in settings and not settings["domains"]
     if chosen is None and not one_folder and halves and (len(halves) > 1 or halves == names):
         raise FedLoomError(
             f"{root} holds {', '.join(halves)}: name the folders of training and test images, as "
@@ -163,14 +164,14 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
             raise FedLoomError(f"{folder}: a class folder without images; fill or remove it")
         if len(images) < len(entries):
             others = [entry.name for entry in entries if not _may_be_image(entry.name)]
-            line = "%s: left out %d files that are no images: %s"
+            line = "%s: left out %d files that are texts or data: %s"
             log.info(line, printable(folder), len(others), printable(shortened(", ".join(others))))
         label, domain = parts[-1 - len(below)], parts[0] if settings["domains"] else "all"
         yield from (Row(path, label, domain, test) for path in images)
 
 
 def _may_be_image(path: str) -> bool:
-    """Return False for what lies beside images; what is no image after all is an error later."""
+    """Return False for texts and data beside images; Pillow decides about the rest."""
     return Path(path).suffix.lower() not in NO_IMAGES
 
 
@@ -222,7 +223,7 @@ def _classes(root: Path, folders: set[str], settings: dict[str, Any]) -> dict[st
     for folder in sorted(folders - place.keys()):
         raise FedLoomError(f"{file}: no name for the folder '{folder}'; add a line, or remove it")
     ordered = sorted(folders, key=place.__getitem__)
-    return {folder: settings["renamed"].get(*named[place[folder]]).strip() for folder in ordered}
+    return {folder: tidy(settings["renamed"].get(*named[place[folder]])) for folder in ordered}
 
 
 def _last(domains: np.ndarray, images: int, of: int) -> tuple[np.ndarray, str]:
