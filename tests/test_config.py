@@ -17,7 +17,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import sha256
 from fedloom.config.protocols import evaluated_rounds, job_ends, reported
-from fedloom.config.reading import merge, read, read_change
+from fedloom.config.reading import merge, parse, read, read_change
 from fedloom.config.settings import Reported
 from fedloom.study.plan import Plan
 from fedloom.study.runs import runs
@@ -228,9 +228,9 @@ def test_labels_of_later_files_come_last_and_lists_are_replaced():
         (b"study:\n\tname: x\n", "line 2, column 1: found character"),
         ("name: \u00e9\n".encode("latin-1"), "not UTF-8"),
         (b"name: \x00\n", "unacceptable character"),
-        (b"? [a]\n: b\n", "unknown key"),
-        (b"a: !!python/object:os.system {}\n", "config key a"),
-        (b"study: &study {name: x, training: *study}\n", "study.training: must be a mapping"),
+        (b"? [a]\n: b\n", "a key must be text or a whole number"),
+        (b"a: !!python/object:os.system {}\n", "line 1, column 4: the tag !!python"),
+        (b"study: &study {name: x, training: *study}\n", "line 1, column 35: the alias *study"),
     ],
 )
 def test_a_file_that_is_no_config_is_one_line(content, line, tmp_path):
@@ -352,3 +352,32 @@ def test_hardly_a_round_of_the_default_study_misses_a_style():
     )
     assert misses / rounds < 0.002
     assert len(study["seeds"]) >= 4, "fewer give intervals that say little"
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefg", "bcdefgh", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "problem"),
+    [
+        (BOMB, "line 6", "more than 100000 values, those behind each alias"),
+        ("study: &s {name: *s}\n", "line 1", r"the alias \*s refers to itself"),
+        ("study: !!python/object:os.system {}\n", "line 1", r"the tag !!python/object:os.system"),
+        ("a: " + "[" * 2000, "line 1", "more than 100 mappings and lists in each other"),
+        ('a: "x\\0y"\n', "", "without the character NUL"),
+        ('a: "\\ud800"\n', "", "got a lone surrogate"),
+        ("a: 2026-11-27\n", "", "must be text, a number, true, false or null"),
+        ("[1, 2]: x\n", "", "a key must be text or a whole number"),
+    ],
+)
+def test_yaml_that_stands_for_too_much_or_for_itself_is_one_line(text, place, problem):
+    with pytest.raises(FedLoomError, match=rf"^own.yaml.*{place}.*{problem}") as error:
+        parse(text, "own.yaml")
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_an_alias_within_bounds_is_a_copy():
+    assert parse("a: &a {x: 1}\nb: *a\n", "own.yaml") == {"a": {"x": 1}, "b": {"x": 1}}

@@ -4,12 +4,35 @@ import difflib
 from collections.abc import Collection
 
 LONGEST = 300  # characters of an exception's text that fit into a line
+LONGEST_NAME = 100  # characters of a name that an error quotes
+# characters of an error's line that are kept: its place at the beginning, its cure at the end
+BEGINNING, END = 1400, 500
 
 
 class FedLoomError(Exception):
     """Something the user can mend, in one line that names the file, key or client and the cure."""
 
     status = 2  # of the command, which prints no traceback
+
+    def __init__(self, line: object) -> None:
+        """Keep the line as a terminal can show it, whatever names it quotes."""
+        super().__init__(_bounded(legible(str(line))))
+
+
+def legible(text: str) -> str:
+    """Return a text as one line, in which a character that is not printable is its escape.
+
+    So no name that an error quotes can move a terminal's cursor or change its colours.
+    """
+    line = " ".join(part.strip() for part in text.splitlines())
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def _bounded(line: str) -> str:
+    """Return a line that a person can read, without the middle of a very long one."""
+    if len(line) <= BEGINNING + END:
+        return line
+    return f"{line[:BEGINNING]} ... {line[-END:]}"
 
 
 def in_words(error: BaseException) -> str:
@@ -31,7 +54,8 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 def check_known(name: str, known: Collection[str], where: str) -> None:
     """Refuse an unknown name; `where` begins the error, as "config key select.tables: no label"."""
     if name not in known:
-        raise FedLoomError(f"{where} '{name}'; {suggestion(name, known)}")
+        shown = shortened(str(name), LONGEST_NAME)
+        raise FedLoomError(f"{where} '{shown}'; {suggestion(name, known)}")
 
 
 def suggestion(word: str, known: Collection[str]) -> str:

@@ -8,6 +8,8 @@ from stat import S_ISREG
 
 from fedloom.common.errors import FedLoomError
 
+MOST_TEXT = 4 * 2**20  # bytes of a file that people write
+
 
 def walk(
     folder: str, above: frozenset[str] = frozenset()
@@ -63,7 +65,11 @@ def read_text(path: Path) -> str:
     """Return the text of a file that people write: YAML, TOML, Python."""
     try:
         check_regular(str(path))
-        return Path(path).read_text(encoding="utf-8")
+        size = Path(path).stat().st_size
+        if size > MOST_TEXT:
+            most = f"must be at most {MOST_TEXT // 2**20} MiB of text"
+            raise FedLoomError(f"{path}: {most}, got {size:,} bytes; name another file")
+        return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise FedLoomError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

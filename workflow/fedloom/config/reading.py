@@ -8,13 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, check_known, one_line
 from fedloom.common.folders import read_text
 from fedloom.common.schema import read_yaml
+from fedloom.config.bounded_yaml import parse_bounded
 from fedloom.config.study import Config, Study
 
 CONFIG = "config key"  # how an error names a key of the config
@@ -40,26 +40,54 @@ def parse(text: str, where: str) -> Any:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise FedLoomError(f"{where}{place}: {one_line(error.problem or error.context)}") from None
-    except (YAMLError, ValueError, RecursionError) as error:
+    except (YAMLError, ValueError) as error:
         raise FedLoomError(f"{where}: {one_line(error)}") from None
 
 
 @lru_cache(maxsize=256)  # which saves most of the time of a plan
 def _tree(text: str) -> Any:
     """Parse a text of YAML into values that know their lines."""
-    return YAML(typ="rt").load(text)
+    return parse_bounded(text)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without ruamel's classes, which remember how a scalar was written."""
+    """Return a value without ruamel's classes, which remember how a scalar was written.
+
+    A value that no key of the config may have is a ValueError: half a character or none (a lone
+    surrogate, a NUL), which no file's name and no table can hold, and a date.
+    """
     if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        return {_plain_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
+    if isinstance(value, str):
+        _check_characters(value)
+
+    # bool comes before int, since True is an int
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
-    return value
+    if value is None:
+        return None
+    raise ValueError(f"{value!s} must be text, a number, true, false or null; put it in quotes")
+
+
+def _plain_key(key: Any) -> str | int:
+    """Return a key of a mapping without ruamel's classes."""
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise ValueError(f"a key must be text or a whole number, got {key!r}; put it in quotes")
+    return _plain(key)
+
+
+def _check_characters(text: str) -> None:
+    """Refuse text that cannot be written to a file, or be a file's name."""
+    if "\0" in text:
+        raise ValueError(f"{text!r} must be without the character NUL (\\0); take it out")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        line = f"{text!r} must be whole characters, got a lone surrogate (half of one)"
+        raise ValueError(f"{line}; take it out") from None
 
 
 def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:

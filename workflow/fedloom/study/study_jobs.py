@@ -45,10 +45,10 @@ def jobs_of_study(plan: Plan) -> Jobs:
             add(rule, pattern, study=plan.name, label=label)
     outputs = [plan.job(rule, each) for rule in ("table", "figure") for each in jobs[rule].values()]
     for output in outputs:
-        for run in plotted_runs(output.shown) if output.shown is not None else ():
-            if output.shown.artefact:
-                labels = vars(Run.of(run)) | {"artefact": output.shown.artefact}
-                add("artefact", paths.ARTEFACT, **labels)
+        shown = output.shown
+        for run in plotted_runs(shown) if shown is not None else ():
+            if shown is not None and shown.artefact:
+                add("artefact", paths.ARTEFACT, **vars(Run.of(run)), artefact=shown.artefact)
             for name in transferred_to(settings, run):
                 add("dataset", paths.STORE, dataset=name)
                 for cache in {"features", "patches"} & plan.run_inputs(run).keys():

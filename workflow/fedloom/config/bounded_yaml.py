@@ -1,0 +1,73 @@
+"""Parse YAML that strangers may have written: without tags, in bounds, and never in a circle.
+
+A short text can stand for billions of values by aliases of aliases, for a mapping that holds
+itself, or name a Python object by a tag. All three are refused while the text is read.
+"""
+
+from typing import Any, NoReturn
+
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.events import AliasEvent, Event
+
+MOST_VALUES = 100_000  # of a text, the values behind an alias counted at each; some ten seconds
+DEEPEST = 100  # levels of mappings and lists in each other
+
+
+def parse_bounded(text: str) -> Any:
+    """Parse a text of YAML into values that know their lines; a YAMLError says why not."""
+    yaml = YAML(typ="rt")
+    yaml.Composer = BoundedComposer
+    return yaml.load(text)
+
+
+class BoundedComposer(Composer):
+    """Build the nodes of a document, and count them."""
+
+    def __init__(self, loader: Any = None) -> None:
+        """Begin with no value counted."""
+        super().__init__(loader)
+        self.values = 0
+        # by anchor: the number of values behind it, once its value is whole
+        self.sizes: dict[str, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Build the next node, or raise a ComposerError at its place."""
+        event = self.parser.peek_event()
+        if isinstance(event, AliasEvent):
+            self._count_alias(event)
+            return super().compose_node(parent, index)
+
+        before = self.values
+        self._count(1, event)
+        if event.tag is not None:
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+            _refuse(f"the tag {tag} cannot be used; write the value without it", event)
+        if self.depth >= DEEPEST:
+            _refuse(f"more than {DEEPEST} mappings and lists in each other; use fewer", event)
+        # while the value is built, its anchor has no size, not even that of an earlier one
+        self.sizes.pop(event.anchor, None)
+        node = super().compose_node(parent, index)
+        if event.anchor is not None:
+            self.sizes[event.anchor] = self.values - before
+        return node
+
+    def _count_alias(self, event: Any) -> None:
+        """Count the values behind an alias, which must be whole by now."""
+        if event.anchor in self.sizes:
+            self._count(self.sizes[event.anchor], event)
+        elif event.anchor in self.anchors:
+            _refuse(f"the alias *{event.anchor} refers to itself; write the value out", event)
+        # else the anchor is nowhere, which ruamel says
+
+    def _count(self, values: int, event: Event) -> None:
+        """Add to the number of values, which has a bound."""
+        self.values += values
+        if self.values > MOST_VALUES:
+            most = f"more than {MOST_VALUES} values, those behind each alias (*) counted"
+            _refuse(f"{most}; use fewer of them", event)
+
+
+def _refuse(problem: str, event: Event) -> NoReturn:
+    """Raise an error at an event's place."""
+    raise ComposerError(None, None, problem, event.start_mark)
