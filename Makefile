@@ -37,10 +37,10 @@ INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --constrai
 .PHONY: run report test fast lint docs bench peers real kills wheel venv for-test for-docs
 
 run: venv
-	@PYTHONPATH=workflow $(VENV) -m fedloom run $(STUDY) -- $(ARGS)
+	@PYTHONPATH=workflow $(VENV) -P -m fedloom run $(STUDY) -- $(ARGS)
 
 report: venv
-	@PYTHONPATH=workflow $(VENV) -m fedloom report $(STUDY) -- $(ARGS)
+	@PYTHONPATH=workflow $(VENV) -P -m fedloom report $(STUDY) -- $(ARGS)
 
 test: lint
 	$(VENV) -m snakemake --lint

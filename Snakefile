@@ -49,9 +49,11 @@ container: os.environ.get("FEDLOOM_CONTAINER", "containers/fedloom.sif")
 # (fedloom.commands.job), unless the environment names another, or "" for none. The library is this checkout's.
 JOB_SERVER = "" if CONTAINED else f"{secrets.token_hex(8)}:{os.getpid()}"
 PYTHON = "" if CONTAINED else f"{in_shell(Path(sys.executable).parent)}:"
+# A user's random.py or yaml.py in the current folder shadows no library's (PYTHONSAFEPATH), and what
+# Jupyter asks matplotlib to draw on is not there (MPLBACKEND).
 shell.executable("bash")
 shell.prefix(
-    f"export PATH={PYTHON}$PATH"
+    f"export PYTHONSAFEPATH=1 MPLBACKEND=Agg PATH={PYTHON}$PATH"
     f" PYTHONPATH={in_shell(ROOT / 'workflow')}:$PYTHONPATH"
     f" {VARIABLE}=${{{{{VARIABLE}-{JOB_SERVER}}}}}; "
 )

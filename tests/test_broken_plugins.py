@@ -50,6 +50,21 @@ def test_an_option_that_is_no_schema(folder, tmp_path, capsys):
     _told(capsys, tmp_path, r"method.toml: options.rate.pattern: unknown key")
 
 
+def test_a_plugin_that_is_no_python_hides_no_other(folder):
+    (folder / "plugin.py").write_text("def (")
+    listed = describe.methods().splitlines()
+    assert sum(line.startswith("fedvpt ") for line in listed) == 1
+    assert [line for line in listed if line.startswith("broken: ")] == [listed[-1]]
+    assert "theirs/plugin.py: not valid Python" in listed[-1]
+
+
+def test_a_plugin_with_a_byte_order_mark_is_read(folder):
+    """As editors of Windows write it."""
+    file = folder / "plugin.py"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert any(line.startswith("theirs ") for line in describe.methods().splitlines())
+
+
 def test_a_method_toml_that_is_a_folder(folder, tmp_path, capsys):
     (folder / "method.toml").unlink()
     (folder / "method.toml").mkdir()

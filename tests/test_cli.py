@@ -47,7 +47,9 @@ TYPOS = {  # a command line, and what its error holds
     "diff fedvpt sgpt": "fedvpt: must be the folder of a run, <dataset>/<partition>/",
     "export defaultt": "study 'defaultt' must have finished; run it",
     "run micro/micro_vit b": "unexpected extra argument (b)",
-    "plan --rate=0": "Invalid value for '--rate': 0.0 is not in the range x>0",
+    "plan --rate=0": "Invalid value for '--rate': must be a number above 0, got '0'",
+    "plan --rate=nan": "Invalid value for '--rate': must be a number above 0, got 'nan'",
+    "communication --method fedvpt --backbone x --classes 2 --options [1]": "must be a JSON object",
 }
 NAMED = f"""
 import contextlib, io, sys
@@ -196,10 +198,36 @@ def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):
         assert process.stdout is not None
         for _ in range(1 + handles):
             process.stdout.readline()
-        with process, launch._handing_on(process):
+        with launch._handing_on() as started, process:
+            started(process)
             os.kill(os.getpid(), signal.SIGTERM)
             assert process.wait(30) == expected
         assert ("KeyboardInterrupt" in capfd.readouterr().err) == handles
+
+
+def test_a_launcher_in_the_background_of_a_script_lets_snakemake_hear_sigint():
+    """A shell ignores SIGINT in what it starts with &; Snakemake ends its jobs on SIGINT alone."""
+    says = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with (
+            launch._handing_on() as started,
+            subprocess.Popen([sys.executable, "-c", says], stdout=subprocess.PIPE) as process,
+        ):
+            started(process)
+            assert process.stdout.read() == b"True\n"
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_signal_that_comes_while_snakemake_is_started_ends_it():
+    with (
+        launch._handing_on() as started,
+        subprocess.Popen(["sleep", "60"], process_group=0) as process,
+    ):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert started(process) == [signal.SIGTERM]
+        assert process.wait(30) == -signal.SIGTERM
 
 
 def test_the_launcher_reads_arguments_as_snakemake_does(monkeypatch, tmp_path):

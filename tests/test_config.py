@@ -19,6 +19,7 @@ from fedloom.common.receipts import sha256
 from fedloom.config.protocols import evaluated_rounds, job_ends, reported
 from fedloom.config.reading import merge, parse, read, read_change
 from fedloom.config.settings import Reported
+from fedloom.hooks import manifest
 from fedloom.study.plan import Plan
 from fedloom.study.runs import runs
 from refusals import refused
@@ -381,3 +382,21 @@ def test_yaml_that_stands_for_too_much_or_for_itself_is_one_line(text, place, pr
 
 def test_an_alias_within_bounds_is_a_copy():
     assert parse("a: &a {x: 1}\nb: *a\n", "own.yaml") == {"a": {"x": 1}, "b": {"x": 1}}
+
+
+@pytest.mark.parametrize("seed", [2**31, 2**63, -1])
+def test_a_seed_fits_the_tables_that_name_it(seed):
+    """A larger one was a traceback after the training."""
+    with refused("study.seeds", str(seed)):
+        loaded_with = deepcopy(DEFAULT)
+        loaded_with["study"]["seeds"] = [seed]
+        resolve(loaded_with)
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("FedVPT", "fedvpt"), ("PEP-FedPT", "pep_fedpt"), ("Head-Tuning", "head_tuning")],
+)
+def test_the_name_in_tables_finds_the_name_in_studies(word, near):
+    with pytest.raises(FedLoomError, match=rf"'{word}'; did you mean '{near}'\?"):
+        manifest.find(word)

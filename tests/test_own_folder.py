@@ -55,6 +55,29 @@ def test_studies_lie_over_the_folders_config_but_bundled_ones_do_not(here):
     assert not load_plan([ROOT / "workflow/studies/micro/micro_vit.yaml"]).settings.study.confusion
 
 
+def test_keys_of_the_folders_config_fit_a_study_that_lies_over_it(here):
+    """As those of the default study do: nobody wrote them for this one."""
+    own = "study: {rounds: 4, seeds: [0, 1], clients_per_round: 5, report: {last_evaluations: 2}}\n"
+    (here / "config.yaml").write_text(own)
+    (here / "short.yaml").write_text("study: {name: short, rounds: 1}\n")
+    assert load_plan([Path("short.yaml")]).settings.study.report.last_evaluations == 1
+    four = "partitions: {four: {scheme: iid, clients: 4}}\nselect: {partitions: [four]}\n"
+    (here / "four.yaml").write_text(four)
+    assert load_plan([Path("four.yaml")]).settings.study.clients_per_round == 4
+
+
+def test_a_change_drops_no_figure_that_the_file_selects(here):
+    """The figure needs a method that the change leaves out, which is an error."""
+    (here / "mine.yaml").write_text("select: {tables: [main], figures: [weights]}\n")
+    changes = {"set": ["select.methods=[fedvpt]"]}
+    with pytest.raises(FedLoomError, match=r"figures\.weights"):
+        load_plan([Path("mine.yaml")], changes)
+    assert "weights" not in load_plan(overrides=changes).settings.figures
+    shorter = load_plan([Path("mine.yaml")], {"set": ["study.rounds=2"]})
+    assert shorter.settings.study.report.last_evaluations == 1
+    assert [*shorter.settings.figures] == ["weights"]
+
+
 def test_the_trials_of_the_folders_config_belong_to_its_study(here):
     (here / "config.yaml").write_text((ROOT / "config.yaml").read_text())
     (here / "other.yaml").write_text("study: {name: other}\n")

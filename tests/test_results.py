@@ -304,6 +304,21 @@ def test_a_study_given_as_a_mapping_is_kept_for_other_commands(tmp_path):
     assert YAML(typ="safe").load(tmp_path / "results/studies/mine.yaml") == study
 
 
+def test_values_of_numpy_paths_and_ranges_are_written_as_yaml(tmp_path):
+    study = {
+        "study": {"name": "mine", "rouds": np.int64(3), "seeds": range(2)},
+        "datasets": {"own": {"root": tmp_path, "image_size": np.array([8, 8])}},
+    }
+    with pytest.raises(fedloom.FedLoomError, match=r"study\.rouds"):
+        fedloom.run(study, {"training.lr": np.float32(0.5)}, folder=tmp_path)
+    assert YAML(typ="safe").load(tmp_path / "results/studies/mine.yaml") == {
+        "study": {"name": "mine", "rouds": 3, "seeds": [0, 1]},
+        "datasets": {"own": {"root": str(tmp_path), "image_size": [8, 8]}},
+    }
+    with pytest.raises(fedloom.FedLoomError, match=r"^study\.name: must be text.* got object"):
+        fedloom.run({"study": {"name": object()}}, folder=tmp_path)
+
+
 def test_a_folder_to_run_in_must_be_there(tmp_path):
     with pytest.raises(fedloom.FedLoomError, match="nowhere: must be a folder"):
         fedloom.run("micro/micro_vit", folder=tmp_path / "nowhere")

@@ -4,6 +4,7 @@ What takes time is imported when a command runs: help and a mistyped name answer
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,28 @@ class Changing(click.Command):
                 words += ["--set"] if words[-1:] != ["--set"] else []
             words.append(word)
         return super().parse_args(ctx, words)
+
+
+def options_of(text: str) -> dict[str, Any]:
+    """Return the options of a method that a JSON object gives."""
+    try:
+        options = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"must be a JSON object, got {text!r} ({error})") from None
+    if not isinstance(options, dict):
+        raise click.BadParameter(f"must be a JSON object, as {{}}, got {text!r}")
+    return options
+
+
+def rate_of(text: str) -> float:
+    """Return a rate above 0 and below infinity."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise click.BadParameter(f"must be a number above 0, got {text!r}")
+    return rate
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -116,7 +139,7 @@ def init(folder: Path) -> None:
 
 @fedloom.command()
 @click.argument("studies", nargs=-1, type=file_of, metavar="[STUDY]...")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="10^12 operations a second.")
+@click.option("--rate", type=rate_of, help="10^12 operations a second.")
 def plan(studies: tuple[Path, ...], rate: float | None) -> None:
     """Print what a study costs on a GPU of a rate: jobs, hours, disk."""
     from fedloom.commands import describe
@@ -214,7 +237,7 @@ def check(method: str | None) -> None:
 @click.option("--method", required=True, help="Name of a method.")
 @click.option("--backbone", required=True, help="A model of timm, or of open_clip.")
 @click.option("--classes", type=SOME, required=True, help="Number of classes.")
-@click.option("--options", type=json.loads, default="{}", help="The method's, as JSON.")
+@click.option("--options", type=options_of, default="{}", help="The method's, as JSON.")
 def communication(method: str, backbone: str, classes: int, options: dict[str, Any]) -> None:
     """Print the floats that a client is sent in one round, by kind."""
     from fedloom.hooks.manifest import find

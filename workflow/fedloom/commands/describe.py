@@ -42,9 +42,15 @@ def header(study: Path) -> str:
 def methods() -> str:
     """Return a line per plugin: name, title, backbone and what it does."""
     plugins = discover()
-    rows = [[p.name, p.title, p.family or "any", summary(p)] for p in plugins.values()]
+    rows = list[list[str]]()
+    broken = list(plugins.broken.values())
+    for plugin in plugins.values():
+        try:
+            rows.append([plugin.name, plugin.title, plugin.family or "any", summary(plugin)])
+        except FedLoomError as error:  # its plugin.py is not Python
+            broken.append(error)
     table = tabulate(rows, ["name", "title", "backbone", "what it does"])
-    return "\n".join([table, *(f"broken: {error}" for error in plugins.broken.values())])
+    return "\n".join([table, *(f"broken: {error}" for error in broken)])
 
 
 def method(name: str) -> str:

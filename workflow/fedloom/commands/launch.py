@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
@@ -56,6 +56,7 @@ def snakemake(arguments: list[str], shown: bool = False) -> int:
     command += [] if Path(SNAKEFILE.name).exists() else ["--snakefile", str(SNAKEFILE)]
     command += ["--logger", "fedloom"] if shown else []
     environment = os.environ | {LAUNCHER: "1"} | ({QUIET: "1"} if shown else {})
+    environment["PYTHONSAFEPATH"] = "1"  # the current folder's random.py is not Python's
     if not os.access(os.environ.get("HOME", ""), os.W_OK | os.X_OK):  # Snakemake needs a cache
         environment.setdefault("XDG_CACHE_HOME", str(Path(".snakemake/cache").absolute()))
     console = Console(stderr=True)
@@ -63,9 +64,10 @@ def snakemake(arguments: list[str], shown: bool = False) -> int:
     # A new process group, so that a signal to the launcher alone can be handed on to all jobs.
     with (
         TemporaryFile("w+") if shown and console.is_terminal else nullcontext() as said,
+        _handing_on() as started,
         subprocess.Popen(command, process_group=0, env=environment, stderr=said) as process,
-        _handing_on(process) as signals,
     ):
+        signals = started(process)
         if shown:
             try:
                 follow(lambda: process.poll() is not None, console, signals)
@@ -82,28 +84,39 @@ def snakemake(arguments: list[str], shown: bool = False) -> int:
 
 
 @contextmanager
-def _handing_on(process: subprocess.Popen) -> Iterator[list[int]]:
-    """Hand SIGINT and SIGTERM on to the process group, and yield a list that they are added to.
+def _handing_on() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
+    """Hand SIGINT and SIGTERM on to a process group, which the yielded function is told of.
 
-    What does not end in PATIENCE is killed. Snakemake ends its jobs and unlocks on SIGINT; on
-    SIGTERM it would wait for its jobs. Before it has any, it would print a traceback on SIGINT, and
-    ends in silence on SIGTERM.
+    That returns a list to which the signals are added. What does not end in PATIENCE is killed.
+    Snakemake ends its jobs and unlocks on SIGINT; on SIGTERM it would wait for its jobs. Before it
+    has any, it would print a traceback on SIGINT, and ends in silence on SIGTERM.
+
+    The handlers are set before the process starts: a shell ignores SIGINT in what it starts in the
+    background, and a process inherits that, but not a handler.
     """
-    received = list[int]()
+    received, processes = list[int](), list[subprocess.Popen]()
 
     def forward(number: int, _: object) -> None:
-        if number == signal.SIGALRM:
-            os.killpg(process.pid, signal.SIGKILL)
-        elif process.poll() is None:
+        if number != signal.SIGALRM:
             received.append(number)
-            number = signal.SIGINT if _handles_sigterm(process.pid) else signal.SIGTERM
-            os.killpg(process.pid, number)
-            signal.alarm(PATIENCE)
+        for process in processes:
+            if number == signal.SIGALRM:
+                os.killpg(process.pid, signal.SIGKILL)
+            elif process.poll() is None:
+                running = _handles_sigterm(process.pid)
+                os.killpg(process.pid, signal.SIGINT if running else signal.SIGTERM)
+                signal.alarm(PATIENCE)
+
+    def started(process: subprocess.Popen) -> list[int]:
+        processes.append(process)
+        if received:  # while it was started
+            process.terminate()
+        return received
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
     before = {number: signal.signal(number, forward) for number in numbers}
     try:
-        yield received
+        yield started
     finally:
         signal.alarm(0)
         for number, handler in before.items():

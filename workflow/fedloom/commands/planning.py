@@ -38,11 +38,20 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     Their key `set` is a list of changes, as "study.rounds=4": Snakemake would make text of the
     numbers in a mapping.
     """
-    contents, given = read_all([*files_below(files), *map(Path, files)]), dict(overrides or {})
+    below = files_below(files)
+    contents = read_all([*below, *map(Path, files)])
+    given = dict(overrides or {})
     changes = [read_change(text) for text in given.pop(SET, ())]
     for keys, value, _ in changes:
         given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
-    own = given or merge(contents[1:]) or None
+
+    # the keys to which all others are fitted: the changes, or else those of the study's own files
+    inherited = len(read_all(below)) if files else 1
+    set_by_files = merge(contents[inherited:])
+    own = given or set_by_files or None
+    if given and files:  # what the study selects is asked for all the same
+        own = merge_values(set_by_files, given) | {"study": given.get("study", {})}
+
     merged, read = merge(contents, given), [path for path, _ in contents]
     settings = resolve(merged, read, changes, own)
     for note in settings.notes if LAUNCHER not in os.environ else ():

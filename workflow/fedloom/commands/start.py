@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ruamel.yaml import YAML
 
 from fedloom.common.checkout import LIBRARY
@@ -45,10 +46,12 @@ def run(
         file = _written(study, folder) if isinstance(study, Mapping) else Path(study)
         words.append(str(file.absolute() if file.is_file() else file))
     words += ["--cores", str(cores)] if cores else []
-    words += [f"--set={key}={json.dumps(value)}" for key, value in (changes or {}).items()]
+    words += [
+        f"--set={key}={json.dumps(_plain(value, key))}" for key, value in (changes or {}).items()
+    ]
     path, errors = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")]), list[str]()
     with subprocess.Popen(
-        [sys.executable, "-m", "fedloom", "run", *words],
+        [sys.executable, "-P", "-m", "fedloom", "run", *words],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep)},
         stdout=subprocess.PIPE,
@@ -79,5 +82,28 @@ def _written(study: Mapping[str, Any], folder: Path) -> Path:
     # only the last part, as nobody has checked the name yet
     file = folder / paths.at(paths.GIVEN, study=Path(str(name or "unnamed")).name)
     with replacing(file) as temporary:
-        YAML().dump(dict(study), temporary)
+        YAML().dump(_plain(study, ""), temporary)
     return file
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Return a value as YAML and JSON can write it: of NumPy, a path, a range, a tuple too.
+
+    Raises:
+        FedLoomError: it is a value that no key of the config can have; `where` is its key.
+    """
+    if isinstance(value, Mapping):
+        keys = {str(key): f"{where}.{key}" if where else str(key) for key in value}
+        return {str(key): _plain(item, keys[str(key)]) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist(), where)
+    if isinstance(value, list | tuple | range):
+        return [_plain(item, where) for item in value]
+    if isinstance(value, PathLike):
+        return os.fspath(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise FedLoomError(
+        f"{where}: must be text, a number, a truth value, a path, a list or a mapping, got "
+        f"{type(value).__name__}; convert it first"
+    )

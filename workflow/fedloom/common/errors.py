@@ -59,11 +59,20 @@ def check_known(name: str, known: Collection[str], where: str) -> None:
 
 
 def suggestion(word: str, known: Collection[str]) -> str:
-    """Return "did you mean ...?", or the list of known words."""
-    close = difflib.get_close_matches(word, known, n=1)
+    """Return "did you mean ...?", or the list of known words.
+
+    Case and dashes do not count, so that FedVPT, as tables have it, finds fedvpt.
+    """
+    plain = {_plain(each): each for each in sorted(known, reverse=True)}
+    close = difflib.get_close_matches(_plain(word), plain, n=1)
     if close:
-        return f"did you mean '{close[0]}'?"
+        return f"did you mean '{plain[close[0]]}'?"
     return f"known: {', '.join(sorted(known)) or 'none'}"
+
+
+def _plain(word: str) -> str:
+    """Return a name in small letters, with underscores for dashes and blanks."""
+    return word.lower().replace("-", "_").replace(" ", "_")
 
 
 class NotFiniteError(FedLoomError):

@@ -63,6 +63,7 @@ Several = Annotated[Distinct[Item], Field(min_length=1)]
 OneOrMore = Item | Annotated[list[Item], Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]  # a column of tables holds it in 32 bits
 Number = float
 Percent = Annotated[float, Field(gt=0, le=100)]
 Share = Annotated[float, Field(gt=0, lt=1)]  # a part of all, and neither none nor all of it

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError, check_known
-from fedloom.common.schema import Count, Keys, Natural, Number, Several, Share
+from fedloom.common.schema import Count, Keys, Number, Seed, Several, Share
 
 PositiveShare = Annotated[Number, Field(gt=0, le=1)]
 AT_LEAST = (
@@ -52,7 +52,7 @@ class SchemeKind(Keys):
     should share no images with the dataset that clients train on."""
     arrivals: Arrivals | None = None
     """Streams: classes, domains or clients that arrive while a run trains."""
-    seed: Natural | None = None
+    seed: Seed | None = None
     """Divide and draw shots by this seed in all runs; default: the run's own."""
 
 

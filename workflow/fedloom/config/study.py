@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fedloom.common.schema import UNSET, Count, Distinct, Keys, Label, Natural, Several, Share
+from fedloom.common.schema import UNSET, Count, Distinct, Keys, Label, Seed, Several, Share
 from fedloom.hooks.training import Training
 
 Rounds = Annotated[int, Field(ge=1, le=9999)]
@@ -16,11 +16,11 @@ Sentences = dict[str, str]
 class FixedSeeds(Keys):
     """Seeds of parts of all runs, where a paper repeats only the rest; null: the run's seed."""
 
-    partition: Natural | None = None
+    partition: Seed | None = None
     """Of partitions without a `seed`; they divide by it."""
-    sampling: Natural | None = None
+    sampling: Seed | None = None
     """Of the clients of a round, and of those whose images make the prototypes."""
-    initialisation: Natural | None = None
+    initialisation: Seed | None = None
     """Of what server and clients start with."""
 
 
@@ -52,7 +52,7 @@ class Tune(Keys):
     """Share of every client's training images that trials are evaluated on, stratified by class."""
     rounds: Rounds | None = None
     """Of a trial; default: study.rounds."""
-    seed: Natural = 1000
+    seed: Seed = 1000
     """Of all trials; none of study.seeds."""
 
 
@@ -70,7 +70,7 @@ class Study(Keys):
     open_questions: Sentences = Field(default={})
     """What the paper leaves open, and the choice made here; a word -> a sentence."""
     rounds: Rounds
-    seeds: Several[Natural]
+    seeds: Several[Seed]
     """Of partition, sampling, initialisation and batch order, except those in `fixed_seeds`."""
     fixed_seeds: FixedSeeds = FixedSeeds()
     clients_per_round: Count
