@@ -28,16 +28,16 @@ def _pair(above, below, statistic="mean"):
 
 
 def test_the_difference_is_that_of_the_means_over_clients_rounds_and_seeds():
-    above = {0: np.array([[80.0, 90], [60, 70]]), 1: np.array([[50.0, 50], [50, 70]])}
-    below = {0: np.array([[70.0, 80], [60, 70]]), 1: np.array([[50.0, 40], [50, 60]])}
+    above = {0: np.array([[80.0, 90], [60, 75]]), 1: np.array([[50.0, 50], [50, 70]])}
+    below = {0: np.array([[70.0, 80], [60, 70]]), 1: np.array([[30.0, 40], [50, 60]])}
     found = difference(_pair(above, below))
-    assert found.value == ((75 - 70) + (55 - 50)) / 2
+    assert found.value == ((76.25 - 70) + (55 - 45)) / 2
     assert found.seeds == 2
     worst = difference(_pair(above, below, "worst"))
-    # worst of each round, then the mean over rounds: (80 + 60)/2 - (70 + 60)/2 and 50 - 45
-    assert worst.value == (5 + 5) / 2
-    # mean of each round, then the lowest: 65 - 65 and 50 - 45
-    assert difference(_pair(above, below, "lowest")).value == (0 + 5) / 2
+    # worst of each round, then the mean over rounds: (80 + 60)/2 - (70 + 60)/2 and 50 - (30 + 50)/2
+    assert worst.value == (5 + 10) / 2
+    # mean of each round, then the lowest: 67.5 - 65 and 50 - 35
+    assert difference(_pair(above, below, "lowest")).value == (2.5 + 15) / 2
 
 
 def test_the_interval_over_seeds_is_students():
