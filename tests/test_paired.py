@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedloom.report.verdicts import FAILS, HOLDS, RESAMPLES, UNDECIDED, Term, decide
+from fedloom.report.verdicts import FAILS, HOLDS, RESAMPLES, UNDECIDED, Difference, Term, decide
 from fedloom.report.verdicts import difference as computed
 
 
@@ -38,6 +38,21 @@ def test_the_difference_is_that_of_the_means_over_clients_rounds_and_seeds():
     assert worst.value == (5 + 10) / 2
     # mean of each round, then the lowest: 67.5 - 65 and 50 - 35
     assert difference(_pair(above, below, "lowest")).value == (2.5 + 15) / 2
+
+
+def test_only_seeds_that_every_method_has_are_compared():
+    above = _values([70.0, 70], [50.0, 50], [90.0, 90])
+    below = {0: np.array([[60.0, 60]]), 2: np.array([[60.0, 60]]), 7: np.array([[0.0, 0]])}
+    found = difference(_pair(above, below))
+    assert (found.value, found.seeds) == ((10 + 30) / 2, 2)
+
+
+def test_the_bootstraps_interval_leaves_out_equal_shares_at_both_ends():
+    found = Difference(500.0, 0.0, 2, np.arange(1001.0), set())
+    assert found.over_clients(0.95) == pytest.approx([25, 975])
+    assert found.over_clients(0.5) == pytest.approx([250, 750])
+    assert found.interval(0.95) == pytest.approx((25, 975))
+    assert Difference(500.0, 0.0, 2, np.zeros(0), set()).over_clients(0.95) == []
 
 
 def test_the_interval_over_seeds_is_students():
