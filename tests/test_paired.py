@@ -55,6 +55,16 @@ def test_the_bootstraps_interval_leaves_out_equal_shares_at_both_ends():
     assert Difference(500.0, 0.0, 2, np.zeros(0), set()).over_clients(0.95) == []
 
 
+def test_two_clients_are_resampled_and_one_number_of_a_run_is_not():
+    """With two clients a quarter of the draws takes the better one twice, a quarter the other."""
+    above, below = _values([80.0, 60], [80.0, 60]), _values([50.0, 50], [50.0, 50])
+    found = difference(_pair(above, below))
+    assert (found.value, found.low, found.high) == (20, 10, 30)
+    above, below = _values([70.0], [70.0]), _values([50.0], [50.0])
+    found = difference(_pair(above, below))
+    assert (found.value, found.low, found.high) == (20, 20, 20)
+
+
 def test_the_interval_over_seeds_is_students():
     """Where all clients agree, the bootstrap over clients has no width."""
     differences = [1.0, 2.0, 4.5]
