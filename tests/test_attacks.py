@@ -498,6 +498,7 @@ def test_a_backdoor_is_a_number_of_a_run_where_there_is_a_trigger():
     assert accuracies(rows, Reported((2,)))["backdoor_rate"] == 50
     rows.loc[0, "backdoor_rate"] = 0.1
     assert accuracies(rows, Reported((1,)))["backdoor_rate"] == 10
+    assert accuracies(rows, Reported((1, 2)))["backdoor_rate"] == 30, "the mean of the rounds"
 
 
 def test_the_trigger_of_an_honest_client_stands_for_nothing(run):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedloom.report.verdicts import FAILS, HOLDS, RESAMPLES, UNDECIDED, Term, decide
+from fedloom.report.verdicts import FAILS, HOLDS, RESAMPLES, UNDECIDED, Difference, Term, decide
 from fedloom.report.verdicts import difference as computed
 
 
@@ -28,16 +28,41 @@ def _pair(above, below, statistic="mean"):
 
 
 def test_the_difference_is_that_of_the_means_over_clients_rounds_and_seeds():
-    above = {0: np.array([[80.0, 90], [60, 70]]), 1: np.array([[50.0, 50], [50, 70]])}
-    below = {0: np.array([[70.0, 80], [60, 70]]), 1: np.array([[50.0, 40], [50, 60]])}
+    above = {0: np.array([[80.0, 90], [60, 75]]), 1: np.array([[50.0, 50], [50, 70]])}
+    below = {0: np.array([[70.0, 80], [60, 70]]), 1: np.array([[30.0, 40], [50, 60]])}
     found = difference(_pair(above, below))
-    assert found.value == ((75 - 70) + (55 - 50)) / 2
+    assert found.value == ((76.25 - 70) + (55 - 45)) / 2
     assert found.seeds == 2
     worst = difference(_pair(above, below, "worst"))
-    # worst of each round, then the mean over rounds: (80 + 60)/2 - (70 + 60)/2 and 50 - 45
-    assert worst.value == (5 + 5) / 2
-    # mean of each round, then the lowest: 65 - 65 and 50 - 45
-    assert difference(_pair(above, below, "lowest")).value == (0 + 5) / 2
+    # worst of each round, then the mean over rounds: (80 + 60)/2 - (70 + 60)/2 and 50 - (30 + 50)/2
+    assert worst.value == (5 + 10) / 2
+    # mean of each round, then the lowest: 67.5 - 65 and 50 - 35
+    assert difference(_pair(above, below, "lowest")).value == (2.5 + 15) / 2
+
+
+def test_only_seeds_that_every_method_has_are_compared():
+    above = _values([70.0, 70], [50.0, 50], [90.0, 90])
+    below = {0: np.array([[60.0, 60]]), 2: np.array([[60.0, 60]]), 7: np.array([[0.0, 0]])}
+    found = difference(_pair(above, below))
+    assert (found.value, found.seeds) == ((10 + 30) / 2, 2)
+
+
+def test_the_bootstraps_interval_leaves_out_equal_shares_at_both_ends():
+    found = Difference(500.0, 0.0, 2, np.arange(1001.0), set())
+    assert found.over_clients(0.95) == pytest.approx([25, 975])
+    assert found.over_clients(0.5) == pytest.approx([250, 750])
+    assert found.interval(0.95) == pytest.approx((25, 975))
+    assert Difference(500.0, 0.0, 2, np.zeros(0), set()).over_clients(0.95) == []
+
+
+def test_two_clients_are_resampled_and_one_number_of_a_run_is_not():
+    """With two clients a quarter of the draws takes the better one twice, a quarter the other."""
+    above, below = _values([80.0, 60], [80.0, 60]), _values([50.0, 50], [50.0, 50])
+    found = difference(_pair(above, below))
+    assert (found.value, found.low, found.high) == (20, 10, 30)
+    above, below = _values([70.0], [70.0]), _values([50.0], [50.0])
+    found = difference(_pair(above, below))
+    assert (found.value, found.low, found.high) == (20, 20, 20)
 
 
 def test_the_interval_over_seeds_is_students():

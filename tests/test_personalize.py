@@ -131,6 +131,9 @@ def test_a_report_takes_one_row_per_client_and_round(tmp_path, personalized, exp
     )  # fmt: skip
     rows.to_parquet(tmp_path / "x.parquet")
     found = metrics.evaluation(tmp_path / "x.parquet", personalized)
+    if personalized:
+        default = metrics.evaluation(tmp_path / "x.parquet")
+        assert default.equals(found), "tables, claims and the choice of a trial take it"
     found = found.sort_values(["round", "client_id"], key=lambda c: c % 100)
     assert found["num_correct"].tolist() == expected
 

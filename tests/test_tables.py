@@ -222,6 +222,7 @@ def test_every_format_says_that_a_loss_is_not_below_that_of_guessing(tmp_path):
         ([2.0, 9.0, 1.0, 1.0], False),
         ([2.3], False),
         ([math.log(10)], True),
+        ([3.0, 3.0, 3.0, 1.0, 1.0, 99.0], False),  # the median, which a single round does not move
     ],
 )
 def test_the_last_half_of_the_rounds_says_whether_a_loss_is_that_of_guessing(losses, bad, tmp_path):

@@ -80,7 +80,7 @@ def text_features(task: Task, contexts: list[Tensor], lengths: list[Tensor]) -> 
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Return the loss [K, B] of Eq. 13.
+    """Return the loss [K, B] of Eq. 13; the local context's cross-entropy alone is reported.
 
     Args:
         params: `context` [K, T_g, d] and `local` [K, L, d].

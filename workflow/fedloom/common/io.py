@@ -17,7 +17,7 @@ from fedloom.common.temporary import remove, sweep, temporary_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# the key of a table's metadata that holds the digest of its file, and its value in that digest
+# The key of a table's metadata that holds the digest of its file, and its value in that digest
 SEAL, UNSEALED = b"fedloom:sha256", b"0" * 64
 OF_LENGTH = 2  # bytes between a key of metadata and a value of 64 bytes
 AT_ONCE = 2**20  # bytes that are hashed at once

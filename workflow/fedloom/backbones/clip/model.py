@@ -209,7 +209,12 @@ def _check_tag(name: str, tag: str, quick_gelu: bool | None) -> None:
     check_known(tag, known, f"backbone {name}: neither a .safetensors file nor open_clip's weights")
     config: Any = open_clip.get_model_config(name)
     trained_so = open_clip.get_pretrained_cfg(name, tag).get("quick_gelu", False)
-    if trained_so and not (config.get("quick_gelu", False) if quick_gelu is None else quick_gelu):
+    if trained_so and quick_gelu is False:
+        raise FedLoomError(
+            f"backbone {name}: weights '{tag}' need QuickGELU; leave out quick_gelu, and name the "
+            "model that has it, as ViT-B-16-quickgelu"
+        )
+    if trained_so and not quick_gelu and not config.get("quick_gelu", False):
         raise FedLoomError(
             f"backbone {name}: weights '{tag}' need QuickGELU; name the model {name}-quickgelu"
         )
