@@ -368,6 +368,53 @@ def test_lower_is_better_where_it_is():
     assert layout.ranks(frame, "x", column).tolist() == [2, 1, 1], "as printed"
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "best"),
+    [
+        (
+            "communication",
+            {"target": 50.0},
+            {
+                "rounds": "lowest", "megabytes_up": "lowest", "megabytes_down": "lowest",
+                "million_params": "lowest", "processor_seconds": None,
+            },
+        ),
+        ("parameters", {}, {"params_up": "lowest", "params_down": "lowest"}),
+        (
+            "clustering",
+            {"superclasses": None},
+            {
+                "information": "highest", "accuracy": None, "congruence": "highest",
+                "largest": None,
+            },
+        ),
+        ("held_out", {}, {"participating_mean": "highest", "held_out_mean": "highest"}),
+        (
+            "accuracy",
+            {},
+            {
+                "participating_mean": "highest", "participating_worst": "highest",
+                "held_out_mean": "highest", "held_out_worst": "highest", "global": "highest",
+                "pooled": "highest", "backdoor_rate": "lowest",
+            },
+        ),
+        (
+            "forgetting",
+            {},
+            {"last": "highest", "average": "highest", "forgetting": "lowest"},
+        ),
+    ],
+)  # fmt: skip
+def test_the_best_of_a_column_is_its_lowest_cost_or_highest_share(kind, settings, best):
+    """Bold in a printed table: of three methods with 1, 2 and 3."""
+    runs = [_run(method, seed) for seed in (0, 1) for method in "abc"]
+    frame = summary.summarise(runs, [dict.fromkeys(best, float(n)) for n in (1, 2, 3)] * 2)
+    shown = layout.texts(frame, table_kind(kind, **settings).column)
+    marks = {"lowest": ["best", "second", ""], "highest": ["", "second", "best"], None: [""] * 3}
+    for name, end in best.items():
+        assert shown.marks[name].fillna("").tolist() == marks[end], name
+
+
 def test_a_column_without_a_direction_marks_nothing():
     runs = [_run("pep"), _run("mine")]
     frame = summary.summarise(runs, [{"accuracy": 90.0}, {"accuracy": 91.0}])
