@@ -66,3 +66,8 @@ def test_recipes_name_no_host():
         assert not re.search(
             r"https?://|\w\.(org|io|com)\b", (ROOT / "containers" / recipe).read_text()
         )
+
+
+def test_jobs_in_the_container_do_not_run_as_root():
+    (user,) = re.findall(r"^USER (.*)$", (ROOT / "containers/Dockerfile").read_text(), re.M)
+    assert user not in ("root", "0")

@@ -182,3 +182,23 @@ def test_every_rule_with_the_resource_hands_it_to_its_job():
     with_resource = {r.split(":")[0] for r in rules.split("\nrule ")[1:] if " gpu=GPU," in r}
     with_command = {r.split(":")[0] for r in rules.split("\nrule ")[1:] if " gpu=True)" in r}
     assert with_resource == with_command == {"cache", "train", "artefact"}
+
+
+@pytest.mark.parametrize("case", ["link", "everybody's", "another user's"])
+def test_a_folder_of_locks_that_another_user_may_have_made_is_refused(tmp_path, monkeypatch, case):
+    monkeypatch.setattr(gpus, "gettempdir", lambda: str(tmp_path))
+    folder = tmp_path / f"fedloom-{os.getuid()}"
+    if case == "link":
+        (tmp_path / "theirs").mkdir()
+        folder.symlink_to(tmp_path / "theirs")
+    elif case == "everybody's":
+        folder.mkdir()
+        folder.chmod(0o777)
+    else:
+        folder.mkdir(mode=0o700)
+        user = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: user + 1)
+        folder.rename(tmp_path / f"fedloom-{user + 1}")
+    with refused(f"fedloom-{os.getuid()}: must be a folder that user {os.getuid()} alone"):
+        gpus._first_free(["GPU-a"])
+    monkeypatch.undo()

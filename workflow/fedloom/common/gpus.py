@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import subprocess
 import time
 from itertools import takewhile
@@ -58,6 +59,7 @@ def _first_free(names: list[str]) -> str | None:
     allocation = next((os.environ[name] for name in JOB_IDS if name in os.environ), "")
     folder = Path(gettempdir()) / f"fedloom-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    _check_own(folder)
     for name in names:
         file = folder / re.sub(r"[^\w-]", "_", f"gpu-{allocation}-{name}")
         lock = FileLock(file, fallback_to_soft=False)
@@ -68,6 +70,20 @@ def _first_free(names: list[str]) -> str | None:
         _taken.append(lock)
         return name
     return None
+
+
+def _check_own(folder: Path) -> None:
+    """Check that a folder in a place where all users write is this user's alone.
+
+    Another user could have made it first, or a link, and hold or remove the locks in it.
+    """
+    facts = folder.lstat()
+    private = stat.S_ISDIR(facts.st_mode) and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not private or facts.st_uid != os.getuid():
+        raise FedLoomError(
+            f"{folder}: must be a folder that user {os.getuid()} alone can write to, got one of "
+            f"user {facts.st_uid} ({stat.filemode(facts.st_mode)}); remove it, or set TMPDIR"
+        )
 
 
 def visible() -> list[str]:

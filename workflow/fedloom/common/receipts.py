@@ -58,5 +58,12 @@ def check_receipt(path: Path) -> dict[str, Any]:
 
 
 def changed(path: Path) -> FedLoomError:
-    """Return the error of a file that is missing, or changed since its receipt was written."""
-    return FedLoomError(f"{path}: not what its receipt describes; delete it and run again")
+    """Return the error of a file that is missing, or changed since its receipt was written.
+
+    What follows from the file is made again too, even if the new one is the same: Snakemake looks
+    at which jobs run, before it knows what they make.
+    """
+    return FedLoomError(
+        f"{path}: not what its receipt describes; delete it and run again, which also makes again "
+        "the results that follow from it"
+    )
