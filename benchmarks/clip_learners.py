@@ -42,13 +42,14 @@ class Learner:
         cache: what it reads of an image: `features` [d_joint], or `patches` [M, d_joint].
         prompts: returns the contexts [L, d] before the classes, given those that are trained (the
             global one first) and a function that projects a context as FedPHA does.
-        loss: the loss of a batch, given the method's options, the factor of a cosine in a logit,
-            what the images are [B, ...], the features of the prompts [n, C, d_joint] and labels.
+        loss: the trained loss of a batch and the reported one, given the method's options, the
+            factor of a cosine in a logit, what the images are [B, ...], the features of the prompts
+            [n, C, d_joint] and labels.
     """
 
     cache: str
     prompts: Callable[[Sequence[Tensor], Callable[[Tensor], Tensor]], list[Tensor]]
-    loss: Callable[[SimpleNamespace, Tensor, Tensor, Tensor, Tensor], Tensor]
+    loss: Callable[[SimpleNamespace, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,19 @@ class Baseline:
 
 def promptfl_loss(
     options: SimpleNamespace, scale: Tensor, images: Tensor, texts: Tensor, labels: Tensor
-) -> Tensor:
-    """Return the cross-entropy of images [B, d_joint]."""
-    return F.cross_entropy(scale * images @ texts[0].T, labels)
+) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy of images [B, d_joint], which is reported too."""
+    entropy = F.cross_entropy(scale * images @ texts[0].T, labels)
+    return entropy, entropy
 
 
 def fedotp_loss(
     options: SimpleNamespace, scale: Tensor, patches: Tensor, texts: Tensor, labels: Tensor
-) -> Tensor:
-    """Return the cross-entropy of patches [B, M, d_joint] under their transport plans (Eq. 5-8)."""
+) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy of patches [B, M, d_joint] under their transport plans (Eq. 5-8).
+
+    It is reported too.
+    """
     similarity = torch.einsum("bmd,ncd->bcmn", patches, texts)
     whole = torch.ones(1, len(patches), dtype=torch.bool)
     plan = transport_plan(
@@ -86,19 +91,24 @@ def fedotp_loss(
         options.eps,
         balanced=options.balanced,
     )[0]
-    return F.cross_entropy(scale * (plan * similarity).sum((-2, -1)), labels)
+    entropy = F.cross_entropy(scale * (plan * similarity).sum((-2, -1)), labels)
+    return entropy, entropy
 
 
 def fedpha_loss(
     options: SimpleNamespace, scale: Tensor, images: Tensor, texts: Tensor, labels: Tensor
-) -> Tensor:
-    """Return the loss of Eq. 13 for images [B, d_joint], in the paper's variant."""
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of Eq. 13 for images [B, d_joint], in the paper's variant.
+
+    The cross-entropy of the client's own context is reported.
+    """
     of_global, of_local, of_projected = texts  # [C, d_joint] each
     entropy = F.cross_entropy(scale * images @ of_local.T, labels)
-    entropy = entropy + F.cross_entropy(scale * images @ of_global.T, labels)
+    entropy_of_global = F.cross_entropy(scale * images @ of_global.T, labels)
     pull = F.mse_loss(of_local, of_projected)
     apart = (of_local - of_global).norm(dim=-1)  # [C]
-    return entropy + pull + F.relu(options.alpha - apart).mean()
+    push = F.relu(options.alpha - apart).mean()
+    return entropy + entropy_of_global + pull + push, entropy
 
 
 LEARNERS = {
@@ -176,7 +186,7 @@ def plain_round(
 def train_client(
     task: Task, learner: Learner, baseline: Baseline, client: int, trained: list[Tensor]
 ) -> float:
-    """Train a client's contexts [L, d] in place, and return its mean loss over its steps."""
+    """Train a client's contexts [L, d] in place, and return the mean of what its steps report."""
     data, training = task.data, task.training
     scale, losses = task.backbone.model.logit_scale.exp(), []
     optimizer = torch.optim.SGD(
@@ -187,9 +197,9 @@ def train_client(
         contexts = learner.prompts(trained, lambda own: own @ baseline.projection())
         texts, images = baseline.texts(contexts), baseline.images(rows)
         labels = data.labels[torch.from_numpy(rows)]
-        loss = learner.loss(task.options, scale, images, texts, labels)
+        loss, reported = learner.loss(task.options, scale, images, texts, labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
+        losses.append(reported.item())
     return float(np.mean(losses))
