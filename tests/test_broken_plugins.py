@@ -58,9 +58,10 @@ def test_a_plugin_that_is_no_python_hides_no_other(folder):
     assert "theirs/plugin.py: not valid Python" in listed[-1]
 
 
-def test_a_plugin_with_a_byte_order_mark_is_read(folder):
+@pytest.mark.parametrize("name", ["plugin.py", "method.toml"])
+def test_a_plugin_with_a_byte_order_mark_is_read(folder, name):
     """As editors of Windows write it."""
-    file = folder / "plugin.py"
+    file = folder / name
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert any(line.startswith("theirs ") for line in describe.methods().splitlines())
 

@@ -190,10 +190,7 @@ def test_the_files_of_jobs_are_those_of_the_rules(tmp_path, monkeypatch):
         assert small <= read <= inputs, (rule, outputs[0])
 
 
-@pytest.mark.slow
-def test_a_study_in_a_copied_folder_is_that_of_its_settings(tmp_path):
-    """Where .snakemake did not come along, an old table was printed as that of new settings."""
-    study = """\
+STUDY = """\
 study: {name: t, rounds: 1, rounds_per_job: 2, seeds: [0], clients_per_round: 2}
 datasets: {letters: {source: glyphs, classes: 3, draws: 2}}
 partitions: {four: {scheme: iid, clients: 4}}
@@ -201,24 +198,48 @@ methods: {fedvpt: {plugin: fedvpt}}
 select:
   {datasets: [letters], partitions: [four], methods: [fedvpt], tables: [main], figures: []}
 """
+
+
+def _run_study(folder, *arguments):
+    """Run STUDY in a folder by the command; return the bytes of its results, by name."""
+    folder.mkdir(exist_ok=True)
+    (folder / "t.yaml").write_text(STUDY)
+    command = [sys.executable, "-m", "fedloom", "run", "t.yaml", "--cores", "1", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    patterns = ("partitions/**/*.parquet", "runs/**/evaluation.parquet", "tables/t/main.*")
+    files = [file for each in patterns for file in (folder / "results").glob(each)]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+@pytest.mark.slow
+def test_a_study_in_a_copied_folder_is_that_of_its_settings(tmp_path):
+    """Where .snakemake did not come along, an old table was printed as that of new settings."""
     changes = ("study.rounds=2", "methods.fedvpt.training.lr=0.5", "partitions.four.clients=3")
     words = [word for change in changes for word in ("--set", change)]
-
-    def run(folder, *arguments):
-        command = [sys.executable, "-m", "fedloom", "run", "t.yaml", "--cores", "1", *arguments]
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
-        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
-        patterns = ("partitions/**/*.parquet", "runs/**/evaluation.parquet", "tables/t/main.*")
-        files = [file for each in patterns for file in (folder / "results").glob(each)]
-        return {str(file.relative_to(folder)): file.read_bytes() for file in files}
-
-    first, anew = tmp_path / "first", tmp_path / "anew"
-    for folder in (first, anew):
-        folder.mkdir()
-        (folder / "t.yaml").write_text(study)
-    old = run(first)
-    shutil.copytree(first, tmp_path / "copied", ignore=shutil.ignore_patterns(".snakemake"))
-    expected = run(anew, *words)
+    first, copied = tmp_path / "first", tmp_path / "copied"
+    old = _run_study(first)
+    shutil.copytree(first, copied, ignore=shutil.ignore_patterns(".snakemake"))
+    expected = _run_study(tmp_path / "anew", *words)
     assert len(expected) == 7
-    assert run(tmp_path / "copied", *words) == expected
+    assert _run_study(copied, *words) == expected
     assert all(old[name] != expected[name] for name in old if name.endswith(".parquet"))
+
+
+@pytest.mark.slow
+def test_what_follows_from_a_deleted_file_is_made_again(tmp_path):
+    """As the error of a damaged file says: another run on the same partition trains anew."""
+    two = ("--set", "select.methods=[fedvpt, head_tuning]")
+    results = _run_study(tmp_path, *two)
+    (partition,) = [tmp_path / name for name in results if name.startswith("results/partitions/")]
+    (state,) = (tmp_path / "results/runs").glob("**/head_tuning/**/rounds/0001.safetensors")
+    before = state.stat().st_mtime_ns
+
+    # a run of the other method is missing, as after an error that names the partition
+    (missing,) = (tmp_path / "results/runs").glob("**/fedvpt")
+    shutil.rmtree(missing)
+    shutil.rmtree(tmp_path / "results/tables")
+    partition.unlink()
+
+    assert _run_study(tmp_path, *two) == results
+    assert state.stat().st_mtime_ns > before

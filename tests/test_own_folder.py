@@ -66,16 +66,28 @@ def test_keys_of_the_folders_config_fit_a_study_that_lies_over_it(here):
     assert load_plan([Path("four.yaml")]).settings.study.clients_per_round == 4
 
 
-def test_a_change_drops_no_figure_that_the_file_selects(here):
-    """The figure needs a method that the change leaves out, which is an error."""
-    (here / "mine.yaml").write_text("select: {tables: [main], figures: [weights]}\n")
-    changes = {"set": ["select.methods=[fedvpt]"]}
+@pytest.mark.parametrize(
+    ("file", "study"), [("mine.yaml", [Path("mine.yaml")]), ("config.yaml", [])]
+)
+def test_a_change_drops_no_figure_that_the_file_selects(here, file, study):
+    """One of its two figures needs a method that the change leaves out, which is an error."""
+    (here / file).write_text("select: {tables: [main], figures: [accuracy, weights]}\n")
     with pytest.raises(FedLoomError, match=r"figures\.weights"):
-        load_plan([Path("mine.yaml")], changes)
-    assert "weights" not in load_plan(overrides=changes).settings.figures
-    shorter = load_plan([Path("mine.yaml")], {"set": ["study.rounds=2"]})
+        load_plan(study, {"set": ["select.methods=[fedvpt]"]})
+    shorter = load_plan(study, {"set": ["study.rounds=2"]})
     assert shorter.settings.study.report.last_evaluations == 1
-    assert [*shorter.settings.figures] == ["weights"]
+    assert [*shorter.settings.figures] == ["accuracy", "weights"]
+
+
+def test_a_change_leaves_out_inherited_figures_that_do_not_suit_it(here):
+    """Neither the default study's nor those of the folder's config.yaml below a study."""
+    changes = {"set": ["select.methods=[fedvpt]"]}
+    assert "weights" not in load_plan(overrides=changes).settings.figures
+    (here / "config.yaml").write_text("select: {tables: [main], figures: [accuracy, weights]}\n")
+    (here / "mine.yaml").write_text("study: {name: mine}\n")
+    plan = load_plan([Path("mine.yaml")], changes)
+    assert [*plan.settings.figures] == ["accuracy"]
+    assert any("figures.weights" in note for note in plan.settings.notes)
 
 
 def test_the_trials_of_the_folders_config_belong_to_its_study(here):

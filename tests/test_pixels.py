@@ -3,6 +3,7 @@
 import io
 import logging
 import stat
+import struct
 import subprocess
 
 import numpy as np
@@ -49,6 +50,13 @@ def test_ordinary_images_are_what_pillow_makes_of_them(kind, size):
     assert (to_pixels(image, False, size) == np.asarray(expected)).all()
 
 
+def test_an_image_of_usual_size_is_resized_before_it_is_cut():
+    """To the bit; the other order rounds two values of this one otherwise."""
+    image = noise(0, (200, 7))
+    expected = image.resize((685, 24), Image.Resampling.BICUBIC).crop((330, 0, 354, 24))
+    assert (to_pixels(image, False, 24) == np.asarray(expected)).all()
+
+
 @pytest.mark.parametrize("orientation", SHOWN)
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP"])
 def test_images_are_turned_as_their_exif_says(kind, orientation):
@@ -66,6 +74,19 @@ def test_a_damaged_exif_turns_nothing():
         decoded(io.BytesIO(stream.getvalue())).getexif()
     image = decoded(io.BytesIO(stream.getvalue()))
     assert (to_pixels(image, False, None) == np.asarray(noise(0))).all()
+
+
+def test_an_image_is_turned_though_another_tag_of_its_exif_is_damaged():
+    """Its resolution is the text "72", so that Pillow cannot write the tags again."""
+    text, short = 2, 3  # types of tags
+    orientation = struct.pack(">HHIHxx", Base.Orientation, short, 1, 6)
+    resolution = struct.pack(">HHI4s", Base.XResolution, text, 2, b"72")
+    header = struct.pack(">2sHIH", b"MM", 42, 8, 2)
+    exif = b"Exif\0\0" + header + orientation + resolution + bytes(4)
+    image = stored(noise(0), "PNG", exif=exif)
+    with pytest.raises(TypeError):
+        image.getexif().tobytes()
+    assert (to_pixels(image, False, None) == SHOWN[6](np.asarray(noise(0)))).all()
 
 
 def test_scans_of_twelve_bits_keep_their_levels():

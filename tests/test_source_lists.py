@@ -335,6 +335,22 @@ def test_a_list_of_another_encoding_is_named(encoding, tmp_path):
         build(tmp_path, source="lists", root=str(root), train="train.csv", **columns)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_list_of_another_encoding_without_a_mark_is_named(encoding, tmp_path):
+    root = files(tmp_path / "root", "1.png")
+    (root / "train.txt").write_text("1.png\t0", encoding=encoding)
+    with refused("train.txt", "UTF-8", "UTF-16"):
+        build(tmp_path, source="lists", root=str(root), train="train.txt")
+
+
+@pytest.mark.parametrize(("mark", "words"), [(",", "commas"), (";", "semicolons"), ("|", "bars")])
+def test_a_text_file_of_other_separators_is_named(mark, words, tmp_path):
+    root = files(tmp_path / "root", "1.png")
+    write(root / "train.txt", f"1.png{mark}0")
+    with refused("train.txt, line 1", "tabs or blanks", f"got {words}", f"1.png{mark}0", ".csv"):
+        build(tmp_path, source="lists", root=str(root), train="train.txt")
+
+
 @pytest.mark.parametrize("suffix", [".txt", ".tsv"])
 def test_columns_of_a_text_file_have_numbers(suffix, tmp_path):
     root = files(tmp_path / "root", "1.png", "2.png")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.common.checkout import ROOT, resource
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, legible
 from fedloom.common.extras import require
 from fedloom.common.folders import is_folder
 from fedloom.config.reading import Change, merge, merge_values, origin, read_all, read_change
@@ -49,13 +49,14 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     inherited = len(read_all(below)) if files else 1
     set_by_files = merge(contents[inherited:])
     own = given or set_by_files or None
-    if given and files:  # what the study selects is asked for all the same
+    if given and set_by_files:
+        # changes do not unselect the tables and figures that the study's own files select
         own = merge_values(set_by_files, given) | {"study": given.get("study", {})}
 
     merged, read = merge(contents, given), [path for path, _ in contents]
     settings = resolve(merged, read, changes, own)
     for note in settings.notes if LAUNCHER not in os.environ else ():
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {legible(note)}", file=sys.stderr)
     for name in sorted({settings.methods[label].plugin for label in settings.select.methods}):
         staleness.files_of((), (find(name),))  # a file that is not Python is an error here
     return Plan(settings, merged, tuple(read), tuple(changes))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, legible
 
 log = logging.getLogger("fedloom")
 
@@ -31,5 +31,5 @@ def one_line_errors() -> Iterator[None]:
         if error.filename is None:
             raise
         log.debug("", exc_info=error)
-        log.error("error: %s: %s", error.filename, error.strerror)
+        log.error("error: %s", legible(f"{error.filename}: {error.strerror}"))
         sys.exit(2)

@@ -113,6 +113,10 @@ def text_of(file: Path) -> str:
         if data[:2] in OTHER_ENCODINGS:
             found = OTHER_ENCODINGS[data[:2]]
             raise FedLoomError(f"{file}: must be UTF-8, got {found}; save it as UTF-8")
+        if b"\0" in data:
+            raise FedLoomError(
+                f"{file}: must be UTF-8 text, got bytes of zero, as UTF-16 has; save it as UTF-8"
+            )
         return data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise FedLoomError(f"{printable(str(file))}: cannot be read ({error})") from None
@@ -152,7 +156,22 @@ def _text(file: Path, half: str, columns: Columns) -> Iterator[Row]:
             cells = [path.strip() if path and last.isdecimal() else line]
         else:
             cells = line.rsplit(maxsplit=1)
+            _check_separated(f"{file}, line {number}", cells)
         yield _row(f"{file}, line {number}", dict(enumerate(cells)), half, columns, needed)
+
+
+def _check_separated(where: str, cells: list[str]) -> None:
+    """Refuse a line of a text file that is one cell, because other marks separate its columns."""
+    if len(cells) != 1:
+        return
+    for separator, found in {",": "commas", **OTHER_SEPARATORS}.items():
+        if separator in cells[0]:
+            line = shortened(cells[0], 100)
+            raise FedLoomError(
+                f"{where}: columns must be separated by tabs or blanks, since the file is not "
+                f"called .csv, got {found} in {line!r}; write tabs, or a .csv file with a first "
+                "line of names"
+            )
 
 
 def _csv(file: Path, half: str, columns: Columns) -> Iterator[Row]:

@@ -79,17 +79,23 @@ def novel_numbers(novel: float | list[str], classes: Sequence[str]) -> list[int]
     return numbers
 
 
-def held_out_count(clients: int, partition: dict[str, Any]) -> int:
-    """Return how many of a partition's clients never train; refuse a share below one client."""
+def held_out_count(clients: int, partition: dict[str, Any], where: str = "") -> int:
+    """Return how many of a partition's clients never train.
+
+    A share that rounds to no client is a FedLoomError, which `where` begins, as "partitions.iid.".
+    """
     count = round(clients * partition["held_out"])
     if partition["held_out"] and not count:
         raise FedLoomError(
-            f"held_out: {partition['held_out']} of {clients} clients is none; raise it, or set 0"
+            f"{where}held_out: {partition['held_out']} of {clients} clients is less than one; "
+            "raise it, or set 0"
         )
     return count
 
 
-def participants(partition: dict[str, Any]) -> int | None:
+def participants(partition: dict[str, Any], where: str) -> int | None:
     """Return how many of a partition's clients train; None if its keys do not state its clients."""
     clients = partition.get("clients")
-    return clients and clients - held_out_count(clients, partition)
+    if clients is None:
+        return None
+    return clients - held_out_count(clients, partition, where)

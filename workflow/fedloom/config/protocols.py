@@ -109,13 +109,18 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
             raise FedLoomError(f"{where}: {reason}")
 
 
+def participating(settings: Settings, label: str) -> int | None:
+    """Return how many clients of the labelled partition train; None if its keys do not say."""
+    return participants(settings.partitions[label].settings, f"{CONFIG} partitions.{label}.")
+
+
 def check_runs(settings: Settings) -> None:
     """Check the clients and the evaluations of all runs."""
     for label in settings.select.partitions:
         own = settings.protocols[label].model_fields_set - {"training"}
         study, protocol = f"{CONFIG} study", f"{CONFIG} partitions.{label}.protocol"
         where, found = protocol if own else study, study_of(settings, label)
-        training = participants(settings.partitions[label].settings)
+        training = participating(settings, label)
         if training is not None and found.clients_per_round > training:
             raise FedLoomError(
                 f"{protocol if 'clients_per_round' in own else study}.clients_per_round: "
@@ -138,9 +143,9 @@ def capped(settings: Settings, own: dict[str, Any]) -> Study:
     methods = [settings.methods[label] for label in select.methods]
     changes: dict[str, Any] = {}
     if "clients_per_round" not in given:
-        keys = [settings.partitions[label].settings for label in select.partitions]
-        counts = [count for count in map(participants, keys) if count is not None]
-        changes["clients_per_round"] = min([study.clients_per_round, *counts])
+        counts = [participating(settings, label) for label in select.partitions]
+        stated = [count for count in counts if count is not None]
+        changes["clients_per_round"] = min([study.clients_per_round, *stated])
     of_partitions = [study_of(settings, label) for label in select.partitions]
     evaluations = min(  # of the run that has the fewest rounds
         len(wanted_rounds(each.model_copy(update={"rounds": method.rounds or each.rounds})))

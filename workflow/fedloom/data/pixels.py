@@ -6,7 +6,7 @@ from io import BytesIO
 from typing import Literal
 
 import numpy as np
-from PIL import EpsImagePlugin, Image, ImageOps
+from PIL import EpsImagePlugin, Image
 from PIL.ExifTags import Base
 
 # what Pillow reads as pixels, by itself. EPS it hands to Ghostscript, an interpreter of programs;
@@ -18,7 +18,16 @@ RASTER = {
 }  # fmt: skip
 GREY = ("1", "L", "LA", "La")
 GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
-TURNED = range(2, 9)  # the orientations of EXIF that are not upright
+# what makes an image upright, by its orientation in EXIF
+TO_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 # pixels of a resized image beyond which only the part that is kept is computed
 LARGEST = 1 << 26
 
@@ -98,12 +107,16 @@ def to_pixels(
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turn or mirror an image as its EXIF says; leave it as it is where that is damaged."""
+    """Turn or mirror an image as its EXIF says; leave it as it is where that is damaged.
+
+    Pillow's `exif_transpose` also writes the EXIF anew, and fails where another tag is damaged.
+    """
     try:
-        orientation = image.getexif().get(Base.Orientation)
+        orientation = image.getexif().get(Base.Orientation, 1)
     except (struct.error, KeyError, SyntaxError, TypeError, ValueError):
         return image  # as Pillow's reader of JPEG does, and viewers
-    return ImageOps.exif_transpose(image) if orientation in TURNED else image
+    turn = TO_UPRIGHT.get(orientation)
+    return image if turn is None else image.transpose(turn)
 
 
 def _eight_bits(image: Image.Image, grey_bits: int) -> Image.Image:

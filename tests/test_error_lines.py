@@ -1,0 +1,50 @@
+"""The line in which an error ends: printable, of a bounded length, and whole where it matters."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedloom.commands import planning
+from fedloom.common.errors import BEGINNING, END, FedLoomError, legible
+from fedloom.common.exits import one_line_errors
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a\x1b[31m\x07\nb", "a\\x1b[31m\\x07 b"),
+        ("  two \r\n lines\u2028three", "two lines three"),
+        ("a tab\tin a name", "a tab\\tin a name"),
+        ("Größe café 猫", "Größe café 猫"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),  # turns the direction of writing
+    ],
+)
+def test_a_terminal_gets_no_control_characters(text, line):
+    assert legible(text) == line
+    assert str(FedLoomError(text)) == line
+
+
+def test_a_long_line_keeps_its_place_and_its_cure():
+    said = str(FedLoomError("place " + "x" * 5000 + " cure"))
+    assert said.startswith("place xxx")
+    assert said.endswith("xxx cure")
+    assert len(said) == BEGINNING + len(" ... ") + END
+    assert str(FedLoomError("y" * (BEGINNING + END))) == "y" * (BEGINNING + END)
+
+
+def test_the_name_of_a_file_that_the_system_refuses_is_legible(caplog):
+    with pytest.raises(SystemExit) as stopped, one_line_errors():
+        Path("gone\x1b[31m\nred").read_bytes()
+    assert stopped.value.code == 2
+    assert "gone\\x1b[31m red: No such file" in caplog.text
+
+
+def test_notes_on_a_study_are_legible(tmp_path, monkeypatch, capsys):
+    """The settings refuse such labels, but a note may quote any value of the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(planning.LAUNCHER, raising=False)
+    told = replace(planning.read_plan().settings, notes=("a note \x1b[31m in red",))
+    monkeypatch.setattr(planning, "resolve", lambda *_: told)
+    planning.read_plan()
+    assert "note: a note \\x1b[31m in red\n" in capsys.readouterr().err
