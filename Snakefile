@@ -10,14 +10,14 @@ from snakemake.settings.types import DeploymentMethod
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True))
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from fedloom.common import gpus
-from fedloom.commands.planning import LAUNCHER, load_plan
-from fedloom.common.checkout import in_shell
-from fedloom.common.exits import one_line_errors
-from fedloom.commands.job import VARIABLE
-from fedloom.study import paths
-from fedloom.study.jobs import to_json
-from fedloom.study.records import failures, summary, write_record
+from fedloom.machine import gpus
+from fedloom.planning.load_plan import LAUNCHER, load_plan
+from fedloom.machine.install import in_shell
+from fedloom.machine.exits import one_line_errors
+from fedloom.jobs.server import VARIABLE
+from fedloom.planning import paths
+from fedloom.planning.job_specs import to_json
+from fedloom.planning.records import failures, summary, write_record
 
 STARTED = time.time()
 with one_line_errors():
@@ -46,7 +46,7 @@ container: os.environ.get("FEDLOOM_CONTAINER", "containers/fedloom.sif")
 
 
 # Otherwise the interpreter that runs Snakemake runs the jobs, with a job server of this process
-# (fedloom.commands.job), unless the environment names another, or "" for none. The library is this checkout's.
+# (fedloom.jobs.server), unless the environment names another, or "" for none. The library is this checkout's.
 JOB_SERVER = "" if CONTAINED else f"{secrets.token_hex(8)}:{os.getpid()}"
 PYTHON = "" if CONTAINED else f"{in_shell(Path(sys.executable).parent)}:"
 # A user's random.py or yaml.py in the current folder shadows no library's (PYTHONSAFEPATH), and what

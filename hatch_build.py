@@ -1,4 +1,4 @@
-"""A wheel's files beside the library: the same tree, below fedloom/bundle (common/checkout.py)."""
+"""A wheel's files beside the library: the same tree, below fedloom/bundle (machine/install.py)."""
 
 from pathlib import Path
 

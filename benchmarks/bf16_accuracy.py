@@ -16,13 +16,13 @@ import pandas as pd
 import yaml
 from scipy import stats
 
-from fedloom.commands.planning import load_plan
-from fedloom.common.checkout import ROOT
-from fedloom.common.io import write_text
+from fedloom.common.files import write_text
+from fedloom.machine.install import ROOT
+from fedloom.planning import paths
+from fedloom.planning.choices import chosen_options
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.plan import Plan
 from fedloom.report import metrics
-from fedloom.study import paths
-from fedloom.study.plan import Plan
-from fedloom.study.selected import chosen_options
 
 FOLDER = Path("results/bf16")
 SUFFIX = "_bf16"

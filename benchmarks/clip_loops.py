@@ -35,8 +35,7 @@ from clip_text import CLASSES
 from torch import Tensor
 
 from fedloom.backbones.clip import model as clip
-from fedloom.common.device import prepare_torch
-from fedloom.common.io import write_table
+from fedloom.common.files import write_table
 from fedloom.common.receipts import check_receipt
 from fedloom.data import federation, sources
 from fedloom.data.partition import divide
@@ -46,6 +45,7 @@ from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.loader import Hooks
+from fedloom.machine.device import prepare_torch
 
 MICRO = {"name": "micro_clip", "weights": "workflow/resources/micro_clip.safetensors"}
 LARGE = "ViT-B-16-quickgelu"

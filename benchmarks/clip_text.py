@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedloom.backbones.clip import text as clip_text
 from fedloom.backbones.clip.model import FrozenCLIP
-from fedloom.common.device import prepare_torch
+from fedloom.machine.device import prepare_torch
 
 PLACES = 77  # positions of CLIP's text tower
 

@@ -28,11 +28,9 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from fedloom.backbones import base, vit
-from fedloom.backbones.base import Pixels
+from fedloom.backbones import vit
+from fedloom.backbones.backbone import Pixels, load_backbone
 from fedloom.backbones.clip import text
-from fedloom.common import memory
-from fedloom.common.device import prepare_torch
 from fedloom.data.federation import Federation
 from fedloom.data.store import Example, ImageStore, write
 from fedloom.federated import groups
@@ -40,6 +38,8 @@ from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import Task, WarmStart
 from fedloom.hooks import loader, manifest
+from fedloom.machine import memory
+from fedloom.machine.device import prepare_torch
 
 Arm = Callable[[], Any]  # returns a context in which a part of the engine is off
 
@@ -79,7 +79,7 @@ def task_of(name: str, data: Federation, cohort: int, batch: int, **options: Any
     method = manifest.find(name)
     weights = f"workflow/resources/micro_{method.family}.safetensors"
     settings = {"name": f"micro_{method.family}", "weights": weights}
-    backbone: Any = base.load(str(method.family), settings)
+    backbone: Any = load_backbone(str(method.family), settings)
     if method.family == "clip":  # of the width of its features
         drawn = torch.randn(len(data.labels), backbone.encode(["a"]).shape[1])
         unit = torch.nn.functional.normalize(drawn, dim=-1)

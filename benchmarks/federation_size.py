@@ -23,11 +23,8 @@ import numpy as np
 import torch
 
 from fedloom.backbones import vit
-from fedloom.commands.planning import resolve
-from fedloom.common.checkout import ROOT
-from fedloom.common.device import prepare_torch
-from fedloom.common.io import write_table
-from fedloom.common.tensors import tensor_map
+from fedloom.common.files import write_table
+from fedloom.common.trees import tensor_map
 from fedloom.config.reading import read
 from fedloom.data import federation
 from fedloom.data.partition import divide
@@ -41,6 +38,9 @@ from fedloom.federated.state import Participation, State
 from fedloom.federated.task import Task
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.loader import Hooks
+from fedloom.machine.device import prepare_torch
+from fedloom.machine.install import ROOT
+from fedloom.planning.load_plan import resolve
 
 CLASSES, TRAIN, TEST, SAMPLED = 10, 4, 2, 10
 COLUMNS = (

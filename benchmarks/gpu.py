@@ -22,9 +22,8 @@ import timm
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedloom.backbones import base
+from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.vit import FrozenViT
-from fedloom.common.device import prepare_torch
 from fedloom.data.federation import Federation
 from fedloom.data.store import Example, ImageStore, write
 from fedloom.federated.evaluate import evaluate
@@ -32,6 +31,7 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, WarmStart
 from fedloom.hooks import loader, manifest
+from fedloom.machine.device import prepare_torch
 
 CLASSES, CLIENTS, IMAGES, TESTED, COHORT, EPOCHS, BATCH = 100, 100, 500, 100, 5, 5, 64
 METHODS = ["fedvpt", "pep_fedpt", "sgpt", "pfpt", "fedpha"]
@@ -78,7 +78,7 @@ def backbone_of(family: str, small: bool, device: torch.device, precision: str):
     if small:
         weights = f"workflow/resources/micro_{family}.safetensors"
         settings = {"name": f"micro_{family}", "weights": weights, "precision": precision}
-        return base.load(family, settings, device)
+        return load_backbone(family, settings, device)
     torch.manual_seed(0)
     if family == "vit":
         model = timm.create_model("vit_base_patch16_224", num_classes=0)

@@ -19,16 +19,16 @@ from pathlib import Path
 import open_clip
 import timm
 import yaml
-from prepared import run_stage
+from prepared import run_job
 from safetensors.torch import save_file
 
-from fedloom.commands.planning import load_plan
-from fedloom.common.checkout import ROOT
 from fedloom.hooks import manifest
-from fedloom.study import paths
-from fedloom.study.jobs import to_json
-from fedloom.study.plan import Plan
-from fedloom.study.runs import Run
+from fedloom.machine.install import ROOT
+from fedloom.planning import paths
+from fedloom.planning.job_specs import to_json
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import Run
 
 MODELS = {
     "vit": ("timm", "vit_base_patch16_224"),
@@ -73,14 +73,14 @@ def measure(method: str, batch: int) -> tuple[float, int]:
     plan = plan_of(method, batch)
     labels = argparse.Namespace(**vars(run), end=paths.end(1), cache="features")
     asked = plan.resources("train", labels).mem_mb  # before there is a store, as on a cluster
-    run_stage("dataset", plan.job("dataset", labels))
-    run_stage("partition", plan.job("partition", labels))
+    run_job("dataset", plan.job("dataset", labels))
+    run_job("partition", plan.job("partition", labels))
     if "features" in plan.run_inputs(run):
-        run_stage("cache", plan.job("cache", labels))
+        run_job("cache", plan.job("cache", labels))
     command = [
         sys.executable,
         "-m",
-        "fedloom.stages",
+        "fedloom.jobs",
         "train",
         "--job",
         to_json(plan.job("train", labels)),

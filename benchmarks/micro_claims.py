@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedloom.common.checkout import ROOT
-from fedloom.common.io import write_text
+from fedloom.common.files import write_text
 from fedloom.config.reading import read
+from fedloom.machine.install import ROOT
 
 CLAIMS = ROOT / "workflow/claims"
 KEPT = ROOT / "docs/results/claims"

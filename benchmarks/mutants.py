@@ -87,7 +87,7 @@ NAMED = [
         "test_clip_fedpha.py::test_the_released_projection_lies_inside_the_row_space",
     ),
     (
-        "workflow/fedloom/toolbox/model.py",
+        "workflow/fedloom/toolbox/trained_part.py",
         "task.backbone.width**-0.5",
         "task.backbone.width**-1.0",
         "test_pfedpg.py::test_an_untrained_head_is_the_clients_own_from_round_to_round",

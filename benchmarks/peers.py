@@ -36,10 +36,10 @@ from prepared import PARTITION, SGD, make_files, prepared
 from safetensors.torch import load_file, save_file
 
 from fedloom.backbones.vit import FrozenViT
-from fedloom.common.checkout import ROOT
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.round import initial_state
-from fedloom.study.plan import Plan
+from fedloom.machine.install import ROOT
+from fedloom.planning.plan import Plan
 
 TOLERANCE = 1e-5  # after the first round
 # after later ones, as a share of how far parameters moved: arms add in other orders, and what they

@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from fedloom.commands.planning import load_plan
-from fedloom.common.device import prepare_torch
 from fedloom.federated.build_task import build_task
 from fedloom.federated.task import Task
 from fedloom.hooks.loader import Hooks
-from fedloom.study import paths
-from fedloom.study.plan import Plan
+from fedloom.machine.device import prepare_torch
+from fedloom.planning import paths
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.plan import Plan
 
 STUDY = Path("study.yaml")
 SGD = {"lr": 0.1, "schedule": "constant", "momentum": 0.9, "clip": 10.0}
@@ -67,14 +67,14 @@ def make_files(
     }
     STUDY.write_text(yaml.safe_dump(study))
     plan, wanted = load_plan([STUDY]), _scenario(backbone, cache="features")
-    run_stage("dataset", plan.job("dataset", wanted))
-    run_stage("partition", plan.job("partition", wanted))
-    run_stage("cache", plan.job("cache", wanted))
+    run_job("dataset", plan.job("dataset", wanted))
+    run_job("partition", plan.job("partition", wanted))
+    run_job("cache", plan.job("cache", wanted))
     needs = {need for label in methods for need in plan.settings.methods[label].needs}
     if "patches" in needs:
-        run_stage("cache", plan.job("cache", _scenario(backbone, cache="patches")))
+        run_job("cache", plan.job("cache", _scenario(backbone, cache="patches")))
     if "prototypes" in needs:
-        run_stage("prototypes", plan.job("prototypes", wanted))
+        run_job("prototypes", plan.job("prototypes", wanted))
     return plan
 
 
@@ -92,6 +92,6 @@ def _scenario(backbone: str, **labels: str) -> Wildcards:
     return Wildcards(dataset="images", partition="ten", backbone=backbone, seed=0, **labels)
 
 
-def run_stage(stage: str, job: object) -> None:
-    """Run a stage as its job would."""
-    importlib.import_module(f"fedloom.stages.{stage}").run(job, threads=1)
+def run_job(rule: str, job: object) -> None:
+    """Run a job as its rule would."""
+    importlib.import_module(f"fedloom.jobs.{rule}_job").run(job, threads=1)

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import torch
 
-from fedloom.common.device import prepare_torch
 from fedloom.hooks import loader, manifest
+from fedloom.machine.device import prepare_torch
 
 WIDTH, POOL, EACH = 768, 40, 20
 NOISE = {"together": 0.2, "between": 1.0, "apart": 20.0}  # in deviations of the pool

@@ -17,12 +17,12 @@ from pathlib import Path
 import pandas as pd
 from micro_claims import VERDICTS, line
 
-from fedloom.commands.planning import load_plan
-from fedloom.common.checkout import ROOT
-from fedloom.common.io import write_text
-from fedloom.common.packages import versions
-from fedloom.study import paths
-from fedloom.study.runs import trial_runs
+from fedloom.common.files import write_text
+from fedloom.machine.install import ROOT
+from fedloom.machine.packages import versions
+from fedloom.planning import paths
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.runs import trial_runs
 
 KEPT = ROOT / "docs/results"
 PAGES = [

@@ -20,11 +20,11 @@ import torch
 from prepared import make_files, prepared
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedloom.common.checkout import ROOT
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import Task
 from fedloom.hooks import manifest
 from fedloom.hooks.loader import Hooks
+from fedloom.machine.install import ROOT
 
 METHODS = """head_tuning fedvpt fedvpt_deep pep_fedpt sgpt pfedpg pfpt fedlora fedavg_adapter
 fedavg promptfl fedotp fedpha""".split()  # noqa: SIM905

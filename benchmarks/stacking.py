@@ -17,10 +17,7 @@ from types import SimpleNamespace
 import torch
 
 from fedloom.backbones import vit
-from fedloom.commands.planning import resolve
-from fedloom.common.checkout import ROOT
-from fedloom.common.device import prepare_torch
-from fedloom.common.io import write_table
+from fedloom.common.files import write_table
 from fedloom.config.reading import read
 from fedloom.config.settings import Settings
 from fedloom.data import federation, sources
@@ -30,6 +27,9 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, WarmStart
 from fedloom.hooks import loader, manifest
+from fedloom.machine.device import prepare_torch
+from fedloom.machine.install import ROOT
+from fedloom.planning.load_plan import resolve
 from fedloom.toolbox.prototypes import warm_start
 
 

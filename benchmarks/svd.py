@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 
 from fedloom.backbones.clip import model as clip
-from fedloom.common.device import prepare_torch
 from fedloom.hooks import loader, manifest
+from fedloom.machine.device import prepare_torch
 
 MODEL = "ViT-B-16-quickgelu"
 CLASSES, LENGTH, BATCH, STEPS = 100, 16, 32, 5

@@ -22,11 +22,11 @@ import timm
 import torch
 
 from fedloom.backbones.vit import FrozenViT
-from fedloom.common import memory
-from fedloom.common.device import prepare_torch
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
+from fedloom.machine import memory
+from fedloom.machine.device import prepare_torch
 
 MODEL = "vit_base_patch16_224"
 CASES = {  # label: plugin, options, clients at once, gradient checkpointing

@@ -11,8 +11,8 @@ from mkdocs.exceptions import PluginError
 from schema_pages import about, cell, type_of
 from source_pages import source_link
 
-from fedloom.common.checkout import ROOT
-from fedloom.hooks.training import Training
+from fedloom.hooks.training_options import Training
+from fedloom.machine.install import ROOT
 
 LIBRARY = ROOT / "workflow/fedloom"
 SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Attributes):$")
@@ -24,7 +24,7 @@ Definition = ast.FunctionDef | ast.ClassDef
 ARGUMENTS = {
     "task": ("federated/task.py", "Task"),
     "task.data": ("data/federation.py", "Federation"),
-    "task.backbone of every method": ("backbones/base.py", "Backbone"),
+    "task.backbone of every method": ("backbones/backbone.py", "Backbone"),
     "task.backbone of a ViT method": ("backbones/vit.py", "FrozenViT"),
     "task.backbone of a CLIP method": ("backbones/clip/model.py", "FrozenCLIP"),
     "task.backbone of a method that trains a ResNet": ("backbones/resnet.py", "FrozenResNet"),

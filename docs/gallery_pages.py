@@ -7,9 +7,9 @@ import yaml
 from schema_pages import sentence
 from source_pages import source_link
 
-from fedloom.common.checkout import ROOT
 from fedloom.common.schema import read_yaml
 from fedloom.config.kinds import KINDS
+from fedloom.machine.install import ROOT
 
 FOLDER = ROOT / "docs/gallery"
 INTRO = (

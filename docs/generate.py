@@ -19,8 +19,8 @@ from schema_pages import config_page, method_page
 from source_pages import write_sources
 from study_pages import studies_page
 
-from fedloom.common.checkout import ROOT
 from fedloom.hooks.manifest import Plugin, discover
+from fedloom.machine.install import ROOT
 
 # pages of the site that are files elsewhere in the checkout
 COPIES = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from schema_pages import cell, plain, type_of, value
 from source_pages import source_link
 
-from fedloom.commands.describe import summary
+from fedloom.cli.inspect.describe import summary
 from fedloom.common.folders import read_python
 from fedloom.hooks.manifest import Paper, Plugin
 

@@ -2,11 +2,11 @@
 
 import json
 
-from fedloom.commands.config_schema import kind_schema, whole
+from fedloom.cli.make.config_schema import kind_schema, whole
 from fedloom.config.kinds import KINDS, NAMED_BY
 from fedloom.config.study import Config
 from fedloom.hooks.manifest import Plugin
-from fedloom.hooks.training import Training
+from fedloom.hooks.training_options import Training
 
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 

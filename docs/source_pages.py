@@ -7,7 +7,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_for_filename
 
-from fedloom.common.checkout import ROOT
+from fedloom.machine.install import ROOT
 
 LINKED: set[Path] = set()  # files with a link, which get a page when the site is built
 

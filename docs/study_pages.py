@@ -6,12 +6,12 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from fedloom.commands import bundled_studies
-from fedloom.commands.describe import header, hours
-from fedloom.commands.planning import load_plan
+from fedloom.cli.inspect.describe import header, hours
+from fedloom.cli.run import bundled_studies
 from fedloom.config.reading import read_all
-from fedloom.study.cost import RATES, study_cost
-from fedloom.study.plan import Plan
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.plan import Plan
+from fedloom.planning.resources.cost import RATES, study_cost
 
 
 def entry(path: Path, shared: set[tuple[str, str]]) -> str:

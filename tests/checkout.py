@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from fedloom.common.checkout import ROOT
+from fedloom.machine.install import ROOT
 
 
 def copy_to(folder: Path) -> Path:

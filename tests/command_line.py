@@ -2,7 +2,7 @@
 
 import click
 
-from fedloom.commands.cli import fedloom
+from fedloom.cli.main import fedloom
 
 
 def parsed(*words: str) -> click.Context:

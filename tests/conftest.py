@@ -3,9 +3,9 @@ import sys
 import hypothesis
 import pytest
 
-from fedloom.common import checkout
 from fedloom.config import kinds
 from fedloom.hooks import loader, manifest
+from fedloom.machine import install
 
 # how long an example takes says more of what else the machine does
 hypothesis.settings.register_profile("fedloom", deadline=None)
@@ -66,7 +66,7 @@ def forget_plugins() -> None:
 
 def plugin_places() -> list:
     """Return the folders in which plugins are looked for."""
-    folders = checkout.plugin_folders()
+    folders = install.plugin_folders()
     return [*sys.path, *folders, *(finder.__wrapped__.__defaults__ for finder in FINDERS)]
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fedloom.common.checkout import ROOT
 from fedloom.config.reading import read
+from fedloom.machine.install import ROOT
 
 
 def default_config() -> dict[str, Any]:

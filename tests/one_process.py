@@ -1,4 +1,4 @@
-"""Run a study's stages in one process, then make its report.
+"""Run a study's jobs in one process, then make its report.
 
     python tests/one_process.py [study.yaml]        (in a checkout)
 
@@ -12,17 +12,17 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace as Wildcards
 
-from fedloom.commands.planning import load_plan
 from fedloom.config.protocols import job_ends
 from fedloom.config.settings import VALIDATION
+from fedloom.planning import paths
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.plan import Plan
 from fedloom.report import page
-from fedloom.study import paths
-from fedloom.study.plan import Plan
 
 
-def run(stage: str, job: object) -> None:
-    """Run a stage as `python -m fedloom.stages <stage>` does."""
-    importlib.import_module(f"fedloom.stages.{stage}").run(job, threads=1)
+def run(rule: str, job: object) -> None:
+    """Run a job as `python -m fedloom.jobs <rule>` does."""
+    importlib.import_module(f"fedloom.jobs.{rule}_job").run(job, threads=1)
 
 
 def train(plan: Plan, scenario: Wildcards, method: str, artefacts: set[str]) -> None:
@@ -51,7 +51,7 @@ def tune(plan: Plan, scenario: Wildcards) -> None:
 
 
 def run_all(plan: Plan) -> None:
-    """Run every stage of a study of ViTs, in an order in which each finds its inputs."""
+    """Run every job of a study of ViTs, in an order in which each finds its inputs."""
     select, seeds = plan.settings.select, plan.settings.study.seeds
     figures = [plan.job("figure", Wildcards(label=label)) for label in select.figures]
     artefacts = {job.shown.artefact for job in figures if job.shown and job.shown.artefact}

@@ -10,11 +10,11 @@ import pandas as pd
 
 from fedloom.common.run_tables import OF_RUNS
 from fedloom.config.settings import Reported
+from fedloom.planning import paths
+from fedloom.planning.job_specs import FigureJob, PlotInputs, TableJob
+from fedloom.planning.output_runs import LineStyle, PlottedRun
 from fedloom.report import figures, tables
 from fedloom.report.figures import style
-from fedloom.study import paths
-from fedloom.study.jobs import FigureJob, PlotInputs, TableJob
-from fedloom.study.plot_inputs import LineStyle, PlottedRun
 
 RUN = PlottedRun(
     dataset="d",

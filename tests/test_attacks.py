@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedloom.common.io import read_table
+from fedloom.common.files import read_table
 from fedloom.config.settings import Reported
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task

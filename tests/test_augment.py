@@ -13,7 +13,7 @@ from fedloom.federated.augmentation import training_batch
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
-from fedloom.hooks.training import DEFAULTS
+from fedloom.hooks.training_options import DEFAULTS
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import safetensors.torch
 import torch
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
 from fedloom.data import store
+from fedloom.planning import runs
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.output_runs import PlottedBackbone
+from fedloom.planning.plan import Plan
 from fedloom.report import block_accuracy
-from fedloom.study import runs
-from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import PlottedBackbone
 from refusals import refused
 from shown_runs import draw
 

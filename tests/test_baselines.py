@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.commands.downlink import downlink_floats
+from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.common.errors import FedLoomError
-from fedloom.common.tensors import stack
+from fedloom.common.trees import stack
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
 from fedloom.toolbox import SERVER_MODEL, tensor_map, train_locally

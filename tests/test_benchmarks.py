@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedloom.common.checkout import ROOT
+from fedloom.machine.install import ROOT
 
 TRAINED = {"head": torch.full((3, 2), 0.5)}
 

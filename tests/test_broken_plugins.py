@@ -7,12 +7,12 @@ from copy import copy
 import pytest
 
 from default_config import default_config
-from fedloom.commands import describe
-from fedloom.commands.planning import load_plan, resolve
-from fedloom.common.checkout import ROOT
+from fedloom.cli.inspect import describe
 from fedloom.common.errors import FedLoomError
 from fedloom.config import kinds, method_labels
 from fedloom.hooks import manifest
+from fedloom.machine.install import ROOT
+from fedloom.planning.load_plan import load_plan, resolve
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedloom.common import io, tensor_files
+from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
+from fedloom.common.files import read_table
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import checkpoint, training_job
 from fedloom.federated.checkpoint import Checkpoint
@@ -50,7 +51,7 @@ def _named(outputs):
 
 def _selected(outputs):
     """The clients of every round."""
-    rows = io.read_table(outputs.clients).to_pandas()
+    rows = read_table(outputs.clients).to_pandas()
     return {f"{number:04}": sorted(own["client_id"]) for number, own in rows.groupby("round")}
 
 

@@ -14,13 +14,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom.common import packages, tensor_files
+from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.hooks import manifest
+from fedloom.machine import packages
 
 SHAPES = st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple)
 

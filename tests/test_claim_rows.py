@@ -5,9 +5,9 @@ from copy import deepcopy
 import pytest
 
 from default_config import default_config
-from fedloom.commands import bundled_studies
-from fedloom.commands.planning import load_plan, resolve
-from fedloom.common.checkout import ROOT
+from fedloom.cli.run import bundled_studies
+from fedloom.machine.install import ROOT
+from fedloom.planning.load_plan import load_plan, resolve
 from fedloom.report.tables import paper_claims
 from fedloom.report.tables.paper_claims import read_claims
 from refusals import refused

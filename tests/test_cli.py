@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.commands import cli, describe, launch
-from fedloom.common.checkout import ROOT
+from fedloom.cli import main
+from fedloom.cli.inspect import describe
+from fedloom.cli.run import launch
 from fedloom.common.errors import FedLoomError
+from fedloom.machine.install import ROOT
 
 
 def _main(monkeypatch, *words: str) -> int:
     """Run a command as the console script does, and return its exit status."""
     monkeypatch.setattr(sys, "argv", ["fedloom", *words])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        main.main()
     return end.value.code
 
 

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 
 import clip_by_hand
-from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.federated import build_task
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
 from fedloom.hooks import manifest
-from fedloom.study.runs import Run
+from fedloom.machine import memory
+from fedloom.planning.runs import Run
 from first_round import first_cohort, module
 
 TRAINED = ("promptfl", "fedotp", "fedpgp", "fedpha")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.common.tensors import leaves
+from fedloom.common.trees import leaves
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import download_to, initial_state, train_round
 from fedloom.federated.task import cohort

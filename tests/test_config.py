@@ -12,16 +12,16 @@ from types import SimpleNamespace
 import pytest
 
 from default_config import default_config
-from fedloom.commands.planning import CONFIG, load_plan, resolve
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import sha256
 from fedloom.config.protocols import evaluated_rounds, job_ends, reported
 from fedloom.config.reading import merge, parse, read, read_change
 from fedloom.config.settings import Reported
 from fedloom.hooks import manifest
-from fedloom.study.plan import Plan
-from fedloom.study.runs import runs
+from fedloom.machine.install import ROOT
+from fedloom.planning.load_plan import CONFIG, load_plan, resolve
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import runs
 from refusals import refused
 
 DEFAULT = default_config()
@@ -254,7 +254,7 @@ ENDLESS = {
 }
 LOAD = """
 import sys
-from fedloom.commands.planning import load_plan
+from fedloom.planning.load_plan import load_plan
 from fedloom.common.errors import FedLoomError
 for file in sys.argv[1:]:
     try:

@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from fedloom.common.checkout import ROOT
+from fedloom.machine.install import ROOT
 
 RECIPES = {"Dockerfile": r"^FROM (.*)$", "fedloom.def": r"^From: (.*)$"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -7,11 +7,11 @@ import textwrap
 import pytest
 
 import three_blocks
-from fedloom.commands.templates import new_method
-from fedloom.common.checkout import ROOT
+from fedloom.cli.make.templates import new_method
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks, driver
 from fedloom.hooks import hookspecs, loader, manifest
+from fedloom.machine.install import ROOT
 from refusals import refused
 
 pytestmark = pytest.mark.slow

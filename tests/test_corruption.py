@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedloom.common import io, run_tables, temporary, tensor_files
-from fedloom.common.checkout import ROOT
+from fedloom.common import files, run_tables, temporary, tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import check_receipt, read_receipt, write_receipt
-from fedloom.common.tensors import leaves
+from fedloom.common.trees import leaves
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.hooks import manifest
+from fedloom.machine.install import ROOT
+from fedloom.planning.runs import Run
 from fedloom.report import metrics, tidy
-from fedloom.study.runs import Run
 from shown_runs import filled
 
 RUN = Run("digits", "iid", "micro_vit", "head_tuning", 0)
@@ -109,15 +109,15 @@ def _rows():
 
 def test_a_table_is_read_as_it_was_written(tmp_path):
     path, rows = tmp_path / "x.parquet", _rows()
-    io.write_table(path, rows)
-    found = io.read_table(path)
+    files.write_table(path, rows)
+    found = files.read_table(path)
     assert found.equals(rows) and found.schema.equals(rows.schema, check_metadata=True)
 
 
 @pytest.mark.parametrize("damage", ["bit", "cut", "missing"])
 def test_a_damaged_table_is_refused(tmp_path, damage):
     path = tmp_path / "x.parquet"
-    io.write_table(path, _rows())
+    files.write_table(path, _rows())
     if damage == "bit":
         _flip_page(path)
         pq.read_table(path)  # goes unnoticed without verification
@@ -126,13 +126,13 @@ def test_a_damaged_table_is_refused(tmp_path, damage):
     else:
         path.unlink()
     with pytest.raises(FedLoomError, match=r"x.parquet: ") as error:
-        io.read_table(path)
+        files.read_table(path)
     assert "\n" not in str(error.value)
 
 
 def test_frames_keep_what_pandas_knows(tmp_path):
     frame = pd.DataFrame({"kind": pd.Categorical(["b", "a"], ["b", "a"]), "x": [1.5, None]})
-    io.write_table(tmp_path / "x.parquet", pa.Table.from_pandas(frame, preserve_index=False))
+    files.write_table(tmp_path / "x.parquet", pa.Table.from_pandas(frame, preserve_index=False))
     pd.testing.assert_frame_equal(metrics.frame(tmp_path / "x.parquet"), frame)
 
 
@@ -152,7 +152,7 @@ def _run_tables(folder):
     for name, given in rows.items():
         part = folder / f"2.{name}.parquet"
         table = pa.Table.from_pandas(filled(given, name), preserve_index=False)
-        io.write_table(part, table.replace_schema_metadata(None))
+        files.write_table(part, table.replace_schema_metadata(None))
         metrics.join([part], folder / f"{name}.parquet", RUN, {"settings": "abc"})
     partition = {
         "index": pa.array([0, 1], pa.int64()),
@@ -162,14 +162,14 @@ def _run_tables(folder):
         "participating": [True, True],
         "domain": ["", ""],
     }
-    io.write_table(folder / "partition.parquet", pa.table(partition))
+    files.write_table(folder / "partition.parquet", pa.table(partition))
     return [*(folder / f"{name}.parquet" for name in rows), folder / "partition.parquet"]
 
 
 def _content(path):
     """What the readers of a table see of it."""
     columns = run_tables.PARTITION if path.stem == "partition" else metrics.columns_of(path)
-    return io.read_table(path, columns), io.read_facts(path)
+    return files.read_table(path, columns), files.read_facts(path)
 
 
 def test_a_flipped_bit_in_a_tables_footer_or_pages_is_refused_or_changes_nothing(tmp_path):
@@ -205,16 +205,16 @@ def test_a_renamed_column_and_pages_of_another_column_are_refused(tmp_path):
 
 def test_a_table_of_another_reader_or_version_needs_no_digest(tmp_path):
     (path, *_) = _run_tables(tmp_path)
-    table = io.read_table(path)
+    table = files.read_table(path)
     pq.write_table(table, path)  # as FedLoom before 1.1
-    assert io.read_table(path).equals(table)
+    assert files.read_table(path).equals(table)
 
 
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("change", ["missing", "renamed", "text", "twice"])
 def test_a_table_without_its_columns_is_one_line(tmp_path, number, change):
     path = _run_tables(tmp_path)[number]
-    table = io.read_table(path)
+    table = files.read_table(path)
     name = ("num_correct", "train_loss", "received")[number]
     place = table.column_names.index(name)
     if change == "missing":
@@ -227,9 +227,9 @@ def test_a_table_without_its_columns_is_one_line(tmp_path, number, change):
         table = table.set_column(place, name, pa.array(["1"] * len(table)))
     else:
         table = table.append_column(name, table[name])
-    io.write_table(path, table)
+    files.write_table(path, table)
     with pytest.raises(FedLoomError, match=f"{path.name}: .*column '{name}'.*run again") as error:
-        io.check_table(path, metrics.columns_of(path))
+        files.check_table(path, metrics.columns_of(path))
     assert "\n" not in str(error.value)
     with pytest.raises(FedLoomError, match=f"{path.name}: .*{name}.*run again"):
         metrics.frame(path)
@@ -237,17 +237,17 @@ def test_a_table_without_its_columns_is_one_line(tmp_path, number, change):
 
 def test_a_partition_a_choice_and_a_record_need_their_columns(tmp_path):
     path = tmp_path / "x.parquet"
-    io.write_table(path, pa.table({"a": [1]}))
+    files.write_table(path, pa.table({"a": [1]}))
     for columns in (run_tables.PARTITION, run_tables.CHOICE, run_tables.TRIALS, run_tables.RECORD):
         with pytest.raises(FedLoomError, match=f"x.parquet: .*column '{columns.names[0]}'"):
-            io.read_table(path, columns)
+            files.read_table(path, columns)
 
 
 def test_numbers_of_any_width_and_texts_as_categories_are_the_same_columns(tmp_path):
     path = tmp_path / "x.parquet"
     wide = {"trial": pa.array(["a"]).dictionary_encode(), "options": pa.array(["{}"])}
-    io.write_table(path, pa.table(wide))
-    assert io.read_table(path, run_tables.CHOICE).column_names == ["trial", "options"]
+    files.write_table(path, pa.table(wide))
+    assert files.read_table(path, run_tables.CHOICE).column_names == ["trial", "options"]
 
 
 def test_duckdb_reads_no_damaged_table(tmp_path):
@@ -260,7 +260,7 @@ def test_duckdb_reads_no_damaged_table(tmp_path):
 
 def test_a_jobs_rows_are_verified_when_they_are_joined(tmp_path):
     path = tmp_path / "1.rounds.parquet"
-    io.write_table(path, _rows())
+    files.write_table(path, _rows())
     _flip_page(path)
     with pytest.raises(FedLoomError, match=r"1.rounds.parquet: "):
         metrics.join([path, path], tmp_path / "joined.parquet", RUN, {})
@@ -295,7 +295,7 @@ def test_what_is_no_receipt_of_this_version_is_refused(described, text):
 KILLED = """
 import os, sys
 from pathlib import Path
-from fedloom.common.io import replacing, temporary_folder
+from fedloom.common.files import replacing, temporary_folder
 path = Path(sys.argv[1])
 with temporary_folder(path) as folder, replacing(path) as temporary:
     (folder / "part").write_text("")
@@ -329,7 +329,7 @@ def test_what_a_killed_process_was_writing_is_swept_by_the_next_writer(tmp_path)
     mine.write_text("a user's")
     for name in (*used, mine.name):
         os.utime(tmp_path / name, (0, 0))
-    io.write_text(tmp_path / "d.json", "{}")
+    files.write_text(tmp_path / "d.json", "{}")
     assert {path.name for path in tmp_path.glob(".*")} == {*used, mine.name}
     living.communicate("")
     assert (tmp_path / "b.safetensors").read_text() == "half"
@@ -347,5 +347,5 @@ def test_what_is_written_elsewhere_is_swept_a_day_after_its_last_write(tmp_path)
     assert not temporary.abandoned(old)
     os.utime(old / "part", (0, 0))
     for folder in (old, used):
-        io.write_text(folder.parent / "d.json", "{}")
+        files.write_text(folder.parent / "d.json", "{}")
     assert (old.exists(), used.exists()) == (False, True)

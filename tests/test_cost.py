@@ -10,10 +10,10 @@ import pytest
 from snakemake.cli import main as snakemake
 
 from command_line import invoked
-from fedloom.commands import bundled_studies
-from fedloom.commands.planning import load_plan
-from fedloom.common.checkout import ROOT
-from fedloom.study.cost import FORK, study_cost
+from fedloom.cli.run import bundled_studies
+from fedloom.machine.install import ROOT
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.resources.cost import FORK, study_cost
 
 MICRO = ROOT / "workflow/studies"
 

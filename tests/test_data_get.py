@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from archives_on_disk import archive_of
-from fedloom.commands import cli
+from fedloom.cli import main
 from fedloom.config.recipes import find
 from fedloom.data import download
 from servers import Files, serving
@@ -34,7 +34,7 @@ def fedloom(monkeypatch, *words):
     """Run a command in this process and return its exit status."""
     monkeypatch.setattr(sys, "argv", ["fedloom", *map(str, words)])
     try:
-        cli.main()
+        main.main()
     except SystemExit as end:
         return end.code
     return 0

@@ -12,9 +12,7 @@ import pytest
 
 import one_process
 from default_config import default_config
-from fedloom.commands import describe
-from fedloom.commands.planning import load_plan, resolve
-from fedloom.common.checkout import ROOT
+from fedloom.cli.inspect import describe
 from fedloom.common.errors import FedLoomError
 from fedloom.config import kinds
 from fedloom.config.datasets import listing
@@ -24,10 +22,12 @@ from fedloom.data import plugins, sources
 from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
 from fedloom.hooks import discovery
+from fedloom.machine.install import ROOT
+from fedloom.planning import staleness
+from fedloom.planning.job_specs import DatasetJob
+from fedloom.planning.load_plan import load_plan, resolve
+from fedloom.planning.plan import Plan
 from fedloom.report import page
-from fedloom.study import staleness
-from fedloom.study.jobs import DatasetJob
-from fedloom.study.plan import Plan
 from images_on_disk import build, dataset_spec, image_folder
 from refusals import refused
 
@@ -179,7 +179,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
     assert ROOT / "workflow/fedloom/data/images.py" in dataset
     partition = of_partition("skewed")
     assert {folder / "quantity_skew/plugin.py", folder / "quantity_skew/scheme.toml"} <= partition
-    assert ROOT / "workflow/fedloom/data/schemes/base.py" in partition, "what it imports"
+    assert ROOT / "workflow/fedloom/data/schemes/dealing.py" in partition, "what it imports"
     for other in (of_dataset("digits"), of_partition("iid")):
         assert not any(path.is_relative_to(folder) for path in other)
 
@@ -209,7 +209,7 @@ def _write(folder, kind, code, toml=""):
     (folder / "own" / "plugin.py").write_text(code)
 
 
-TOOLS = "import numpy as np\nfrom PIL import Image\nfrom fedloom.data.toolbox import *\n"
+TOOLS = "import numpy as np\nfrom PIL import Image\nfrom fedloom.data.source_toolbox import *\n"
 LIST = "ImageList(lambda: [Item('i', lambda: {load})] * {n}, np.array({labels}), ['a', 'b'], 'me')"
 
 

@@ -15,18 +15,18 @@ import pytest
 import torch
 
 from fedloom.backbones import cache
-from fedloom.commands import launch
-from fedloom.commands.planning import load_plan
-from fedloom.common import io, tensor_files
+from fedloom.cli.run import launch
+from fedloom.common import files, tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
-from fedloom.common.logs import QUIET, log_to
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.data.store import Example
 from fedloom.data.store import write as write_store
 from fedloom.federated import training_job
 from fedloom.hooks import manifest
-from fedloom.stages import __main__ as stages
+from fedloom.jobs import __main__ as jobs_main
+from fedloom.machine.process_log import QUIET, log_to
+from fedloom.planning.load_plan import load_plan
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ BIG = 100_000
 
 
 def _table(path):
-    io.write_table(path, pa.table({"x": np.random.default_rng(0).normal(size=BIG)}))
+    files.write_table(path, pa.table({"x": np.random.default_rng(0).normal(size=BIG)}))
 
 
 def _store(path):
@@ -77,7 +77,7 @@ class _Images:
 
 # each raises another error where a disk is full
 WRITERS = {
-    "text": lambda path: io.write_text(path, "x" * 10 * BIG),
+    "text": lambda path: files.write_text(path, "x" * 10 * BIG),
     "table": _table,
     "tensors": lambda path: tensor_files.save(path, {"x": torch.zeros(BIG)}),
     "store": _store,
@@ -123,14 +123,14 @@ def test_a_job_on_a_full_disk_goes_on_from_its_last_whole_checkpoint(full, tiny,
 
 
 def test_an_error_of_another_file_is_not_blamed_on_the_result(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"elsewhere"), io.replacing(tmp_path / "result"):
+    with pytest.raises(FileNotFoundError, match=r"elsewhere"), files.replacing(tmp_path / "result"):
         Path("/elsewhere/missing").read_bytes()
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path):
     (tmp_path / "results").write_text("")
     with pytest.raises(FedLoomError, match=r"results/a/b: .*Not a directory"):
-        io.write_text(tmp_path / "results/a/b", "x")
+        files.write_text(tmp_path / "results/a/b", "x")
 
 
 @pytest.mark.parametrize("case", ["file", "link"])
@@ -188,7 +188,7 @@ def test_a_log_that_cannot_be_made_is_one_line(tmp_path, monkeypatch, capsys):
         sys, "argv", ["fedloom", "table", "--job", "{}", "--log", f"{tmp_path}/results/x/y.log"]
     )
     with pytest.raises(SystemExit) as end:
-        stages.main()
+        jobs_main.main()
     assert end.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"error: {tmp_path}/results/x: Not a directory"
@@ -202,7 +202,7 @@ def test_a_log_on_a_full_disk_hides_no_error(full, monkeypatch, capsys):
         sys, "argv", ["fedloom", "train", "--job", job_text, "--log", f"{full}/x.log"]
     )
     with pytest.raises(SystemExit) as end:
-        stages.main()
+        jobs_main.main()
     captured = capsys.readouterr().err
     assert end.value.code == 2
     assert "error: --job" in captured

@@ -6,10 +6,10 @@ import json
 import pytest
 from rich.console import Console
 
-from fedloom.commands import display
-from fedloom.commands.course import Course
+from fedloom.cli.run import display
+from fedloom.cli.run.run_progress import Course
 from fedloom.common.errors import FedLoomError
-from fedloom.common.logs import last_progress, log_to, progress
+from fedloom.machine.process_log import last_progress, log_to, progress
 
 BEGIN = {
     "event": "begin", "study": "mine", "process": 1, "time": 100.0,

@@ -21,10 +21,8 @@ import checkout
 import command_line
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
-from fedloom.commands import bundled_studies
-from fedloom.commands.planning import resolve
+from fedloom.cli.run import bundled_studies
 from fedloom.common import schema
-from fedloom.common.checkout import ROOT
 from fedloom.common.run_tables import OF_RUNS
 from fedloom.config import kinds
 from fedloom.config.kinds import KINDS
@@ -35,7 +33,9 @@ from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
 from fedloom.hooks import manifest
 from fedloom.hooks.manifest import Plugin, discover
-from fedloom.study import runs
+from fedloom.machine.install import ROOT
+from fedloom.planning import runs
+from fedloom.planning.load_plan import resolve
 from pretraining.__main__ import MODELS
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.commands import doctor
-from fedloom.common import gpus, packages, temporary
+from fedloom.cli.inspect import doctor
+from fedloom.common import temporary
+from fedloom.machine import gpus, packages
 
 
 @pytest.fixture

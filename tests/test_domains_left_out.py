@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.settings import Reported
+from fedloom.planning.load_plan import resolve
 from fedloom.report import tables
 from partitioned import DOMAINS, make, with_domains
 from refusals import refused

@@ -10,7 +10,7 @@ import scipy.stats
 import torch
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.tensors import stack
+from fedloom.common.trees import stack
 from fedloom.contract import driver
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, select, train_round

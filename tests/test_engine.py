@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.common.tensors import stack
+from fedloom.common.trees import stack
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
+from fedloom.machine import memory
 from fedloom.toolbox import linear, train_locally
 
 

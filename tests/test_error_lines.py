@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.commands import planning
 from fedloom.common.errors import BEGINNING, END, FedLoomError, legible
-from fedloom.common.exits import one_line_errors
+from fedloom.machine.exits import one_line_errors
+from fedloom.planning import load_plan
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_the_name_of_a_file_that_the_system_refuses_is_legible(caplog):
 def test_notes_on_a_study_are_legible(tmp_path, monkeypatch, capsys):
     """The settings refuse such labels, but a note may quote any value of the user's."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(planning.LAUNCHER, raising=False)
-    told = replace(planning.read_plan().settings, notes=("a note \x1b[31m in red",))
-    monkeypatch.setattr(planning, "resolve", lambda *_: told)
-    planning.read_plan()
+    monkeypatch.delenv(load_plan.LAUNCHER, raising=False)
+    told = replace(load_plan.read_plan().settings, notes=("a note \x1b[31m in red",))
+    monkeypatch.setattr(load_plan, "resolve", lambda *_: told)
+    load_plan.read_plan()
     assert "note: a note \\x1b[31m in red\n" in capsys.readouterr().err

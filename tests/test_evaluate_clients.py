@@ -8,17 +8,17 @@ import pandas as pd
 import pytest
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
-from fedloom.common import io
 from fedloom.common.errors import FedLoomError
+from fedloom.common.files import read_table
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.protocols import evaluated_rounds, sampled_rounds
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.training_job import evaluated_clients
 from fedloom.hooks import manifest
-from fedloom.study import resources
-from fedloom.study.plan import Plan
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
+from fedloom.planning.resources import estimates
 from shown_runs import draw, shown
 
 
@@ -65,7 +65,7 @@ def train(tiny, tmp_path):
         (tmp_path / folder).mkdir(exist_ok=True)
         outputs = tiny_outputs(tmp_path / folder, 3)
         training_job.train(task, hooks, _job(name, **changes), None, outputs, "same")
-        return task, io.read_table(outputs.evaluation).to_pandas()
+        return task, read_table(outputs.evaluation).to_pandas()
 
     return run
 
@@ -151,7 +151,7 @@ def test_estimates_count_the_drawn_clients_alone():
         plan = _plan(rounds=100, evaluate_every=1, **study)
         run = next(run for run in plan.runs if run.method == "fedvpt")
         labels = SimpleNamespace(**vars(run), end="0004")
-        return resources.of_job(plan.settings, "train", labels).operations
+        return estimates.of_job(plan.settings, "train", labels).operations
 
     few, some, everyone = (operations(evaluate_clients=n) for n in (1, 5, None))
     assert few < some < everyone == operations(evaluate_clients=1000)

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import three_blocks
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import driver
 from fedloom.contract.tiny import tiny_task
@@ -24,6 +23,7 @@ from fedloom.federated.round import download_to, initial_state, select, train_ro
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
+from fedloom.machine.install import ROOT
 from fedloom.toolbox import Update, stack
 from images_on_disk import image_folder
 

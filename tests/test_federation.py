@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedloom.common import tensor_files
-from fedloom.common.io import write_table
+from fedloom.common.files import write_table
 from fedloom.data import federation
 from fedloom.data.federation import Batch, read_ahead
 from fedloom.data.store import ImageStore

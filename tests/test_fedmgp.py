@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.commands.planning import load_plan
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
+from fedloom.machine.install import ROOT
+from fedloom.planning.load_plan import load_plan
 from fedloom.toolbox import SERVER_MODEL
 from first_round import first_cohort, module
 from refusals import refused

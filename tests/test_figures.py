@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import write_receipt
@@ -23,11 +22,12 @@ from fedloom.config.kinds import KINDS
 from fedloom.config.settings import GridMember, Reported
 from fedloom.data import store
 from fedloom.hooks import manifest
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.output_runs import PlottedBackbone, plotted_runs
+from fedloom.planning.plan import Plan
 from fedloom.report import block_accuracy, figures, metrics
 from fedloom.report.figures import convergence, maps, style
 from fedloom.report.figures.style import COLOURS, LINES, MARKERS, deal, with_styles
-from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import PlottedBackbone, plotted_runs
 from shown_runs import draw, figure_job, filled, shown
 
 ENTRIES = {

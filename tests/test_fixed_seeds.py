@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
-from fedloom.common.tensors import leaves
+from fedloom.common.trees import leaves
 from fedloom.config.settings import FixedSeeds
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, select
 from fedloom.federated.state import State
 from fedloom.hooks import loader, manifest
-from fedloom.study.plan import Plan
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
 
 
 def _plan(**fixed):

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.common.tensors import tensor_map
+from fedloom.common.trees import tensor_map
 from fedloom.federated.round import initial_state
 from first_round import first_cohort, module, upload
 

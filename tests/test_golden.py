@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom.common.tensors import leaves
+from fedloom.common.trees import leaves
 from fedloom.contract.tiny import tiny_backbone, tiny_task
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from fedloom.common import tensor_files
-from fedloom.common.device import prepare_torch
-from fedloom.common.tensors import leaves
+from fedloom.common.trees import leaves
 from fedloom.contract import checks
 from fedloom.data.federation import Federation
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.hooks import manifest
+from fedloom.machine.device import prepare_torch
 from first_round import module
 from on_device import on_device
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 import torch
 
-from fedloom.common import gpus
-from fedloom.common.checkout import ROOT
-from fedloom.common.device import prepare_torch
-from fedloom.common.logs import JOB_IDS
+from fedloom.machine import gpus
+from fedloom.machine.device import prepare_torch
+from fedloom.machine.install import ROOT
+from fedloom.machine.process_log import JOB_IDS
 from refusals import refused
 
 # a job: it prints the device that it took, and holds it until it is told to end

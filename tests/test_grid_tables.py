@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
 from fedloom.config.settings import GridMember, Reported
+from fedloom.planning.load_plan import resolve
 from fedloom.report import tables
 from shown_runs import shown, table_job
 

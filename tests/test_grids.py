@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
 from fedloom.common.ids import entry_of
 from fedloom.config.settings import FAMILIES, GridMember, Reported
-from fedloom.report.figures import grids as drawn
-from fedloom.study.jobs import from_json, to_json
-from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import LineStyle, plotted_runs
-from fedloom.study.runs import Run, runs
+from fedloom.planning.job_specs import from_json, to_json
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.output_runs import LineStyle, plotted_runs
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import Run, runs
+from fedloom.report.figures import grid_plots as drawn
 from refusals import refused
 from shown_runs import draw, shown
 

@@ -10,12 +10,12 @@ from timm.models.vision_transformer import VisionTransformer
 
 from fedloom.backbones.resnet import FrozenResNet
 from fedloom.backbones.vit import FrozenViT
-from fedloom.common import memory
-from fedloom.common.tensors import leaves
+from fedloom.common.trees import leaves
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
+from fedloom.machine import memory
 
 PROMPTS = {"prompts": torch.zeros(4, 16)}
 

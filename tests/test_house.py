@@ -9,8 +9,8 @@ from typing import get_args
 
 import pytest
 
-from fedloom.common.checkout import ROOT
 from fedloom.hooks.manifest import Look, discover
+from fedloom.machine.install import ROOT
 from fedloom.report.figures import style
 
 LIBRARY = ROOT / "workflow/fedloom"
@@ -96,8 +96,8 @@ def test_the_core_knows_no_method_by_name():
 def test_the_snakefile_needs_no_torch():
     """Every job of a cluster parses it again."""
     modules = [m for m in _imports(_python_of_snakefile()) if m.startswith("fedloom")]
-    assert "fedloom.commands.planning" in modules
-    code = f"import sys, {', '.join(modules)}; plan = fedloom.commands.planning.load_plan([]); "
+    assert "fedloom.planning.load_plan" in modules
+    code = f"import sys, {', '.join(modules)}; plan = fedloom.planning.load_plan.load_plan([]); "
     code += "plan.figures; [w] = [vars(r) | {'end': 1} for r in plan.runs[:1]]; "
     code += "plan.resources('train', __import__('types').SimpleNamespace(**w)); "
     code += "heavy = {'torch', 'timm', 'open_clip', 'matplotlib'} & sys.modules.keys(); "

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedloom.commands.planning import load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.config.reading import read_all
-from fedloom.study.overview import overview
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.overview import overview
 
 
 def _write(folder, **files):

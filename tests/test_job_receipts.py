@@ -14,39 +14,39 @@ import pytest
 from snakemake.cli import main as snakemake
 
 from default_config import default_config
-from fedloom.commands.planning import load_plan, resolve
-from fedloom.common.checkout import ROOT
-from fedloom.common.io import read_table, write_table
+from fedloom.common.files import read_table, write_table
 from fedloom.hooks import manifest
-from fedloom.stages import (
-    cache,
-    choose,
-    dataset,
-    evaluate,
-    partition,
-    partition_chart,
-    table,
-    train,
+from fedloom.jobs import (
+    cache_job,
+    choose_job,
+    dataset_job,
+    evaluate_job,
+    partition_chart_job,
+    table_job,
+    train_job,
 )
-from fedloom.study import job_files, job_receipts, paths
-from fedloom.study.plan import Plan
-from fedloom.study.runs import Run
-from fedloom.study.study_jobs import jobs_of_study
+from fedloom.jobs import partition_job as partition
+from fedloom.machine.install import ROOT
+from fedloom.planning import job_files, job_receipts, paths
+from fedloom.planning.load_plan import load_plan, resolve
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import Run
+from fedloom.planning.study_jobs import jobs_of_study
 
 RUN = Run("letters", "two", "micro_vit", "mine", 0)
 STATE = paths.at(paths.STATE, RUN, end="0001")
 EVALUATION = paths.at(paths.EVALUATION, RUN)
 TABLE = Path("results/tables/receipts/main.md")
 PARTITION = paths.at(paths.PARTITION, RUN)
-STAGES = {
-    "dataset": dataset,
+JOBS = {
+    "dataset": dataset_job,
     "partition": partition,
-    "partition_chart": partition_chart,
-    "cache": cache,
-    "train": train,
-    "choose": choose,
-    "evaluate": evaluate,
-    "table": table,
+    "partition_chart": partition_chart_job,
+    "cache": cache_job,
+    "train": train_job,
+    "choose": choose_job,
+    "evaluate": evaluate_job,
+    "table": table_job,
 }
 
 
@@ -66,7 +66,7 @@ def _run(plan, rule, labels):
     """Run a job as its process does."""
     job = plan.job(rule, labels)
     making = job_receipts.begin(rule, job, plan.sources(rule, job))
-    STAGES[rule].run(job, 1)
+    JOBS[rule].run(job, 1)
     job_receipts.end(making)
 
 

@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 import checkout
-from fedloom.commands import job, launch
+from fedloom.cli.run import launch
 from fedloom.config.settings import Backbone
-from fedloom.study.jobs import CacheJob, to_json
+from fedloom.jobs import server as job_server
+from fedloom.planning.job_specs import CacheJob, to_json
 
 LOG = "results/logs/job_server.log"
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the job server needs Linux")
@@ -54,11 +55,11 @@ def snakemake(request, lasting):
 
 @pytest.fixture
 def start(snakemake, tmp_path):
-    """Starts a job of the stage that imports least, in an empty folder."""
-    environment = os.environ | {job.VARIABLE: f"test{snakemake.pid}:{snakemake.pid}"}
+    """Starts a job of the rule that imports least, in an empty folder."""
+    environment = os.environ | {job_server.VARIABLE: f"test{snakemake.pid}:{snakemake.pid}"}
 
-    def start(*arguments: str, stage: str = "choose", **environ: str) -> subprocess.Popen:
-        command = [sys.executable, "-m", "fedloom.commands.job", stage, "--job", "{}", *arguments]
+    def start(*arguments: str, rule: str = "choose", **environ: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "fedloom.jobs.server", rule, "--job", "{}", *arguments]
         return subprocess.Popen(
             command,
             cwd=tmp_path,
@@ -111,7 +112,7 @@ def _blocked(
 
 
 def test_a_job_ends_as_it_would_by_itself(start, tmp_path):
-    by_server, alone = start("--log", "a.log"), start("--log", "b.log", **{job.VARIABLE: ""})
+    by_server, alone = start("--log", "a.log"), start("--log", "b.log", **{job_server.VARIABLE: ""})
     outcomes = [(*process.communicate(), process.returncode) for process in (by_server, alone)]
     assert outcomes[0] == outcomes[1]
     assert outcomes[0][1].startswith("error: --job")
@@ -135,8 +136,8 @@ def test_jobs_with_other_threads_have_another_server(start, fresh):
 def test_the_server_imports_the_library_of_a_jobs_backbone():
     """A fork that imported timm itself would take a second longer."""
     backbone = Backbone("b", "timm", {"name": "micro_vit", "weights": "none"})
-    names = job.modules_of("cache", to_json(CacheJob("features", "digits", backbone)))
-    assert {"fedloom.stages.cache", "fedloom.backbones.vit"} <= set(names)
+    names = job_server.modules_of("cache", to_json(CacheJob("features", "digits", backbone)))
+    assert {"fedloom.jobs.cache_job", "fedloom.backbones.vit"} <= set(names)
 
 
 def test_the_server_ends_with_its_snakemake(start, fresh):
@@ -183,11 +184,11 @@ def test_a_killed_job_kills_its_client(start, snakemake, tmp_path):
 def test_a_killed_job_says_in_its_log_what_memory_it_asked_for(tmp_path, capsys):
     log = tmp_path / "job.log"
     log.write_text("round 1\n")
-    job.tell_of_kill(["--job", "{}", "--memory", "2000", "--log", str(log)])
+    job_server.tell_of_kill(["--job", "{}", "--memory", "2000", "--log", str(log)])
     first, error = log.read_text().splitlines()
     assert first == "round 1"
     assert re.match(r"error: killed by SIGKILL; .* asked for 2000 MB, this machine has \d+;", error)
-    job.tell_of_kill(["--log", str(tmp_path / "gone/job.log")])
+    job_server.tell_of_kill(["--log", str(tmp_path / "gone/job.log")])
     assert capsys.readouterr().err.startswith("error: killed by SIGKILL; ")
 
 
@@ -204,7 +205,7 @@ def test_a_job_ends_whose_client_was_killed_before_it_began(tmp_path):
     killed.close()
     arguments = ["choose", "--job", "{}", "--log", "fifo"]
     request = (socket.socket(), client, [], str(tmp_path), dict(os.environ), arguments)
-    keeper = job.FORK.Process(target=job.reply, args=request)
+    keeper = job_server.FORK.Process(target=job_server.reply, args=request)
     keeper.start()
     keeper.join(30)
     assert keeper.exitcode == 0
@@ -232,7 +233,7 @@ def test_a_scheduler_that_signals_all_processes_does_not_end_the_server(start, s
     start().communicate()
     _soon(lambda: len(_servers(snakemake)) == 1)
     (server,) = _servers(snakemake)
-    for number in job.FORWARDED:
+    for number in job_server.FORWARDED:
         server.send_signal(number)
     start().communicate()
     assert server in _servers(snakemake)
@@ -267,14 +268,14 @@ def _library(tmp_path: Path) -> Path:
     return checkout.copy_to(tmp_path / "checkout") / "workflow"
 
 
-def test_a_stage_that_cannot_be_imported_says_so_and_disturbs_no_other(start, fresh, tmp_path):
+def test_a_job_that_cannot_be_imported_says_so_and_disturbs_no_other(start, fresh, tmp_path):
     library = _library(tmp_path)
-    (library / "fedloom/stages/broken.py").write_text('"""A stage."""\n\nnonsense\n')
+    (library / "fedloom/jobs/broken_job.py").write_text('"""A job."""\n\nnonsense\n')
     path = {"PYTHONPATH": str(library)}
     os.mkfifo(tmp_path / "fifo")
     at_work = start("--log", "fifo", **path)
     _soon(lambda: len(_servers(fresh)) == 3)
-    broken = start(stage="broken", **path)
+    broken = start(rule="broken", **path)
     assert "NameError: name 'nonsense'" in broken.communicate()[1]
     assert broken.returncode == 1
     _soon(lambda: "NameError: name 'nonsense'" in "".join(map(Path.read_text, tmp_path.glob(LOG))))
@@ -286,13 +287,13 @@ def test_a_stage_that_cannot_be_imported_says_so_and_disturbs_no_other(start, fr
 def test_jobs_run_the_library_as_it_is_now(start, fresh, tmp_path):
     """Also when a file that a server has imported was changed back to what the plan knows."""
     library = _library(tmp_path)
-    file = library / "fedloom/stages/choose.py"
+    file = library / "fedloom/jobs/choose_job.py"
     planned = file.read_text()
     edited = planned + '\nraise SystemExit("edited")\n'
     for text, said in ((planned, "--job"), (edited, "edited"), (planned, "--job")):
         file.write_text(text)
         assert said in start(PYTHONPATH=str(library)).communicate()[1]
-    (library / "fedloom/stages/table.py").unlink()
+    (library / "fedloom/jobs/table_job.py").unlink()
     assert "--job" in start(PYTHONPATH=str(library)).communicate()[1]
     _soon(lambda: not _servers(fresh))
     assert not (tmp_path / LOG).exists(), "an edit is not an error of the server"

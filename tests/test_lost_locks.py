@@ -12,14 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fedloom.common import io
+from fedloom.common import files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.locks import held
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
 from fedloom.hooks import manifest
-from fedloom.study.paths import CHECKPOINT
+from fedloom.planning.paths import CHECKPOINT
 
 FORK = multiprocessing.get_context("fork")
 
@@ -56,19 +56,19 @@ def test_another_error_of_a_lock_is_an_error(tmp_path, flock_fails):
 
 def write_often(path: Path, value: int, enough) -> None:
     while not enough.is_set():
-        io.write_table(path, pa.table({"x": [value] * 1000}))
+        files.write_table(path, pa.table({"x": [value] * 1000}))
 
 
 def test_a_file_that_two_write_at_once_is_always_that_of_one(tmp_path):
     path, enough = tmp_path / "x.parquet", FORK.Event()
-    io.write_table(path, pa.table({"x": [0] * 1000}))
+    files.write_table(path, pa.table({"x": [0] * 1000}))
     writers = [FORK.Process(target=write_often, args=(path, value, enough)) for value in (1, 2)]
     for writer in writers:
         writer.start()
     seen = []
     try:
         while len(seen) < 200 or not {1, 2} <= set(seen):
-            (value,) = set(io.read_table(path)["x"].to_pylist())
+            (value,) = set(files.read_table(path)["x"].to_pylist())
             seen.append(value)
     finally:
         enough.set()

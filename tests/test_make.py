@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.common.checkout import ROOT
+from fedloom.machine.install import ROOT
 
 PYTHON = """#!/bin/sh
 case "$1 $2" in

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
-from fedloom.common.tensors import leaves, stack
+from fedloom.common.trees import leaves, stack
 from fedloom.federated.augmentation import training_batch
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
 from fedloom.hooks import manifest
+from fedloom.planning.load_plan import resolve
 from fedloom.toolbox import linear, train_locally
 from three_blocks import backbone
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.federated import evaluate, round, training_job
 from fedloom.hooks import hookspecs, loader, manifest
+from fedloom.machine.install import ROOT
 
 NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()
 QUANTISED = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
@@ -447,7 +447,7 @@ SCRIPT = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from fedloom.common.logs import log_to
+from fedloom.machine.process_log import log_to
 from fedloom.common.errors import FedLoomError
 from test_misbehaviour import Fickle
 log_to(Path("job.log"))

@@ -9,7 +9,7 @@ from nbclient import NotebookClient
 
 import checkout
 import fedloom
-from fedloom.common.checkout import ROOT
+from fedloom.machine.install import ROOT
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 import fedloom
 import one_process
 from default_config import default_config
-from fedloom.commands.planning import load_plan, resolve
+from fedloom.common.files import read_table
 from fedloom.common.ids import UNASSIGNED
-from fedloom.common.io import read_table
 from fedloom.config.partitions import novel_numbers
 from fedloom.data.partition import divide
 from fedloom.federated.evaluate import answer_test_sets, received_by
@@ -23,9 +22,10 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion, Score
 from fedloom.hooks import manifest
 from fedloom.hooks.manifest import TEST_SETS
+from fedloom.planning import paths, records
+from fedloom.planning.load_plan import load_plan, resolve
+from fedloom.planning.plan import Plan
 from fedloom.report import tables
-from fedloom.study import paths, records
-from fedloom.study.plan import Plan
 from partitioned import CLASSES, dataset
 from refusals import refused
 from shown_runs import draw, filled, shown, table_job

@@ -6,8 +6,8 @@ import pytest
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.settings import GridMember, Reported
+from fedloom.planning.output_runs import LineStyle
 from fedloom.report.figures.accuracies import congruence
-from fedloom.study.plot_inputs import LineStyle
 from refusals import refused
 from shown_runs import draw, shown
 

@@ -10,18 +10,19 @@ import pytest
 
 from command_line import invoked
 from default_config import default_config
-from fedloom.commands import config_schema, describe
-from fedloom.commands.planning import resolve
-from fedloom.common.checkout import ROOT
+from fedloom.cli.inspect import describe
+from fedloom.cli.make import config_schema
 from fedloom.config.settings import Reported
+from fedloom.machine.install import ROOT
+from fedloom.planning import staleness
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
 from fedloom.report import figures, tables
-from fedloom.study import staleness
-from fedloom.study.plan import Plan
 from refusals import refused
 from shown_runs import draw, figure_job, filled, shown, table_files, table_job, table_kind
 
 EXAMPLES = {"reach": "figure", "spread": "table"}
-FIGURE = """from fedloom.report.toolbox import RunsFigure
+FIGURE = """from fedloom.report.output_toolbox import RunsFigure
 class Own(RunsFigure):
     "Mine."
     def draw(self, series):

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedloom.commands.planning import load_plan
-from fedloom.commands.templates import new_folder
-from fedloom.common import extras
-from fedloom.common.checkout import ROOT, resource
+from fedloom.cli.make.templates import new_folder
 from fedloom.common.errors import FedLoomError
 from fedloom.hooks import manifest
+from fedloom.machine import extras
+from fedloom.machine.install import ROOT, resource
+from fedloom.planning.load_plan import load_plan
 
 WEIGHTS = "workflow/resources/micro_vit.safetensors"
 LABELS = {"dataset": "styles", "partition": "domains", "backbone": "micro_vit", "seed": 0}

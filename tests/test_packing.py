@@ -5,7 +5,6 @@ import shutil
 import pytest
 import torch
 
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract import checks, driver
@@ -13,6 +12,7 @@ from fedloom.contract.tiny import tiny_task
 from fedloom.federated.evaluate import received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
+from fedloom.machine.install import ROOT
 
 WRAPPER = """
 kind = "wrapper"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedloom.common.io import write_table
+from fedloom.common.files import write_table
 from fedloom.report import partition_chart
 from partitioned import CLASSES, make, with_domains
 

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.federated.evaluate import artefact, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
+from fedloom.machine import memory
 from fedloom.toolbox.prototypes import warm_start
 from first_round import first_cohort, module, upload
 

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fedloom.common import io, tensor_files
+from fedloom.common import files, tensor_files
 from pretraining import loop
 
 WRITERS = {
     "state": lambda path: tensor_files.save(path, {"x": torch.zeros(2)}, round=1),
     "weights": lambda path: loop.write(path, {"x": torch.zeros(2)}, {}),
-    "table": lambda path: io.write_table(path, pa.table({"x": [1]})),
-    "text": lambda path: io.write_text(path, "x"),
+    "table": lambda path: files.write_table(path, pa.table({"x": [1]})),
+    "text": lambda path: files.write_text(path, "x"),
 }
 
 

@@ -8,8 +8,6 @@ import pandas as pd
 import pytest
 import torch
 
-from fedloom.common import memory
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract import checks
@@ -20,6 +18,8 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion
 from fedloom.federated.state import HOST, PersonalStates, State
 from fedloom.hooks import loader, manifest
+from fedloom.machine import memory
+from fedloom.machine.install import ROOT
 from fedloom.report import metrics
 from fedloom.toolbox import linear
 

@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
 
 from fedloom.backbones.vit import FrozenViT
-from fedloom.commands.downlink import downlink_floats
-from fedloom.common.checkout import ROOT
-from fedloom.common.tensors import build, leaves, tensor_map
+from fedloom.cli.inspect.downlink import downlink_floats
+from fedloom.common.trees import build, leaves, tensor_map
 from fedloom.config.reading import read
 from fedloom.federated.evaluate import cohorts
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import PersonalStates
 from fedloom.federated.task import cohort
+from fedloom.machine.install import ROOT
 from fedloom.toolbox import SERVER_MODEL, Update
 from first_round import first_cohort, module
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from fedloom.common import tensor_files as files
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.common.tensors import leaves, tensor_map
+from fedloom.common.trees import leaves, tensor_map
 from fedloom.config.reading import read
 from fedloom.federated.evaluate import artefact, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
+from fedloom.machine.install import ROOT
 from fedloom.toolbox import SERVER_MODEL, gather_prompts, prompt_history, top_prompts
 from first_round import module
 from pfpt_cases import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 from scipy.stats import norm
 
-from fedloom.common.tensors import tensor_map
+from fedloom.common.trees import tensor_map
 from pfpt_cases import matching, moved_prompts, small_nets
 
 

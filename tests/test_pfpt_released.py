@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom.common.tensors import leaves, stack
+from fedloom.common.trees import leaves, stack
 from fedloom.contract.tiny import ALIKE, tiny_task
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.evaluate import evaluate_globally

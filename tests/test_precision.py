@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from default_config import default_config
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
-from fedloom.commands.planning import resolve
-from fedloom.common import device
 from fedloom.common.errors import FedLoomError
-from fedloom.common.tensors import leaves
+from fedloom.common.trees import leaves
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_backbone, tiny_clip, tiny_vit
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
-from fedloom.study.jobs import to_json
-from fedloom.study.plan import Plan
-from fedloom.study.runs import runs
+from fedloom.machine import device
+from fedloom.planning.job_specs import to_json
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import runs
 
 
 @pytest.fixture

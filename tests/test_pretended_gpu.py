@@ -9,7 +9,7 @@ import torch
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
-from fedloom.common.tensors import leaves
+from fedloom.common.trees import leaves
 from fedloom.contract.tiny import tiny_task, tiny_vit
 from fedloom.federated.augmentation import AugmentedBatch
 from fedloom.federated.evaluate import artefact, evaluate

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from fedloom.common.checkout import ROOT
+from fedloom.machine.install import ROOT
 
 PATTERNS = [re.compile(line) for line in (ROOT / ".prose").read_text().splitlines()]
 

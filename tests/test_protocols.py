@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
 from fedloom.config.protocols import evaluated_rounds, job_ends
 from fedloom.config.settings import FAMILIES, Reported
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
 from fedloom.report.metrics import accuracies, pooled
 from fedloom.report.tables.accuracy import at
-from fedloom.study.plan import Plan
 from refusals import refused
 from shown_runs import shown
 

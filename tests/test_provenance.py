@@ -13,18 +13,18 @@ import timm
 import torch
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt, write_receipt
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
 from fedloom.hooks import manifest
-from fedloom.stages import cache, dataset, evaluate, partition, train
-from fedloom.study import paths, provenance
-from fedloom.study.jobs import TrainJob, from_json, to_json
-from fedloom.study.plan import Plan
-from fedloom.study.runs import Run
+from fedloom.jobs import cache_job, dataset_job, evaluate_job, partition_job, train_job
+from fedloom.machine.install import ROOT
+from fedloom.planning import paths, provenance
+from fedloom.planning.job_specs import TrainJob, from_json, to_json
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import Run
 
 RUN = Run("letters", "two", "vit", "mine", 0)
 FOLDER = "letters/two/vit/mine/seed0"
@@ -39,9 +39,9 @@ def made(tmp_path_factory):
     shutil.copy(ROOT / "workflow/resources/micro_vit.safetensors", "weights.safetensors")
     plan = _plan(folder, "head_tuning")
     labels = SimpleNamespace(**vars(RUN), cache="features")
-    dataset.run(plan.job("dataset", labels), 1)
-    partition.run(plan.job("partition", labels), 1)
-    cache.run(plan.job("cache", labels), 1)
+    dataset_job.run(plan.job("dataset", labels), 1)
+    partition_job.run(plan.job("partition", labels), 1)
+    cache_job.run(plan.job("cache", labels), 1)
     os.chdir(here)
     return folder
 
@@ -91,7 +91,7 @@ def _edit(folder, text="\n# edited\n"):
 def test_a_receipt_holds_what_the_job_was_made_by(study):
     plan = _plan(study)
     job = _job(plan, 1)
-    train.run(job, 1)
+    train_job.run(job, 1)
     facts = _receipt(1)
     assert facts["sources"] == job.sources
     assert facts["weights"] == plan.settings.backbones["vit"].sha256
@@ -101,8 +101,8 @@ def test_a_receipt_holds_what_the_job_was_made_by(study):
 def test_evaluations_hold_the_digests_of_settings_and_data(study):
     def made():
         for number in (1, 2):
-            train.run(from_json(to_json(_job(plan, number)), TrainJob), 1)
-        evaluate.run(plan.job("evaluate", SimpleNamespace(**vars(RUN))), 1)
+            train_job.run(from_json(to_json(_job(plan, number)), TrainJob), 1)
+        evaluate_job.run(plan.job("evaluate", SimpleNamespace(**vars(RUN))), 1)
         return provenance.facts_of_run(RUN)
 
     plan = _plan(study)
@@ -114,31 +114,31 @@ def test_evaluations_hold_the_digests_of_settings_and_data(study):
 
 
 def test_jobs_of_different_settings_are_not_chained(study):
-    train.run(_job(_plan(study), 1), 1)
+    train_job.run(_job(_plan(study), 1), 1)
     job = _job(_plan(study), 2)
     other = replace(job, spec=replace(job.spec, clients_per_round=1))
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*different settings; delete"):
-        train.run(other, 1)
+        train_job.run(other, 1)
 
 
 def test_jobs_of_different_sources_are_not_chained(study):
     """On a cluster a job plans by itself: what it was told is what is there."""
-    train.run(_job(_plan(study), 1), 1)
+    train_job.run(_job(_plan(study), 1), 1)
     _edit(study)
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*sources; delete results/runs/{FOLDER}"):
-        train.run(_job(_plan(study), 2), 1)
+        train_job.run(_job(_plan(study), 2), 1)
     for end in (1, 2):
-        train.run(_job(_plan(study), end), 1)
+        train_job.run(_job(_plan(study), end), 1)
 
 
 def test_weights_that_change_under_a_run_stop_it(study):
     plan, weights = _plan(study), study / "weights.safetensors"
-    train.run(_job(plan, 1), 1)
+    train_job.run(_job(plan, 1), 1)
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*weights; delete"):
-        train.run(_job(_plan(study), 2), 1)
+        train_job.run(_job(_plan(study), 2), 1)
 
 
 def test_a_checkpoint_is_not_resumed_across_an_edit(study, monkeypatch, caplog):
@@ -152,13 +152,13 @@ def test_a_checkpoint_is_not_resumed_across_an_edit(study, monkeypatch, caplog):
     object.__setattr__(config, "rounds_per_job", 2)
     monkeypatch.setattr(training_job, "train_round", dies)
     with pytest.raises(KeyboardInterrupt):
-        train.run(_job(plan, 2), 1)
+        train_job.run(_job(plan, 2), 1)
     monkeypatch.setattr(training_job, "train_round", train_round)
     _edit(study)
     again = _plan(study)
     object.__setattr__(again.settings.study, "rounds_per_job", 2)
     caplog.set_level("INFO")
-    train.run(_job(again, 2), 1)
+    train_job.run(_job(again, 2), 1)
     assert "starting after round 0" in caplog.text
 
 
@@ -183,8 +183,8 @@ def test_a_hubs_weights_are_known_by_what_was_loaded_and_refused_where_they_chan
     hub(0)
     plan = _plan(study, weights="hub")
     labels = SimpleNamespace(**vars(RUN), cache="features")
-    cache.run(plan.job("cache", labels), 1)
-    train.run(_job(plan, 1), 1)
+    cache_job.run(plan.job("cache", labels), 1)
+    train_job.run(_job(plan, 1), 1)
     known = json.loads((study / "results/weights/vit.json").read_text())
     assert _receipt(1)["weights"] == known["sha256"]
     assert read_receipt(paths.at(paths.CACHE, RUN, cache="features"))["weights"] == known["sha256"]
@@ -198,8 +198,8 @@ def test_a_hubs_weights_are_known_by_what_was_loaded_and_refused_where_they_chan
     assert known["sha256"] == expected.hexdigest()
     hub(1)
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*results/weights/vit.json"):
-        train.run(_job(plan, 2), 1)
+        train_job.run(_job(plan, 2), 1)
     with pytest.raises(FedLoomError, match=r"features/letters/vit.safetensors: .*weights/vit.json"):
-        cache.run(plan.job("cache", labels), 1)
+        cache_job.run(plan.job("cache", labels), 1)
     larger = _plan(study, weights="hub", image_size=40)  # of which nothing is known yet
-    train.run(_job(larger, 1), 1)
+    train_job.run(_job(larger, 1), 1)

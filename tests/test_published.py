@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedloom.common import schema
-from fedloom.common.checkout import ROOT
 from fedloom.config.reading import read
+from fedloom.machine.install import ROOT
 from fedloom.report.tables import costs, layout, published, summary
 from shown_runs import filled, shown, table_kind
 

@@ -4,7 +4,7 @@ import pytest
 
 import raw_layouts
 from command_line import invoked
-from fedloom.commands import data
+from fedloom.cli.make import get_data
 from fedloom.common.errors import FedLoomError
 from fedloom.config import recipes
 from fedloom.config.recipes import dataset_entry
@@ -50,7 +50,7 @@ def check(root, name, capsys, *options):
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_reads_its_raw_layout(name, tree, capsys):
     root = tree(name)
-    assert data.is_there(recipes.find(name), str(root))
+    assert get_data.is_there(recipes.find(name), str(root))
     status, lines = check(root, name, capsys)
     assert (status, len(lines)) == (0, 1)
     assert "nothing differs from the counts that the recipe states" in lines[0]
@@ -157,12 +157,12 @@ def test_a_domain_that_is_missing_is_named(tree):
 def test_a_data_set_of_several_is_there_if_all_of_them_are(tree):
     root = tree("five_dataset")
     five = recipes.find("five_dataset")
-    assert data.is_there(five, str(root))
+    assert get_data.is_there(five, str(root))
     for file in (root / "svhn").iterdir():
         file.unlink()
-    assert not data.is_there(five, str(root))
+    assert not get_data.is_there(five, str(root))
     (root / "svhn/.downloads").mkdir()
-    assert not data.is_there(five, str(root)), "hidden files are not its own"
+    assert not get_data.is_there(five, str(root)), "hidden files are not its own"
 
 
 def test_a_part_is_looked_for_where_its_recipe_has_its_files(tmp_path):
@@ -177,9 +177,9 @@ def test_a_part_is_looked_for_where_its_recipe_has_its_files(tmp_path):
     assert len(both.all_notes()) == 2, "both of CIFAR-100-LT"
     for folder in ("mnist", "cifar100_lt"):
         (tmp_path / folder / "files").mkdir(parents=True)
-    assert not data.is_there(both, str(tmp_path))
+    assert not get_data.is_there(both, str(tmp_path))
     (tmp_path / "cifar100_lt").rename(tmp_path / "cifar100")
-    assert data.is_there(both, str(tmp_path))
+    assert get_data.is_there(both, str(tmp_path))
 
 
 def test_the_list_names_every_recipe(capsys):

@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedloom.commands.planning import load_plan
 from fedloom.config import recipes, resolve
-from fedloom.study import resources, staleness
-from fedloom.study.overview import overview
+from fedloom.planning import staleness
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.overview import overview
+from fedloom.planning.resources import estimates
 from images_on_disk import dataset_spec
 from refusals import refused
 
@@ -111,7 +112,7 @@ def test_training_and_test_images_are_estimated_each(name, first, train, test):
     """Of all test images, and of the training images those that `first_per_domain` keeps."""
     entry = {"recipe": name} | ({"first_per_domain": first} if first else {})
     dataset = resolve._dataset("d", recipes.check_dataset("d", entry), entry, False)
-    found = resources.contents(dataset)
+    found = estimates.contents(dataset)
     assert (found.training, found.test) == (train, test)
     assert found.images == train + test
 
@@ -132,7 +133,7 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     assert any(note.startswith("tiny: The test images are the archive's") for note in notes)
     of_five = [note for note in notes if note.startswith("five: notMNIST: ")]
     assert any("the small, clean archive" in note for note in of_five)
-    assert resources.contents(plan.settings.datasets["tiny"])[:2] == (110_000, 200)
+    assert estimates.contents(plan.settings.datasets["tiny"])[:2] == (110_000, 200)
     assert five.settings["parts"]["mnist"]["name"] == "MNIST"
     job = plan.job("dataset", SimpleNamespace(dataset="five"))
     sources = " ".join(staleness.files_of(*staleness.code_of("dataset", job)))

@@ -15,7 +15,7 @@ from fedloom.config.kinds import KINDS
 from fedloom.data.federation import shuffled_batches
 from fedloom.data.schemes import dirichlet, disjoint
 from fedloom.hooks import manifest
-from fedloom.hooks.training import Training
+from fedloom.hooks.training_options import Training
 from first_round import first_cohort
 from partitioned import dataset, make, with_domains
 

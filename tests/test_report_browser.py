@@ -23,9 +23,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 import checkout
-from fedloom.common.io import write_text
-from fedloom.study import paths
-from fedloom.study.runs import Run
+from fedloom.common.files import write_text
+from fedloom.planning import paths
+from fedloom.planning.runs import Run
 from images_on_disk import image_folder
 
 pytestmark = pytest.mark.slow

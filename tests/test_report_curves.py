@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from fedloom.report.page import curves
-from fedloom.report.page.runs import Group, Shown
+from fedloom.report.page.run_details import Group, Shown
 from shown_runs import shown
 
 

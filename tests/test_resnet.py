@@ -11,7 +11,8 @@ import torch
 import torchvision
 from torch import nn
 
-from fedloom.backbones import base, resnet
+from fedloom.backbones import resnet
+from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
 from fedloom.federated.evaluate import evaluate_globally
 from fedloom.federated.round import initial_state, train_round
@@ -126,12 +127,12 @@ def test_a_batch_is_normalised_by_its_own_images_and_not_by_those_that_fill_it_u
 )
 def test_the_small_ones_have_the_layers_and_parameters_of_the_paper(name, layers, floats):
     """0.27 and 0.46 million (He et al., Table 6), their classifier of 10 classes left out."""
-    backbone = base.load("resnet", {"name": name, "weights": "none"})
+    backbone = load_backbone("resnet", {"name": name, "weights": "none"})
     weights = backbone.init_weights()
     assert sum("conv" in n for n in weights) == layers - 1
     assert sum(value.numel() for value in weights.values()) == floats
     assert backbone.width == 64 and backbone.pixels.size == (32, 32)
-    again = base.load("resnet", {"name": name, "weights": "none"})
+    again = load_backbone("resnet", {"name": name, "weights": "none"})
     assert all(
         torch.equal(a, b)
         for a, b in zip(weights.values(), again.init_weights().values(), strict=True)
@@ -140,7 +141,7 @@ def test_the_small_ones_have_the_layers_and_parameters_of_the_paper(name, layers
 
 def test_the_wide_one_is_that_of_creff_and_fedic():
     """Their ResNet-8 of width 64, 128 and 256, with convolutions in the shortcuts."""
-    backbone = base.load("resnet", {"name": "resnet8_wide", "weights": "none"})
+    backbone = load_backbone("resnet", {"name": "resnet8_wide", "weights": "none"})
     weights = backbone.init_weights()
     stem = 3 * 64 * 9 + 2 * 64
     stages = [(64, 64), (64, 128), (128, 256)]

@@ -15,11 +15,9 @@ import safetensors.torch
 import torch
 
 from default_config import default_config
-from fedloom.backbones import base
+from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.sizes import count
-from fedloom.commands.planning import resolve
-from fedloom.common.checkout import ROOT
-from fedloom.common.io import read_json
+from fedloom.common.files import read_json
 from fedloom.common.receipts import write_receipt
 from fedloom.config.kinds import KINDS
 from fedloom.config.settings import Backbone
@@ -29,10 +27,12 @@ from fedloom.federated import groups
 from fedloom.federated.build_task import cached_patches
 from fedloom.federated.round import initial_state
 from fedloom.hooks import loader, manifest
-from fedloom.study import backbone_sizes, resources
-from fedloom.study.backbone_sizes import sizes
-from fedloom.study.plan import Plan
-from fedloom.study.resources import of_job, workload
+from fedloom.machine.install import ROOT
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
+from fedloom.planning.resources import backbone_sizes, estimates
+from fedloom.planning.resources.backbone_sizes import sizes
+from fedloom.planning.resources.estimates import of_job, workload
 from refusals import refused
 
 VIT = {"library": "timm", "name": "vit_base_patch16_224.orig_in21k", "weights": "hub"}
@@ -102,11 +102,11 @@ def test_features_of_50000_images_get_more_than_the_five_hours_that_they_take(as
 def test_training_gets_the_memory_of_the_clients_that_train_at_once(ask):
     """On a core a ViT-B/16 trains one client at a time, which takes 96 MB an image."""
     whole = ask("train").mem_mb
-    assert whole == pytest.approx(resources.LIBRARIES + 2 * 343 + 64 * 96, abs=500)
+    assert whole == pytest.approx(estimates.LIBRARIES + 2 * 343 + 64 * 96, abs=500)
     assert ask("train", stacked=False).mem_mb == whole
     assert ask("train", clients_per_round=50).mem_mb == whole
     micro = ask("train", training={"micro_batch": 8}).mem_mb
-    assert micro == pytest.approx(resources.LIBRARIES + 2 * 343 + 8 * 96, abs=500)
+    assert micro == pytest.approx(estimates.LIBRARIES + 2 * 343 + 8 * 96, abs=500)
     assert ask("train", training={"batch_size": 128}).mem_mb - whole == pytest.approx(
         64 * 96, abs=500
     )
@@ -117,14 +117,14 @@ def test_training_gets_the_memory_of_the_clients_that_train_at_once(ask):
 def test_the_second_attempt_requests_twice_the_first(ask, rule):
     first = ask(rule, images=50_000_000)
     second = ask.plan.resources(rule, SimpleNamespace(**LABELS, backbone="b"), attempt=2)
-    assert first.runtime >= resources.LONGEST
+    assert first.runtime >= estimates.LONGEST
     assert (second.mem_mb, second.runtime) == (2 * first.mem_mb, 2 * first.runtime)
 
 
 @pytest.mark.parametrize("rule", ["train", "cache", "artefact"])
 def test_with_a_gpu_activations_are_not_requested_of_the_host(ask, rule):
     core, gpu = ask(rule), ask(rule, on_gpu=True)
-    host = gpu.mem_mb - resources.LIBRARIES - resources.CUDA
+    host = gpu.mem_mb - estimates.LIBRARIES - estimates.CUDA
     assert host == pytest.approx(2 * 343 + (rule == "artefact") * 1000, abs=500)
     assert gpu.runtime == core.runtime
 
@@ -156,7 +156,7 @@ def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, n
     labels = SimpleNamespace(**LABELS, backbone="b")
     planned = workload(ask.plan.settings, labels, "m").clients_at_once
     method = manifest.find(name)
-    task = tiny_task(method, tmp_path, backbone=base.load("vit", MICRO))
+    task = tiny_task(method, tmp_path, backbone=load_backbone("vit", MICRO))
     task.training.batch_size = batch
     hooks = loader.load_hooks(method)
     received = initial_state(task, hooks).server["params"]
@@ -180,7 +180,7 @@ def test_planning_and_the_runtime_count_the_same_prompts_and_weights(
     ask("train", backbone=MICRO, method=name)
     labels = SimpleNamespace(**LABELS, backbone="b")
     planned = workload(ask.plan.settings, labels, "m").step
-    task = tiny_task(manifest.find(name), tmp_path, backbone=base.load("vit", MICRO))
+    task = tiny_task(manifest.find(name), tmp_path, backbone=load_backbone("vit", MICRO))
     for step in (planned, groups.client_step(task)):
         assert step.prompt_floats == prompts * task.backbone.width
         assert step.trains_weights == trains
@@ -198,7 +198,7 @@ def test_planning_and_the_runtime_count_an_image_per_group_and_a_text_per_group_
     planned = workload(ask.plan.settings, SimpleNamespace(**LABELS, backbone="b"), "m")
     task = tiny_task(manifest.find(name), tmp_path, **options)
     task.training.batch_size = 8
-    one = planned.data.classes * resources.NAME_TOKENS
+    one = planned.data.classes * estimates.NAME_TOKENS
     size, floats = planned.size, task.backbone.text_floats(task.data.classes)
     for step, of_one in (
         (planned.step, one * size.text_width * size.text_depth),
@@ -218,7 +218,7 @@ def test_the_job_of_test_sets_has_time_for_every_client_on_all_images_of_every_d
     labels = {"dataset": "glyphs", "partition": "p", "backbone": "micro_clip", "seed": "0"}
     labels = SimpleNamespace(**labels, method="fedmgp", artefact=manifest.TEST_SETS)
     run = workload(settings, labels, "fedmgp")
-    glyphs, digits = (resources.contents(settings.datasets[k]).test for k in ("glyphs", "digits"))
+    glyphs, digits = (estimates.contents(settings.datasets[k]).test for k in ("glyphs", "digits"))
     images = glyphs + 10 * (glyphs + digits)
     found = of_job(settings, "artefact", labels).operations
     assert found == pytest.approx(run.encoding(images), rel=0.01)
@@ -236,7 +236,7 @@ def test_time_follows_rounds_and_clients_up_to_what_a_job_may_take(ask):
     one = ask("train", images=2000, rounds_per_job=1).runtime
     assert one < ask("train", images=2000, evaluate_every=20).runtime
     assert ask("train", images=2000, evaluate_every=20).runtime < ask("train", images=2000).runtime
-    assert ask("train").runtime == resources.LONGEST, "it resumes when it is tried again"
+    assert ask("train").runtime == estimates.LONGEST, "it resumes when it is tried again"
 
 
 def test_time_follows_local_steps_where_they_stand_in_for_epochs(ask):
@@ -257,9 +257,9 @@ def test_before_there_is_a_store_the_config_says_how_much_there_is(ask, tmp_path
         assert asked.mem_mb <= 3000 and asked.runtime <= 30
         assert (asked.mem_mb % 500, asked.runtime % 15) == (0, 0)
     glyphs = plan.settings.datasets["glyphs"]
-    assert resources.contents(glyphs)[:2] == (100 * 12 * 4, 100)
+    assert estimates.contents(glyphs)[:2] == (100 * 12 * 4, 100)
     few = replace(glyphs, settings=glyphs.settings | {"max_train": 300, "max_test": 50})
-    assert resources.contents(few) == (350, 100, 300, 50)
+    assert estimates.contents(few) == (350, 100, 300, 50)
 
 
 def _sizes(library, name, **settings):

@@ -16,14 +16,14 @@ from ruamel.yaml import YAML
 import fedloom
 from command_line import invoked
 from default_config import default_config
-from fedloom.commands.planning import resolve
-from fedloom.common.checkout import ROOT
-from fedloom.common.io import read_facts, write_table
+from fedloom.common.files import read_facts, write_table
 from fedloom.federated.rows import EVALUATION
+from fedloom.machine.install import ROOT
+from fedloom.planning import paths, provenance, records
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import Run
 from fedloom.report.metrics import join
-from fedloom.study import paths, provenance, records
-from fedloom.study.plan import Plan
-from fedloom.study.runs import Run
 
 LABELS = ["title", "method", "options", "dataset", "partition", "backbone", "split"]
 KEYS = ["dataset", "partition", "method", "seed", "round", "client", "group"]

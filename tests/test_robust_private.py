@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.io import read_table
-from fedloom.common.tensors import leaves
+from fedloom.common.files import read_table
+from fedloom.common.trees import leaves
 from fedloom.config.settings import FixedSeeds
 from fedloom.contract import checks, driver
 from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from command_line import invoked
-from fedloom.commands.planning import load_plan
 from fedloom.common import temporary
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.common.io import write_table
+from fedloom.common.files import write_table
+from fedloom.machine.install import ROOT
+from fedloom.planning import paths, provenance
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.runs import Run
 from fedloom.report.run_settings import settings_of
-from fedloom.study import paths, provenance
-from fedloom.study.runs import Run
 from shown_runs import filled
 
 STUDY = """\

@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from fedloom.common.files import read_table
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.common.io import read_table
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
+from fedloom.planning.runs import Run
 from fedloom.report import metrics
-from fedloom.study.runs import Run
 
 COUNTS = ["round", "client_id", "label", "predicted", "count"]
 

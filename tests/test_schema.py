@@ -6,9 +6,8 @@ import jsonschema
 import pytest
 from pydantic import Field
 
-from fedloom.commands import bundled_studies
-from fedloom.commands.config_schema import config_schema
-from fedloom.common.checkout import ROOT
+from fedloom.cli.make.config_schema import config_schema
+from fedloom.cli.run import bundled_studies
 from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import (
     Count,
@@ -20,6 +19,7 @@ from fedloom.common.schema import (
     require,
 )
 from fedloom.config.reading import read
+from fedloom.machine.install import ROOT
 
 
 class Inner(Keys):

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedloom.common.checkout import ROOT
 from fedloom.config.kinds import KINDS
-from fedloom.data.schemes import base, dirichlet, iid, imbalance, pathological
+from fedloom.data.schemes import dealing, dirichlet, iid, imbalance, pathological
+from fedloom.machine.install import ROOT
 from partitioned import CLASSES, make
 from refusals import refused
 
@@ -176,7 +176,7 @@ def test_iid_clients_are_of_equal_size_and_alike(seed, clients):
 @given(st.integers(0, 500), st.lists(st.floats(0.01, 10), min_size=1, max_size=20))
 def test_largest_remainder(total, weights):
     weights = np.array(weights)
-    counts = base.largest_remainder(total, weights)
+    counts = dealing.largest_remainder(total, weights)
     assert counts.sum() == total
     assert (np.abs(counts - total * weights / weights.sum()) < 1 + 1e-9).all()
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.common import memory
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.federated.task import cohort
+from fedloom.machine import memory
 from fedloom.toolbox import (
     Update,
     gather_prompts,

@@ -7,19 +7,20 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedloom.backbones import base, cache
+from fedloom.backbones import cache
+from fedloom.backbones.backbone import load_backbone
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt, write_receipt
-from fedloom.common.tensors import leaves
+from fedloom.common.trees import leaves
 from fedloom.config.settings import Wrapper
 from fedloom.contract.tiny import tiny_job, tiny_task
 from fedloom.federated import build_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import WarmStart
 from fedloom.hooks import loader, manifest
-from fedloom.study import paths
-from fedloom.study.jobs import MethodSpec
+from fedloom.planning import paths
+from fedloom.planning.job_specs import MethodSpec
 
 CPU = torch.device("cpu")
 
@@ -38,7 +39,7 @@ def files(tmp_path, monkeypatch):
         known = MethodSpec(name, vars(task.options), training, wrappers, method.needs)
         spec = replace(spec, method=known, schedule_rounds=4)
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(base, "load", lambda *known: task.backbone)
+        monkeypatch.setattr(build_task, "load_backbone", lambda *known: task.backbone)
         for file, pattern in (
             ("images.arrow", paths.STORE),
             ("partition.parquet", paths.PARTITION),
@@ -118,7 +119,7 @@ def test_weights_of_a_file_lie_as_if_they_were_made(family):
         "name": f"micro_{family}",
         "weights": f"workflow/resources/micro_{family}.safetensors",
     }
-    weights = base.load(family, settings).model.state_dict()
+    weights = load_backbone(family, settings).model.state_dict()
     assert all(addresses(value) <= {0} for value in weights.values())
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.tensors import tensor_map
+from fedloom.common.trees import tensor_map
 from fedloom.federated.evaluate import artefact, received_by
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-from fedloom.commands.planning import load_plan
 from fedloom.config.datasets import listing
 from fedloom.config.kinds import KINDS
 from fedloom.data import sources
+from fedloom.planning.load_plan import load_plan
 from images_on_disk import dataset_spec, image_folder, noise, save, write_parquet
 
 

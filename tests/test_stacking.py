@@ -6,12 +6,12 @@ from copy import copy
 import pytest
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.config import method_labels
 from fedloom.contract import checks
 from fedloom.hooks import manifest
+from fedloom.machine.install import ROOT
+from fedloom.planning.load_plan import resolve
 
 PLUGINS = manifest.discover()
 WRAPPER = PLUGINS["dropout"]

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.hooks import loader, manifest
-from fedloom.study import staleness
-from fedloom.study.plan import Plan
+from fedloom.machine.install import ROOT
+from fedloom.planning import staleness
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
 
 LIBRARY = ROOT / "workflow/fedloom"
 
@@ -49,8 +49,8 @@ def test_a_run_depends_on_what_trains_it_and_not_on_reports():
     loop = {"training_job", "round", "evaluate", "local_training", "build_task"}
     assert {f"federated/{name}" for name in loop | {"task", "state"}} <= names
     assert {"data/federation", "backbones/vit", "common/tensors", "hooks/defaults"} <= names
-    assert "stages/train" in names
-    assert not any(name.startswith(("report", "backbones/clip", "study/plan")) for name in names)
+    assert "jobs/train_job" in names
+    assert not any(name.startswith(("report", "backbones/clip", "planning/plan")) for name in names)
 
 
 def test_an_edited_plugin_changes_the_digest_of_its_runs_alone(tmp_path, monkeypatch):
@@ -85,8 +85,8 @@ def test_a_figure_depends_on_its_kind_and_what_it_imports():
     assert {"report/figures/grids", "report/figures/style", "report/metrics"} <= names
     assert {
         "config/grids",
-        "study/plot_inputs",
-        "stages/figure",
+        "planning/output_runs",
+        "jobs/figure_job",
     } <= names
     assert "report/figures/maps" not in names
     assert not any(name.startswith(("federated", "toolbox", "backbones")) for name in names)

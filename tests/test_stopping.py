@@ -13,7 +13,7 @@ from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
 from fedloom.hooks import manifest
-from fedloom.stages import __main__ as stages
+from fedloom.jobs import __main__ as jobs_main
 
 SIGNALS = [signal.SIGTERM, signal.SIGUSR1]
 FILES = ("state", "evaluation", "clients")
@@ -79,9 +79,9 @@ def test_the_command_says_so_in_a_line_and_with_a_status_of_its_own(monkeypatch,
     def stopped(name):
         raise StoppedError("run: stopped by SIGTERM")
 
-    monkeypatch.setattr(stages, "import_module", stopped)
+    monkeypatch.setattr(jobs_main, "import_module", stopped)
     monkeypatch.setattr(sys, "argv", ["fedloom", "train", "--job", "{}"])
     with pytest.raises(SystemExit) as end:
-        stages.main()
+        jobs_main.main()
     assert end.value.code == StoppedError.status == 75
     assert capsys.readouterr().err == "error: run: stopped by SIGTERM\n"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedloom.common.io import write_table
+from fedloom.common.files import write_table
 from fedloom.data import federation, sources, store
 from fedloom.data.partition import divide
 from images_on_disk import build, image_folder

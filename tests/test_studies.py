@@ -8,19 +8,21 @@ from types import SimpleNamespace as Wildcards
 
 import pytest
 
-from fedloom.commands import bundled_studies, describe
-from fedloom.commands.planning import load_plan
-from fedloom.common.checkout import ROOT
-from fedloom.common.io import read_json
+from fedloom.cli.inspect import describe
+from fedloom.cli.run import bundled_studies
+from fedloom.common.files import read_json
 from fedloom.common.schema import read_yaml
 from fedloom.config.kinds import KINDS
 from fedloom.config.protocols import job_ends
+from fedloom.machine.install import ROOT
+from fedloom.planning import job_specs
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.paths import end
+from fedloom.planning.resources import backbone_sizes, cost
+from fedloom.planning.resources.estimates import workload
+from fedloom.planning.runs import Run
 from fedloom.report.tables.claims import COSTS, COUNTS, COURSE
 from fedloom.report.tables.paper_claims import EACH_DOMAIN, read_claims
-from fedloom.study import backbone_sizes, cost, jobs
-from fedloom.study.paths import end
-from fedloom.study.resources import workload
-from fedloom.study.runs import Run
 
 STUDIES = bundled_studies.studies()
 
@@ -38,7 +40,7 @@ def _plan(path):
 
 def _travels(job):
     """A job reaches its process as JSON, and is the same there."""
-    assert jobs.from_json(jobs.to_json(job), type(job)) == job
+    assert job_specs.from_json(job_specs.to_json(job), type(job)) == job
     return job
 
 

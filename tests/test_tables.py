@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from sklearn.metrics import adjusted_mutual_info_score
 
-from fedloom.common.checkout import ROOT
 from fedloom.config.reading import read
 from fedloom.config.settings import Reported
 from fedloom.data.sources import glyphs
 from fedloom.hooks import manifest
+from fedloom.machine.install import ROOT
 from fedloom.report import tables
 from fedloom.report.metrics import accuracies, loss_not_below_guessing
 from fedloom.report.tables import clustering, layout, notes, summary

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
 from fedloom.data import store
+from fedloom.planning import paths, runs
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.output_runs import plotted_runs
+from fedloom.planning.plan import Plan
 from fedloom.report import tables
-from fedloom.study import paths, runs
-from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import plotted_runs
 from refusals import refused
 from shown_runs import table_files
 

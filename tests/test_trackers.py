@@ -11,16 +11,17 @@ import pyarrow as pa
 import pytest
 
 from command_line import invoked
-from fedloom.commands import course, launch, track
-from fedloom.commands.planning import SET, load_plan
+from fedloom.cli.inspect import track
+from fedloom.cli.run import launch, run_progress
 from fedloom.common.errors import FedLoomError
-from fedloom.common.io import write_table
+from fedloom.common.files import write_table
 from fedloom.common.receipts import receipt_of, write_receipt
 from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
-from fedloom.study import paths, provenance
-from fedloom.study.plan import Plan
+from fedloom.planning import paths, provenance
+from fedloom.planning.load_plan import SET, load_plan
+from fedloom.planning.plan import Plan
 
 RUN = "digits/two/micro_vit/head_tuning/seed0"
 SETTINGS = {"method": "head_tuning", "training.lr": 0.3, "weighted": False}
@@ -244,7 +245,7 @@ def test_a_tracker_is_told_of_the_run_until_it_ends(monkeypatch, tmp_path, capsy
             _finish(_plan(), 2, [2.0, 1.0])
             return next(ended)
 
-        monkeypatch.setattr(course, "ended", now)
+        monkeypatch.setattr(run_progress, "ended", now)
         monkeypatch.setattr(track, "find", lambda _: SimpleNamespace(load=lambda: tracker))
         track.track("mine")
         return 1
@@ -257,9 +258,9 @@ def test_a_tracker_is_told_of_the_run_until_it_ends(monkeypatch, tmp_path, capsy
 
 def test_a_run_has_ended_when_it_says_so_or_its_process_is_gone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    course.begin(_plan(), [])
-    first = course.last_begun()
-    assert not course.ended(first)
-    assert course.ended(first | {"process": 2**22}), "beyond all numbers of processes"
-    course.end()
-    assert course.ended(first)
+    run_progress.begin(_plan(), [])
+    first = run_progress.last_begun()
+    assert not run_progress.ended(first)
+    assert run_progress.ended(first | {"process": 2**22}), "beyond all numbers of processes"
+    run_progress.end()
+    assert run_progress.ended(first)

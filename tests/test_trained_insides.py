@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from default_config import default_config
 from doubled import doubled
 from fedloom.backbones import vit as vit_module
-from fedloom.commands.downlink import downlink_floats
-from fedloom.commands.planning import resolve
-from fedloom.common import memory
+from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
-from fedloom.study.jobs import to_json
-from fedloom.study.plan import Plan
-from fedloom.study.runs import runs
+from fedloom.machine import memory
+from fedloom.planning.job_specs import to_json
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import runs
 from fedloom.toolbox import SERVER_MODEL, leaves, tensor_map
 from first_round import first_cohort
 

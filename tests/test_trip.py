@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from scipy.stats import beta
 
 import clip_by_hand
-from fedloom.commands.planning import load_plan
-from fedloom.common.checkout import ROOT
 from fedloom.federated.round import initial_state, train_round
+from fedloom.machine.install import ROOT
+from fedloom.planning.load_plan import load_plan
 from fedloom.toolbox import tensor_map
 from first_round import first_cohort, module
 

@@ -15,21 +15,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from default_config import default_config
-from fedloom.commands.planning import resolve
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.common.io import read_table, write_table
+from fedloom.common.files import read_table, write_table
 from fedloom.config.method_labels import combinations
 from fedloom.config.reading import merge, read
 from fedloom.config.settings import VALIDATION
 from fedloom.data.partition import validation_split
 from fedloom.data.store import ImageStore
+from fedloom.jobs import (
+    cache_job,
+    choose_job,
+    dataset_job,
+    evaluate_job,
+    partition_job,
+    prototypes_job,
+    table_job,
+    train_job,
+)
+from fedloom.machine.install import ROOT
+from fedloom.planning import choices, paths
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.output_runs import plotted_runs
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import Run
 from fedloom.report.tables import notes
-from fedloom.stages import cache, choose, dataset, evaluate, partition, prototypes, table, train
-from fedloom.study import paths, selected
-from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import plotted_runs
-from fedloom.study.runs import Run
 from partitioned import make
 from shown_runs import filled
 
@@ -229,10 +238,10 @@ def letters(tmp_path_factory):
     folder, here = tmp_path_factory.mktemp("letters"), Path.cwd()
     os.chdir(folder)
     plan = Plan(_settings({}))
-    dataset.run(plan.job("dataset", _of("fedvpt")), 1)
-    cache.run(plan.job("cache", _of("fedvpt", cache="features")), 1)
-    partition.run(plan.job("partition", _of("fedvpt", 0)), 1)
-    partition.run(plan.job("partition", _of("fedvpt", 1000, partition="two.validation")), 1)
+    dataset_job.run(plan.job("dataset", _of("fedvpt")), 1)
+    cache_job.run(plan.job("cache", _of("fedvpt", cache="features")), 1)
+    partition_job.run(plan.job("partition", _of("fedvpt", 0)), 1)
+    partition_job.run(plan.job("partition", _of("fedvpt", 1000, partition="two.validation")), 1)
     os.chdir(here)
     return folder
 
@@ -252,14 +261,14 @@ def _tune(folder, method, monkeypatch):
     states = []
     if "prototypes" in plan.settings.methods[method].needs:
         of_trials = _of(method, 1000, partition="two.validation")
-        prototypes.run(plan.job("prototypes", of_trials), 1)
+        prototypes_job.run(plan.job("prototypes", of_trials), 1)
     for trial in plan.settings.trials[method]:
         labels = _of(trial.label, 1000, partition="two.validation", end="0002")
-        train.run(plan.job("train", labels), 1)
-        evaluate.run(plan.job("evaluate", labels), 1)
+        train_job.run(plan.job("train", labels), 1)
+        evaluate_job.run(plan.job("evaluate", labels), 1)
         run = plan.job("evaluate", labels).run
         states.append(paths.at(paths.STATE, run, end="0002").read_bytes())
-    choose.run(plan.job("choose", _of(method)), 1)
+    choose_job.run(plan.job("choose", _of(method)), 1)
     return plan, states, paths.at(paths.CHOICE, **vars(_of(method))).read_bytes()
 
 
@@ -284,7 +293,7 @@ def test_no_test_image_bears_on_a_choice(method, letters, tmp_path, monkeypatch)
 
     monkeypatch.setattr(ImageStore, "images", with_noise)
     monkeypatch.chdir(tmp_path / "replaced")
-    cache.run(plan.job("cache", _of(method, cache="features")), 1)
+    cache_job.run(plan.job("cache", _of(method, cache="features")), 1)
     assert features.read_bytes() != before, "test images are in the cache"
     assert _tune(tmp_path / "replaced", method, monkeypatch)[1:] == (states, choice)
 
@@ -319,14 +328,14 @@ def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen
     _evaluated(first, job, rows_of(8, 1, 10))  # 80 and 50 %: 65
     _evaluated(second, job, rows_of(6, 2, 0))  # 60 and 100 %: 80
     _evaluated(third, job, rows_of(6, 2, 9))  # the same again
-    choose.run(job, 1)
+    choose_job.run(job, 1)
     file = paths.at(paths.CHOICE, **vars(_of("fedvpt")))
     rows = read_table(file.with_name("trials.parquet")).to_pylist()
     assert [row["accuracy"] for row in rows] == pytest.approx([65, 80, 80])
     before = file.read_bytes()
-    assert selected.chosen_options(file) == {"training.lr": 0.3}
+    assert choices.chosen_options(file) == {"training.lr": 0.3}
     _evaluated(third, job, rows_of(5, 2, 9))
-    choose.run(job, 1)
+    choose_job.run(job, 1)
     assert file.read_bytes() == before, "a loser's number trains no run anew"
 
 
@@ -337,30 +346,30 @@ def test_a_trial_that_diverges_ranks_last(work):
     for trial in plan.settings.trials["fedvpt"]:
         labels = _of(trial.label, 1000, partition="two.validation")
         for end in ("0001", "0002", "0003"):
-            train.run(plan.job("train", _of(**vars(labels) | {"end": end})), 1)
-        evaluate.run(plan.job("evaluate", labels), 1)
+            train_job.run(plan.job("train", _of(**vars(labels) | {"end": end})), 1)
+        evaluate_job.run(plan.job("evaluate", labels), 1)
     job = plan.job("choose", _of("fedvpt"))
-    choose.run(job, 1)
+    choose_job.run(job, 1)
     file = paths.at(paths.CHOICE, **vars(_of("fedvpt")))
     rows = read_table(file.with_name("trials.parquet")).to_pylist()
     assert rows[0]["accuracy"] is None and rows[1]["accuracy"] > 0
-    assert selected.chosen_options(file) == {"training.lr": 0.1}
+    assert choices.chosen_options(file) == {"training.lr": 0.1}
 
     for trial in job.trials:
         _evaluated(trial, job, [(1, 0, True, False, 10, 10)])  # none after the last round
     with pytest.raises(FedLoomError, match="fedvpt: all of its 2 trials diverged"):
-        choose.run(job, 1)
+        choose_job.run(job, 1)
 
 
 def test_a_loss_not_below_guessing_is_one_line_of_the_log_and_a_trial_is_none(work, caplog):
     plan = Plan(_settings({"values": {"training.lr": [1e-9]}, "trials": 1}, ["fedvpt"]))
     trial = _of("fedvpt.1e-09", 1000, partition="two.validation", end="0002")
     for labels in (trial, _of("fedvpt", 0, end="0003")):
-        train.run(plan.job("train", labels), 1)
+        train_job.run(plan.job("train", labels), 1)
         with caplog.at_level("INFO"):
-            evaluate.run(plan.job("evaluate", labels), 1)
+            evaluate_job.run(plan.job("evaluate", labels), 1)
         if labels is trial:
-            choose.run(plan.job("choose", _of("fedvpt")), 1)
+            choose_job.run(plan.job("choose", _of("fedvpt")), 1)
     (line,) = [line for line in caplog.messages if "guessing" in line]
     assert line.startswith("letters/two/micro_vit/fedvpt/seed0: training loss 1.39 after")
     rows = read_table(paths.at(paths.ROUNDS, Run(**vars(_of("fedvpt"))))).to_pylist()
@@ -370,18 +379,18 @@ def test_a_loss_not_below_guessing_is_one_line_of_the_log_and_a_trial_is_none(wo
 def test_a_tuned_run_is_the_run_with_the_chosen_options(work, monkeypatch):
     plan, _, _ = _tune(work, "head_tuning", monkeypatch)
     job = plan.job("train", _of("head_tuning", end="0003"))
-    chosen = selected.with_choice(job.spec)
-    lr = selected.chosen_options(paths.at(paths.CHOICE, **vars(_of("head_tuning"))))["training.lr"]
+    chosen = choices.with_choice(job.spec)
+    lr = choices.chosen_options(paths.at(paths.CHOICE, **vars(_of("head_tuning"))))["training.lr"]
     assert chosen.method.training == job.spec.method.training | {"lr": lr}
     state = paths.at(paths.STATE, chosen.run, end="0003")
-    train.run(job, 1)
+    train_job.run(job, 1)
     tuned = safetensors.torch.load_file(state)
-    monkeypatch.setattr(selected, "with_choice", lambda spec: spec)
+    monkeypatch.setattr(choices, "with_choice", lambda spec: spec)
     for rate in (0.1, 0.3):
         shutil.rmtree(state.parent)
         spec = deepcopy(job.spec)
         spec.method.training["lr"] = rate
-        train.run(type(job)(**vars(job) | {"spec": spec}), 1)
+        train_job.run(type(job)(**vars(job) | {"spec": spec}), 1)
         plain = safetensors.torch.load_file(state)
         assert all(torch.equal(plain[k], tuned[k]) for k in tuned) == (rate == lr)
 
@@ -393,7 +402,7 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
         job = plan.job("choose", _of(method))
         for number, trial in enumerate(job.trials):
             _evaluated(trial, job, [(2, 0, True, False, 10, number)])
-        choose.run(job, 1)
+        choose_job.run(job, 1)
     job = plan.job("table", Wildcards(label="main"))
     assert notes.tuning(plotted_runs(job.shown), job.tuned) == (
         "Options chosen from 2 trials of every method, 2 rounds of one seed (1000) each, by the "
@@ -418,7 +427,7 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
     ],
 )
 def test_a_chosen_number_may_be_the_lowest_or_highest_tried(chosen, tried, edges):
-    assert selected.at_edge({"x": chosen}, [{"x": value} for value in tried]) == edges
+    assert choices.at_edge({"x": chosen}, [{"x": value} for value in tried]) == edges
 
 
 def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
@@ -432,7 +441,7 @@ def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
         for number, trial in enumerate(job.trials):
             _evaluated(trial, job, [(2, 0, True, False, 10, 5 + (number == best))])
         with caplog.at_level("INFO"):
-            choose.run(job, 1)
+            choose_job.run(job, 1)
     (line,) = [line for line in caplog.messages if "that was tried" in line]
     assert line.startswith("letters/two/micro_vit/fedvpt: chose training.lr 0.1, the lowest")
     job = plan.job("table", Wildcards(label="main"))
@@ -442,7 +451,7 @@ def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
         row = {"round": 3, "client_id": 0, "participating": True, "personalized": False}
         frame = filled([row | {"num_test": 2, "num_correct": 1}], "evaluation")
         write_table(run.evaluation, pa.Table.from_pandas(frame))
-    table.run(job, 1)
+    table_job.run(job, 1)
     text = paths.at(paths.TABLE, study=job.study, label="main").read_text()
     assert "| FedVPT § " in text and "| Head-Tuning |" in text
     assert text.splitlines()[-1].startswith(

@@ -7,7 +7,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 from fedloom.backbones import vit
-from fedloom.backbones.base import Pixels
+from fedloom.backbones.backbone import Pixels
 from fedloom.backbones.vit import FrozenViT, insert, replace
 from refusals import refused
 

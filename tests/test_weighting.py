@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.common.tensors import leaves, stack
+from fedloom.common.trees import leaves, stack
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
 from fedloom.hooks import manifest

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import installed
-from fedloom.common.checkout import ROOT
+from fedloom.machine.install import ROOT
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import fedloom.toolbox as fl
 from doubled import doubled, features, images_of, logits
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.common.tensors import build, count_bytes
+from fedloom.common.trees import build, count_bytes
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, select, train_round

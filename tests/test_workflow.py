@@ -17,7 +17,7 @@ import pytest
 
 import checkout
 import one_process
-from fedloom.commands.planning import load_plan
+from fedloom.planning.load_plan import load_plan
 
 pytestmark = pytest.mark.slow
 
@@ -246,7 +246,7 @@ def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number)
     assert process.returncode == 128 + number
     assert "stopped; the same command" in output
     assert "failed" not in output
-    assert "fedloom/commands/launch.py" not in output, "no traceback of the launcher"
+    assert "fedloom/cli/run/launch.py" not in output, "no traceback of the launcher"
     left = [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(folder)]
     assert not left, "a job outlives the launcher"
     assert not list((folder / ".snakemake/locks").glob("*"))

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from prepared import STUDY, prepared
 
-from fedloom.commands.planning import load_plan
 from fedloom.federated.round import initial_state, train_round
+from fedloom.planning.load_plan import load_plan
 from peer_arms.world import begin
 
 

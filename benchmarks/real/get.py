@@ -15,7 +15,7 @@ from shutil import rmtree
 import numpy as np
 import safetensors.numpy
 
-from fedloom.common.checkout import ROOT
+from fedloom.machine.install import ROOT
 
 DATA, PACKAGES = ROOT / "data/real", ROOT / "build/real"
 REPOSITORIES = {

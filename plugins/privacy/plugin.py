@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from fedloom.report.toolbox import Column, PlottedRun, RunsTable, at, metrics
+from fedloom.report.output_toolbox import Column, PlottedRun, RunsTable, at, metrics
 
 COLUMNS = {
     "accuracy": Column("Accuracy"),

@@ -58,7 +58,7 @@ def jobs_in(folder: Path) -> list[psutil.Process]:
         words = process.info["cmdline"] or []
         if process.info["cwd"] != str(folder):
             continue
-        if {"fedloom.commands.job", "train"} <= set(words):
+        if {"fedloom.jobs.server", "train"} <= set(words):
             found.append(process)
         if "--serve" in words:  # the job server, or a keeper of a job
             with contextlib.suppress(psutil.NoSuchProcess):

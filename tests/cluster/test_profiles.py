@@ -8,7 +8,7 @@ import sys
 import pytest
 from snakemake.cli import get_argument_parser
 
-from fedloom.common.checkout import ROOT
+from fedloom.machine.install import ROOT
 
 PROFILES = {
     "default": "local",

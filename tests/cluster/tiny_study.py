@@ -14,8 +14,8 @@ import psutil
 
 import checkout
 import one_process
-from fedloom.commands.planning import load_plan
 from fedloom.hooks import manifest
+from fedloom.planning.load_plan import load_plan
 
 SEEDS = (0, 1)
 ROUNDS = 250  # some seconds

@@ -8,18 +8,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedloom.commands.results import export, results, scan
-    from fedloom.commands.start import run
+    from fedloom.cli.inspect.results import export, results, scan
+    from fedloom.cli.run.from_python import run
     from fedloom.common.errors import FedLoomError
 
 __all__ = ["FedLoomError", "export", "results", "run", "scan"]
 
 MODULES = {
     "FedLoomError": "fedloom.common.errors",
-    "export": "fedloom.commands.results",
-    "results": "fedloom.commands.results",
-    "run": "fedloom.commands.start",
-    "scan": "fedloom.commands.results",
+    "export": "fedloom.cli.inspect.results",
+    "results": "fedloom.cli.inspect.results",
+    "run": "fedloom.cli.run.from_python",
+    "scan": "fedloom.cli.inspect.results",
 }
 
 

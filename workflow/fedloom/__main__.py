@@ -1,6 +1,6 @@
-"""`python -m fedloom <command>`: see fedloom.commands.cli."""
+"""`python -m fedloom <command>`: see fedloom.cli.main."""
 
-from fedloom.commands.cli import main
+from fedloom.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -8,10 +8,10 @@ writes workflow/resources/backbone_sizes.json.
 import json
 
 from fedloom.backbones.sizes import count
-from fedloom.commands.bundled_studies import studies
-from fedloom.commands.planning import load_plan
-from fedloom.common.io import write_text
-from fedloom.study.backbone_sizes import SHIPPED, key
+from fedloom.cli.run.bundled_studies import studies
+from fedloom.common.files import write_text
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.resources.backbone_sizes import SHIPPED, key
 
 
 def main() -> None:

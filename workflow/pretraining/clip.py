@@ -30,10 +30,10 @@ from torch.nn import functional as F
 
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip import model as clip
-from fedloom.common.checkout import ROOT
-from fedloom.common.io import write_text
+from fedloom.common.files import write_text
 from fedloom.common.receipts import sha256
 from fedloom.data.sources import glyphs
+from fedloom.machine.install import ROOT
 from pretraining.loop import augment, descend, digest, write
 
 ZERO_SHOT_AT_LEAST = 0.5

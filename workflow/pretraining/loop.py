@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedloom.common.io import canonical, replacing
+from fedloom.common.files import canonical, replacing
 from fedloom.data.sources import glyphs
 
 log = logging.getLogger(__name__)

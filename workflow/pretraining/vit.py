@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedloom.backbones import vit
-from fedloom.common.io import write_text
+from fedloom.common.files import write_text
 from fedloom.common.receipts import sha256
 from fedloom.data.sources import glyphs
 from pretraining.loop import augment, batches, descend, digest, write

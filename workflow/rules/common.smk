@@ -4,8 +4,8 @@ from functools import cache
 
 from snakemake.settings.enums import RerunTrigger
 
-from fedloom.commands import course
-from fedloom.study import job_receipts
+from fedloom.cli.run import run_progress
+from fedloom.planning import job_receipts
 
 
 wildcard_constraints:
@@ -27,7 +27,7 @@ def stage(name, gpu=False):
     """The command of a rule: its job is described by `params.job`, its files follow from that. One
     that can use a GPU learns from `resources.gpu` whether to take one."""
     asks = f"{gpus.ASKED}={{resources.gpu}} " if gpu else ""
-    job = f"python -m fedloom.commands.job {name} --job {{params.job:q}}"
+    job = f"python -m fedloom.jobs.server {name} --job {{params.job:q}}"
     limits = "--threads {threads} --memory {resources.mem_mb}"
     return f"{asks}{job} --sources {{params.sources}} {limits} --log {{log}}"
 
@@ -53,7 +53,7 @@ def make_stale_results_again():
     if again:
         workflow.dag.forcefiles.update(map(str, stale))
     if stale:
-        course.tell(job_receipts.note(stale.values(), again))
+        run_progress.tell(job_receipts.note(stale.values(), again))
 
 
 def compared(wildcards):

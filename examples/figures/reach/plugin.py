@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedloom.report.toolbox import Personalized, PlottedRun, RunsFigure, metrics, style
+from fedloom.report.output_toolbox import Personalized, PlottedRun, RunsFigure, metrics, style
 
 
 class Reach(RunsFigure):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.data.toolbox import deal
+from fedloom.data.source_toolbox import deal
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedloom.data.toolbox import FedLoomError, ImageList, Item, resource
+from fedloom.data.source_toolbox import FedLoomError, ImageList, Item, resource
 
 
 def read(settings: dict[str, Any]) -> ImageList:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fedloom.report.toolbox import AccuracyTable, Column, PlottedRun, at, metrics
+from fedloom.report.output_toolbox import AccuracyTable, Column, PlottedRun, at, metrics
 
 COLUMNS = {
     "worst": Column("Worst"),

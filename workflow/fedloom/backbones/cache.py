@@ -8,11 +8,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedloom.backbones.base import Backbone
-from fedloom.common.io import replacing, temporary_folder
-from fedloom.common.logs import progress
-from fedloom.common.memory import CACHED_AT_ONCE
+from fedloom.backbones.backbone import Backbone
+from fedloom.common.files import replacing, temporary_folder
 from fedloom.data.store import ImageStore
+from fedloom.machine.memory import CACHED_AT_ONCE
+from fedloom.machine.process_log import progress
 
 
 def write(

@@ -17,11 +17,11 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from fedloom.backbones.base import Backbone, Device, Pixels, check_model, loading, preprocessing
+from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, loading, preprocessing
 from fedloom.backbones.blocks import Weights, check_weights, per_client
 from fedloom.backbones.vit import linear
 from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
-from fedloom.common.device import arithmetic
+from fedloom.machine.device import arithmetic
 
 PREPROCESSING = {
     "mean": IMAGENET_DEFAULT_MEAN,

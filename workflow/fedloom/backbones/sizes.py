@@ -2,7 +2,7 @@
 
     python -m fedloom.backbones.sizes timm '{"name": "vit_base_patch16_224"}'
 
-prints them as JSON for `fedloom.study.backbone_sizes`, since planning imports no torch.
+prints them as JSON for `planning/resources/backbone_sizes.py`, since planning imports no torch.
 """
 
 import json
@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedloom.backbones import base
+from fedloom.backbones.backbone import load_backbone
 from fedloom.common.errors import FedLoomError
 from fedloom.config.settings import FAMILIES
 
 
 def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
-    """Count what `fedloom.study.backbone_sizes.Sizes` holds, of name and image_size alone."""
+    """Count the fields of `Sizes` in planning, of name and image_size alone."""
     known = {key: settings[key] for key in ("name", "image_size") if key in settings}
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        backbone: Any = base.load(FAMILIES[library], known | {"weights": "none"}, "meta")
+        backbone: Any = load_backbone(FAMILIES[library], known | {"weights": "none"}, "meta")
         model, pixels, built = backbone.model, backbone.pixels, counter.get_total_flops()
         getattr(model, "visual", model)(torch.zeros(1, pixels.channels, *pixels.size))
         operations = counter.get_total_flops() - built

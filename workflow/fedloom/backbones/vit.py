@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
 from fedloom.backbones import blocks
-from fedloom.backbones.base import Backbone, Device, Pixels, check_model, loading, preprocessing
+from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, loading, preprocessing
 from fedloom.backbones.blocks import Inserts, Weights, below, layer
 from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
-from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
-from fedloom.common.memory import training_bytes
+from fedloom.machine.device import arithmetic
+from fedloom.machine.memory import training_bytes
 
 
 class FrozenViT(Backbone):

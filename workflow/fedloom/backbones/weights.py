@@ -10,8 +10,8 @@ import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
+from fedloom.machine.install import resource
 
 # What training scripts put before a model's names: DataParallel, torch.compile, Lightning, MoCo's
 # query encoder, DINO's teacher. Other parts of such a file (a student, a projector) are left out.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.io import canonical, read_json, write_text
+from fedloom.common.files import canonical, read_json, write_text
 
 
 def digest(value: object) -> str:

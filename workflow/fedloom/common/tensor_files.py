@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError, one_line
-from fedloom.common.io import canonical, replacing
-from fedloom.common.tensors import Tree, aligned, build, leaves
+from fedloom.common.files import canonical, replacing
+from fedloom.common.trees import Tree, aligned, build, leaves
 
 KEY = "fedloom"
 

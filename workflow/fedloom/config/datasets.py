@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedloom.common.checkout import matching, resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, walk
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import Count, Keys, Number, Several, require
 from fedloom.config.image_lists import list_files, listed_files
 from fedloom.config.settings import Expected
+from fedloom.machine.install import matching, resource
 
 DATA = "data"  # the folder of the checkout below which data sets lie by default
 TEXTS = (".txt", ".csv", ".tsv", ".json")  # what lists of images are called

@@ -16,7 +16,7 @@ from fedloom.config.reading import CONFIG
 from fedloom.config.settings import Grid, GridMember
 from fedloom.config.study import Config, PartitionGrid
 from fedloom.hooks.options import check_value
-from fedloom.hooks.training import Training
+from fedloom.hooks.training_options import Training
 
 TRAINING = "training."
 

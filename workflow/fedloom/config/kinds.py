@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
 
-from fedloom.common.checkout import plugin_folders
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.schema import Identifier, Item, Keys, Number, checked, require
 from fedloom.config.datasets import ImageSize, PluginSource, SourceKind
@@ -26,6 +25,7 @@ from fedloom.hooks import manifest
 from fedloom.hooks.discovery import Found, Located, gather
 from fedloom.hooks.loader import guarded, import_plugin
 from fedloom.hooks.options import check_schemas, check_value
+from fedloom.machine.install import plugin_folders
 
 # the key that names what an entry is checked against
 NAMED_BY = {

@@ -17,7 +17,7 @@ from fedloom.config.settings import VALIDATION, Grid, Method, Partition, Setting
 from fedloom.config.study import Axes, MethodEntry, Tune
 from fedloom.hooks.discovery import Found
 from fedloom.hooks.manifest import Plugin, discover, find
-from fedloom.hooks.training import Training
+from fedloom.hooks.training_options import Training
 
 TUNE = f"{CONFIG} study.tune"
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import yaml
 from pydantic import Field
 
-from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import Keys, Several
 from fedloom.config.reading import read
+from fedloom.machine.install import resource
 
 if TYPE_CHECKING:
     from fedloom.config.settings import Output, Settings

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, check_known, one_line
 from fedloom.common.folders import read_text
 from fedloom.common.schema import read_yaml
 from fedloom.config.bounded_yaml import parse_bounded
 from fedloom.config.study import Config, Study
+from fedloom.machine.install import ROOT
 
 CONFIG = "config key"  # how an error names a key of the config
 # sections whose labels name results that studies share, so that a label has one meaning

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from fedloom.common import schema
-from fedloom.common.checkout import ROOT, resource
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Count, Distinct, Keys, Natural
 from fedloom.config.datasets import DATA, Expected
 from fedloom.config.kinds import KINDS, Entry, check_entry
 from fedloom.config.reading import CONFIG, read
+from fedloom.machine.install import ROOT, resource
 
 FOLDER = ROOT / "workflow/datasets"
 # keys of a dataset of several that its parts cannot have

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedloom.common.checkout import resource
+from fedloom.machine.install import resource
 
 if TYPE_CHECKING:
     from fedloom.config.output_kinds import OutputKind
@@ -87,7 +87,7 @@ class Backbone:
 
     @property
     def precision(self) -> str:
-        """Return the number format in which it computes (see fedloom.common.device)."""
+        """Return the number format in which it computes (see fedloom.machine.device)."""
         return self.settings.get("precision", "float32")
 
     @property

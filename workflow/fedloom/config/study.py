@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from fedloom.common.schema import UNSET, Count, Distinct, Keys, Label, Seed, Several, Share
-from fedloom.hooks.training import Training
+from fedloom.hooks.training_options import Training
 
 Rounds = Annotated[int, Field(ge=1, le=9999)]
 Axes = Annotated[dict[str, Several[Any]], Field(min_length=1)]

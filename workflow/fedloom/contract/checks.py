@@ -15,11 +15,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from fedloom.backbones.base import Backbone
+from fedloom.backbones.backbone import Backbone
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
-from fedloom.common.io import read_table
-from fedloom.common.tensors import Tree, leaves, tensor_map, unstack
+from fedloom.common.files import read_table
+from fedloom.common.trees import Tree, leaves, tensor_map, unstack
 from fedloom.contract import tiny
 from fedloom.federated import training_job
 from fedloom.federated.evaluate import artefact, evaluate, evaluate_globally

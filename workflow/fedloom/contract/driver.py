@@ -13,7 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks
 from fedloom.contract.checks import NotLearningError, TinyRun
 from fedloom.contract.tiny import CLIENTS
-from fedloom.federated import checks as results
+from fedloom.federated import check_results as results
 from fedloom.federated.evaluate import evaluate
 from fedloom.hooks.loader import guarded
 from fedloom.hooks.manifest import Plugin

@@ -11,8 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from fedloom.backbones.vit import FrozenViT
-from fedloom.common.extras import require
-from fedloom.common.io import write_table
+from fedloom.common.files import write_table
 from fedloom.config.settings import Backbone
 from fedloom.data import federation
 from fedloom.data.partition import divide
@@ -22,8 +21,9 @@ from fedloom.federated import training_job
 from fedloom.federated.build_task import fields_of
 from fedloom.federated.task import Task, WarmStart
 from fedloom.hooks.manifest import Plugin
-from fedloom.study.jobs import MethodSpec, RunSpec, TrainJob
-from fedloom.study.runs import Run
+from fedloom.machine.extras import require
+from fedloom.planning.job_specs import MethodSpec, RunSpec, TrainJob
+from fedloom.planning.runs import Run
 from fedloom.toolbox.prototypes import warm_start
 
 CLASSES, CLIENTS, SIZE = 4, 6, 16

@@ -9,13 +9,13 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError, in_words
-from fedloom.common.io import canonical, read_json, write_text
+from fedloom.common.files import canonical, read_json, write_text
 from fedloom.common.locks import held
 from fedloom.config.recipes import Recipe, dataset_entry, find
 from fedloom.data.archives import unpack
 from fedloom.data.sources import read
+from fedloom.machine.install import resource
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from typing import Any, NoReturn, Self
 import numpy as np
 import torch
 
-from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
+from fedloom.common.files import read_table
 from fedloom.common.ids import NOVEL, UNASSIGNED
-from fedloom.common.io import read_table
 from fedloom.common.run_tables import PARTITION
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
+from fedloom.machine import memory
 
 COPIED_AT_ONCE = 1024  # images, to a GPU
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_regular, is_folder, printable
 from fedloom.data.pixels import decoded
+from fedloom.machine.install import resource
 
 
 class Item(NamedTuple):

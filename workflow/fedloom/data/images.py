@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import FedLoomError, one_line
-from fedloom.common.logs import progress
 from fedloom.data import store
 from fedloom.data.image_list import ImageList, Item, Prepared
 from fedloom.data.pixels import highest_grey, is_transparent, to_pixels
 from fedloom.data.preparation import prepared
+from fedloom.machine.process_log import progress
 
 log = logging.getLogger(__name__)
 

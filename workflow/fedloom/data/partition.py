@@ -20,7 +20,7 @@ from fedloom.common.seeds import numpy_generator
 from fedloom.config.kinds import OF_PLUGINS
 from fedloom.config.partitions import held_out_count
 from fedloom.data import plugins
-from fedloom.data.schemes.base import Group
+from fedloom.data.schemes.dealing import Group
 
 log = logging.getLogger(__name__)
 

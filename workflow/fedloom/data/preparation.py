@@ -15,7 +15,7 @@ from fedloom.common.ids import NO_DOMAIN
 from fedloom.common.seeds import numpy_generator
 from fedloom.data.image_list import ImageList, Item, Prepared, check_columns
 from fedloom.data.labels import tidy
-from fedloom.data.schemes.base import largest_remainder
+from fedloom.data.schemes.dealing import largest_remainder
 from fedloom.data.splits import fixed_test_split
 
 log = logging.getLogger(__name__)

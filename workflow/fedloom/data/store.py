@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.io import replacing
+from fedloom.common.files import replacing
 from fedloom.common.receipts import changed, read_receipt, write_receipt
 
 BATCH = 1024  # images of one chunk of the file, at most

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.backbones import base
+from fedloom.backbones.backbone import load_backbone
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import OTHER
@@ -22,13 +22,13 @@ from fedloom.federated.task import Task, WarmStart
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.loader import Hooks
 from fedloom.hooks.manifest import Plugin
-from fedloom.study.jobs import RunSpec
+from fedloom.planning.job_specs import RunSpec
 
 
 def build_task(
     spec: RunSpec, files: Mapping[str, Path], device: torch.device
 ) -> tuple[Task, Hooks]:
-    """Return the task of a run, whose `files` are fedloom.study.paths.run_inputs, and its hooks."""
+    """Return the task of a run and its hooks; `files` are those of planning.paths.run_inputs."""
     run, method = spec.run, manifest.find(spec.method.plugin, kind="method")
     wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]
     facts = _checked_receipts(files)
@@ -43,7 +43,7 @@ def build_task(
         seed=run.seed,
         fixed=spec.fixed,
         training=SimpleNamespace(**spec.method.training, rounds=spec.schedule_rounds),
-        backbone=base.load(spec.backbone.family, spec.backbone.settings, device),
+        backbone=load_backbone(spec.backbone.family, spec.backbone.settings, device),
         data=federation.load(store, files["partition"], classes, device, **caches),
         clients_per_round=spec.clients_per_round,
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
@@ -81,7 +81,7 @@ def with_datasets(
 ) -> Task:
     """Return a task with the test images of other datasets in `data.unseen`, by their labels.
 
-    Their `files` are those of fedloom.study.paths.other_inputs.
+    Their `files` are those of fedloom.planning.paths.other_inputs.
     """
     unseen = dict(task.data.unseen)
     for dataset, of_dataset in files.items():

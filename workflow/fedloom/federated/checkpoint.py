@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedloom.common import tensor_files
-from fedloom.common.tensors import count_bytes
+from fedloom.common.trees import count_bytes
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.common.ids import BASE, OWN, PART, SERVER_MODEL
-from fedloom.common.tensors import Tree, leaves, stack, tensor_map
+from fedloom.common.trees import Tree, leaves, stack, tensor_map
 from fedloom.data.federation import Batch, Federation
-from fedloom.federated import checks, groups
+from fedloom.federated import check_results, groups
 from fedloom.federated.round import attackers, download_to, personal_state
 from fedloom.federated.rows import Confusion, Score
 from fedloom.federated.state import State
@@ -47,7 +47,7 @@ def evaluate(
     one_model = everyone and not hooks.takes("predict", "clients")
     triggered = hooks.triggered(task=task)
     if triggered is not None:
-        checks.check_federation(task, "triggered", triggered)
+        check_results.check_federation(task, "triggered", triggered)
 
     def add_rows(received: Tree, clients: Cohort, personalized: bool) -> list[Score]:
         images = [task.data.test[k] for k in clients.ids]
@@ -157,13 +157,13 @@ def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, lis
     def answers(images: Sequence[np.ndarray]) -> Iterator[tuple[Cohort, Batch, Tensor]]:
         for received, clients, batch in batches(images):
             logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
-            yield clients, batch, checks.check_logits(task, clients, batch.labels, logits)
+            yield clients, batch, check_results.check_logits(task, clients, batch.labels, logits)
 
     hook, table = "audit_table", hooks.audit_table(task=task, answers=answers, name=name)
     if table is None:
         hook, own = "artefact", batches(task.data.test)
         table = hooks.artefact(task=task, server=state.server, cohorts=own, name=name)
-    checks.check_artefact(task, hook, name, table)
+    check_results.check_artefact(task, hook, name, table)
     return table
 
 
@@ -189,7 +189,7 @@ def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple
             seen = {"states": state.personal, "received": tree}
             own = hooks.unseen_client_state(task=task, client=client, **seen)
         states[client] = personal_state(task, hooks, state, client) if own is None else own
-    checks.check_states(task, "unseen_client_state", states, state.clients)
+    check_results.check_states(task, "unseen_client_state", states, state.clients)
     return stack(received), cohort(task, ids, list(states.values()))
 
 
@@ -219,7 +219,7 @@ def personalized_by(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -
             states = hooks.personalize(task=task, received=sent, clients=members)
         if states is None:
             return None
-        checks.check_personalized(task, members, states)
+        check_results.check_personalized(task, members, states)
         trees.append(tensor_map(torch.Tensor.detach, states))
     return replace(clients, state=tensor_map(lambda *values: torch.cat(values), *trees))
 
@@ -234,15 +234,15 @@ def score_of(
         logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
         if logits is None and clients.is_server_model:
             return []
-        logits = checks.check_logits(task, clients, batch.labels, logits)
+        logits = check_results.check_logits(task, clients, batch.labels, logits)
         answers.append(logits.argmax(-1))
         hits = (answers[-1] == batch.labels) & batch.mask
         losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
         correct += hits.sum(1)
         loss += losses.view_as(batch.mask).where(batch.mask, 0).sum(1)
     correct, loss = torch.stack([correct, loss]).tolist()  # the one wait for the device
-    checks.require_finite(
-        (f"{checks.call_of(task, 'predict', client)}: the loss of its predictions", value)
+    check_results.require_finite(
+        (f"{check_results.call_of(task, 'predict', client)}: the loss of its predictions", value)
         for client, value in zip(clients.ids, loss, strict=True)
     )
     predicted = torch.cat(answers, 1).cpu().numpy()

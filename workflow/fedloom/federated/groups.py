@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.common import memory
-from fedloom.common.memory import ClientStep
-from fedloom.common.tensors import Tree, count_bytes
+from fedloom.common.trees import Tree, count_bytes
 from fedloom.data import federation
 from fedloom.data.federation import Batch, read_ahead
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
+from fedloom.machine import memory
+from fedloom.machine.memory import ClientStep
 
 FEATURES_AT_ONCE = 4096  # logits of 1000 classes are then 16 MB
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.common.tensors import Tree, leaves, tensor_map
+from fedloom.common.trees import Tree, leaves, tensor_map
 from fedloom.data.federation import Batch, read_ahead, shuffled_batches, to_device
-from fedloom.federated import checks
+from fedloom.federated import check_results
 from fedloom.federated.augmentation import training_batch
 from fedloom.federated.task import Cohort, Task
 
@@ -180,7 +180,7 @@ def train_locally(
                 inputs = tensor_map(lambda v: v[positions], inputs)  # noqa: B023
             result = loss(task, inputs, sent, members, micro_batch)
             mask = micro_batch.mask
-            values, extras = checks.check_loss(task, members.ids, mask, result, counted)
+            values, extras = check_results.check_loss(task, members.ids, mask, result, counted)
             (values.where(mask, 0).sum(1) / images).sum().backward()
             reported = extras.pop("reported_loss", values).detach()
             total[positions] += reported.where(mask, 0).sum(1) / images

@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
-from fedloom.common.device import exact_float32
-from fedloom.common.tensors import Tree, count_bytes, on_device, stack
-from fedloom.federated import checks, groups
+from fedloom.common.trees import Tree, count_bytes, on_device, stack
+from fedloom.federated import check_results, groups
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import History, Task, Update, cohort
 from fedloom.hooks.loader import Hooks
+from fedloom.machine.device import exact_float32
 
 
 def initial_state(task: Task, hooks: Hooks) -> State:
     """Return the state before round 1, without `side_channel`, which only wrappers read."""
     task = task.at(0)
     server = hooks.init_server(task=task)
-    checks.check_server(task, server)
+    check_results.check_server(task, server)
     public = {key: value for key, value in server.items() if key != "side_channel"}
     return State.of(State(public).tree(), task.data.device)
 
@@ -34,7 +34,7 @@ def download_to(
     sent = [hooks.download(task=task, server=state.server, client=k) for k in ids]
     pairs = zip(ids, sent, strict=True)
     delivered = [hooks.deliver(task=task, sent=tree, client=k) for k, tree in pairs]
-    checks.check_downloads(task, state.server, ids, sent, delivered)
+    check_results.check_downloads(task, state.server, ids, sent, delivered)
     return sent, delivered
 
 
@@ -52,7 +52,7 @@ def attackers(task: Task, hooks: Hooks) -> list[int]:
     """Return the ids of the clients that attack."""
     ids = hooks.attackers(task=task)
     if ids != []:
-        checks.check_ids(task, "attackers", ids, task.data.participating, "participating")
+        check_results.check_ids(task, "attackers", ids, task.data.participating, "participating")
     return ids
 
 
@@ -66,14 +66,14 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     task = replace(task, selected=tuple(ids))
     work = {k: hooks.local_work(task=task, client=k) for k in ids}
     for client, share in work.items():
-        checks.check_work(task, client, share)
+        check_results.check_work(task, client, share)
     updates, sent = collect_updates(task, hooks, state, work)
     with exact_float32():
         accepted = hooks.receive(task=task, server=state.server, updates=updates)
-        checks.check_received(task, updates, accepted)
+        check_results.check_received(task, updates, accepted)
         accepted = sorted(accepted, key=lambda update: update.client)
         server = hooks.aggregate(task=task, server=state.server, updates=accepted)
-    checks.check_server(task, server, state.server)
+    check_results.check_server(task, server, state.server)
     arrived = {update.client for update in accepted}
     attacking = attackers(task, hooks)
     rows = [
@@ -132,13 +132,13 @@ def collect_updates(
     task: Task, hooks: Hooks, state: State, work: Mapping[int, float]
 ) -> tuple[list[Update], list[Tree]]:
     """Train clients on their shares of the local steps; return their updates and downloads."""
-    data = checks.check_federation(task, "training_data", hooks.training_data(task=task))
+    data = check_results.check_federation(task, "training_data", hooks.training_data(task=task))
     ids, poisoned = list(work), replace(task, data=data)
     sent, delivered = download_to(task, hooks, state, ids)
     personal = [personal_state(task, hooks, state, k) for k in ids]
     states = dict(zip(ids, personal, strict=True))
     attacking = attackers(task, hooks)
-    checks.check_states(task, "init_client", states, state.clients)
+    check_results.check_states(task, "init_client", states, state.clients)
     updates = []
     for group in groups.divide(len(ids), groups.clients_at_once(task, delivered[0], personal[0])):
         device = task.data.device
@@ -149,7 +149,7 @@ def collect_updates(
         received = stack([delivered[k] for k in group])
         returned = hooks.client_update(task=poisoned, received=received, clients=members)
         before = personal[group.start : group.stop]
-        checks.check_updates(task, members, returned, before, attacking)
+        check_results.check_updates(task, members, returned, before, attacking)
         updates += returned
     for client, received, update in zip(ids, delivered, updates, strict=True):
         update.client, update.received = client, received
@@ -160,10 +160,10 @@ def select(task: Task, hooks: Hooks, state: State) -> list[int]:
     """Return the ids of the clients that take part in round `task.round`, ascending."""
     task, everyone = task.selecting(), task.data.participating
     available = hooks.available_clients(task=task)
-    checks.check_ids(task, "available_clients", available, everyone, "participating")
+    check_results.check_ids(task, "available_clients", available, everyone, "participating")
     # those of a stream that have not arrived, or have left, have no images
     available = sorted(client for client in available if len(task.data.train[client]))
     history = History(task.data, state.participation)
     chosen = hooks.select_clients(task=task, available=[*available], history=history)
-    checks.check_ids(task, "select_clients", chosen, available, "available")
+    check_results.check_ids(task, "select_clients", chosen, available, "available")
     return sorted(chosen)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fedloom.common.tensors import Tree, aligned, build, leaves, on_device, tensor_map
+from fedloom.common.trees import Tree, aligned, build, leaves, on_device, tensor_map
 
 Entry = TypeVar("Entry")
 HOST = torch.device("cpu")

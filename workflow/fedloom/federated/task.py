@@ -12,13 +12,13 @@ from torch import Tensor
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.seeds import torch_generator
-from fedloom.common.tensors import Tree, stack, tensor_map
+from fedloom.common.trees import Tree, stack, tensor_map
 from fedloom.config.settings import FixedSeeds
 from fedloom.data.federation import Arrived, Batch, Federation, to_device, unasked
 from fedloom.federated.state import Participation
 
 if TYPE_CHECKING:  # to import it takes timm and open_clip
-    from fedloom.backbones.base import Backbone
+    from fedloom.backbones.backbone import Backbone
     from fedloom.backbones.clip.model import FrozenCLIP  # noqa: F401  the name in CLIPTask
     from fedloom.backbones.vit import FrozenViT  # noqa: F401  the name in ViTTask
 
@@ -50,7 +50,7 @@ class Task(Generic[FrozenBackbone]):
         seed: the run's seed; draw from `generator`, never from this.
         fixed: seeds that take its place where clients are selected, and in round 0 (see `at`).
         options: the method's options, as attributes.
-        training: optimizer, lr, schedule, ... (fedloom.hooks.training), and `rounds`.
+        training: optimizer, lr, schedule, ... (fedloom.hooks.training_options), and `rounds`.
         backbone: a FrozenViT (`fedloom.backbones.vit`) or a FrozenCLIP (`backbones.clip.model`).
         data: the images of all clients, and which clients take part in training.
         clients_per_round: number of clients that take part in a round.

@@ -13,11 +13,10 @@ from statistics import fmean
 
 import torch
 
-from fedloom.common import packages, tensor_files
+from fedloom.common import tensor_files
 from fedloom.common.errors import NotFiniteError, StoppedError
-from fedloom.common.io import write_table
+from fedloom.common.files import write_table
 from fedloom.common.locks import held
-from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.seeds import torch_generator
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
@@ -27,7 +26,9 @@ from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.hooks.loader import Hooks
-from fedloom.study.jobs import TrainJob
+from fedloom.machine import packages
+from fedloom.machine.process_log import progress
+from fedloom.planning.job_specs import TrainJob
 
 log = logging.getLogger(__name__)
 

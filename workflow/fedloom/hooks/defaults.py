@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedloom.common.seeds import torch_generator
-from fedloom.common.tensors import Tree, tensor_map
+from fedloom.common.trees import Tree, tensor_map
 
 if TYPE_CHECKING:
     from fedloom.federated.task import Update

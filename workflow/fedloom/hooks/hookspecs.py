@@ -30,7 +30,7 @@ from fedloom.common.errors import FedLoomError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedloom.common.tensors import Tree
+    from fedloom.common.trees import Tree
     from fedloom.data.federation import Batch, Federation
     from fedloom.federated.state import PersonalStates
     from fedloom.federated.task import Answers, Cohort, History, Task, Update

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from fedloom.common.checkout import plugin_folders
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Identifier, Keys
 from fedloom.hooks.discovery import Found, Located, gather
 from fedloom.hooks.options import check_schemas, fill_in
-from fedloom.hooks.training import DEFAULTS, OF_THE_PAPER, Training
+from fedloom.hooks.training_options import DEFAULTS, OF_THE_PAPER, Training
+from fedloom.machine.install import plugin_folders
 
 # by default, by family; None of a wrapper
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}

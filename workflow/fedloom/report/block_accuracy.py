@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.io import write_table
+from fedloom.common.files import write_table
 from fedloom.common.run_tables import BLOCK_ACCURACY
 from fedloom.common.tensor_files import tensor
 from fedloom.data.store import ImageStore

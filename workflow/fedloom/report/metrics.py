@@ -6,14 +6,14 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
+from fedloom.common.files import read_table, write_table
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.common.io import read_table, write_table
 from fedloom.common.receipts import read_receipt
 from fedloom.common.run_tables import OF_RUNS
 from fedloom.config import grids
 from fedloom.config.settings import GridMember, Reported
-from fedloom.study.plot_inputs import PlottedRun
-from fedloom.study.runs import Run
+from fedloom.planning.output_runs import PlottedRun
+from fedloom.planning.runs import Run
 
 GROUPS = {"participating": True, "held_out": False}  # of clients, by whether they train
 SCENARIO = ("dataset", "partition", "backbone")

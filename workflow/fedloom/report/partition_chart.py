@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedloom.common.files import read_table
 from fedloom.common.ids import UNASSIGNED
-from fedloom.common.io import read_table
 from fedloom.common.run_tables import PARTITION
 from fedloom.report.figures import style
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedloom.common.checkout import ROOT
 from fedloom.config import grids
 from fedloom.config.reading import within, written
 from fedloom.config.settings import VALIDATION
 from fedloom.hooks.manifest import find
-from fedloom.study import paths, selected
-from fedloom.study.plan import Plan
-from fedloom.study.runs import Run
+from fedloom.machine.install import ROOT
+from fedloom.planning import choices, paths
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import Run
 
 # keys of `study` that describe it, and those that are shown elsewhere
 NOT_OF_A_RUN = {"name", "paper", "shows", "deviations", "open_questions", "seeds", "training"}
@@ -27,7 +27,7 @@ class Setting(NamedTuple):
 
 def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
     """Yield what a run was given, each value with its key."""
-    settings, spec = plan.settings, selected.with_choice(plan.run_spec(run))
+    settings, spec = plan.settings, choices.with_choice(plan.run_spec(run))
     method, plugin = settings.methods[run.method], find(spec.method.plugin)
     partition = run.partition.removesuffix(VALIDATION)
     label = method.member.grid if method.member else run.method
@@ -79,7 +79,7 @@ def _varied(plan: Plan, run: Run) -> dict[str, str]:
     method, spec = plan.settings.methods[run.method], plan.run_spec(run)
     if spec.tuned:
         file = paths.at(paths.CHOICE, run)
-        return dict.fromkeys(selected.chosen_options(file), f"chosen: {file}")
+        return dict.fromkeys(choices.chosen_options(file), f"chosen: {file}")
     if method.member is not None:
         return dict.fromkeys(method.member.options, f"grid of methods.{method.member.grid}")
     trials = [trial for each in plan.settings.trials.values() for trial in each]

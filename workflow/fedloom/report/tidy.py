@@ -1,6 +1,6 @@
 """All evaluations of a study as one tidy table: a data frame, or a view that DuckDB reads lazily.
 
-Both take its record (fedloom.study.records) with the `filename` of every run's evaluations.
+Both take its record (fedloom.planning.records) with the `filename` of every run's evaluations.
 """
 
 from pathlib import Path
@@ -11,13 +11,13 @@ import pandas as pd
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.extras import require
+from fedloom.common.files import check_table, read_table
 from fedloom.common.ids import OWN, SERVER_MODEL
-from fedloom.common.io import check_table, read_table
 from fedloom.hooks.manifest import TEST_SETS
+from fedloom.machine.extras import require
+from fedloom.planning import paths, provenance
+from fedloom.planning.runs import Run
 from fedloom.report.metrics import columns_of, percent
-from fedloom.study import paths, provenance
-from fedloom.study.runs import Run
 
 COLUMNS = {
     "title": "the method's name in tables and figures",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError, NotFiniteError
-from fedloom.common.tensors import Tree, build, leaves
+from fedloom.common.trees import Tree, build, leaves
 from fedloom.federated.task import Task, Update
 
 log = logging.getLogger(__name__)

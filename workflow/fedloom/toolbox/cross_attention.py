@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.common.tensors import Tree
+from fedloom.common.trees import Tree
 
 
 def init_reader(width: int, read: int, generator: torch.Generator, device: torch.device) -> Tree:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.backbones.blocks import Insert
 from fedloom.backbones.vit import insert, replace
-from fedloom.common.tensors import Tree, tensor_map
+from fedloom.common.trees import Tree, tensor_map
 from fedloom.federated.task import ViTTask
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.common.extras import require
 from fedloom.federated.task import Task
+from fedloom.machine.extras import require
 
 AT_ONCE = 1 << 16  # draws of one digest, whose length Python bounds
 ORDERS = [*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 64), 128, 256, 512]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedloom.common.tensors import Tree
+from fedloom.common.trees import Tree
 from fedloom.federated.task import Task
 
 SNAPSHOTS = 16  # sets of prompts that are kept, at most, beside the first

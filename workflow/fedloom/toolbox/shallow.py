@@ -7,7 +7,7 @@ Many methods train these and differ only in how they share and average them. The
 from torch import Tensor
 
 from fedloom.backbones.vit import FrozenViT
-from fedloom.common.tensors import Tree
+from fedloom.common.trees import Tree
 from fedloom.data.federation import Batch
 from fedloom.federated.task import Cohort, Task
 from fedloom.toolbox.training import cross_entropy

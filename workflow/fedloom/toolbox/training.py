@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.common.tensors import Tree, build, leaves, unstack
+from fedloom.common.trees import Tree, build, leaves, unstack
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, Update
 

@@ -1,6 +1,6 @@
 """CLIP models of open_clip."""
 
-from fedloom.common.extras import require
+from fedloom.machine.extras import require
 
 require("open_clip")
 

@@ -15,8 +15,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from fedloom.backbones.micro_vit import GREY, micro_vit
-from fedloom.common.checkout import ROOT
 from fedloom.common.seeds import torch_generator
+from fedloom.machine.install import ROOT
 
 NAME = "micro_clip"
 BLOCKS = 8  # of the image tower

@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.backbones.base import Backbone, Device, Pixels, check_model, loading, preprocessing
+from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, loading, preprocessing
 from fedloom.backbones.blocks import Inserts, Weights, below, check_weights
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.image import ImageTower
 from fedloom.backbones.clip.text import Inside, TextTower
 from fedloom.backbones.weights import check_finite, plain_clip_file, weights_file
-from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError, check_known
-from fedloom.common.memory import training_bytes
 from fedloom.config.settings import weights_file as named_file
+from fedloom.machine.device import arithmetic
+from fedloom.machine.memory import training_bytes
 
 
 class FrozenCLIP(Backbone):

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from fedloom.backbones import blocks
 from fedloom.backbones.blocks import EVERY, Inserts, Weights, below, layer
-from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
+from fedloom.machine.device import arithmetic
 
 # Endings that share a sequence, in tokens: attention costs their square, a sequence more costs the
 # context again. By multiplications this is within an eighth of the best at widths 64 and 512.

@@ -8,7 +8,7 @@ from pydantic import Field
 from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import Number
 from fedloom.config.partitions import ClientScheme, MinImages
-from fedloom.data.schemes.base import deal
+from fedloom.data.schemes.dealing import deal
 
 DRAWS = 20_000  # for `min_images`; a minute on CIFAR-10
 

@@ -10,7 +10,7 @@ from fedloom.common.ids import NO_DOMAIN
 from fedloom.common.schema import Count, Natural, Number, Several, require
 from fedloom.config.partitions import MinImages, PositiveShare, SchemeKind
 from fedloom.data.schemes import dirichlet, iid, imbalance
-from fedloom.data.schemes.base import Group
+from fedloom.data.schemes.dealing import Group
 
 
 class Domain(SchemeKind):

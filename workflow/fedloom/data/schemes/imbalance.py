@@ -6,7 +6,7 @@ import numpy as np
 
 from fedloom.common.errors import FedLoomError
 from fedloom.config.partitions import ClientScheme, PositiveShare
-from fedloom.data.schemes.base import deal_classes, largest_remainder
+from fedloom.data.schemes.dealing import deal_classes, largest_remainder
 
 LOST = 0.1  # by how much a dominant share may fall short before the partition is refused
 

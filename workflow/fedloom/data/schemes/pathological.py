@@ -7,7 +7,7 @@ import numpy as np
 from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import Count
 from fedloom.config.partitions import ClientScheme
-from fedloom.data.schemes.base import deal, deal_classes
+from fedloom.data.schemes.dealing import deal, deal_classes
 
 
 class Pathological(ClientScheme):

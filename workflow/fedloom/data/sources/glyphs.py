@@ -17,13 +17,13 @@ import PIL
 from PIL import Image, ImageFont
 from pydantic import Field
 
-from fedloom.common.checkout import ROOT
-from fedloom.common.io import read_json
+from fedloom.common.files import read_json
 from fedloom.common.schema import Count, Several
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.datasets import Expected, SourceKind, TestFraction
 from fedloom.data.image_list import ImageList, array_items
 from fedloom.data.splits import fixed_test_split
+from fedloom.machine.install import ROOT
 
 Style = Literal["plain", "outline", "inverted", "turned", "noisy", "covered"]
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from fedloom.common.checkout import matching
 from fedloom.common.errors import FedLoomError, check_known, in_words, one_line
 from fedloom.common.schema import OneOrMore
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.labels import classes_of, tidied
 from fedloom.data.pixels import decoded
+from fedloom.machine.install import matching
 
 ROWS = 64  # images held in memory at a time
 BUFFER = 1 << 20  # bytes; without it a whole row group is read at once

@@ -10,11 +10,11 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
-from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError, check_known, in_words, one_line
 from fedloom.common.folders import printable
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
+from fedloom.machine.install import resource
 
 # how torchvision's classes call the two halves of an official split, the first that fits
 OFFICIAL = {"train": (True, False), "split": ("train", "test")}

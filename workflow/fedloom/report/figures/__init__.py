@@ -2,7 +2,7 @@
 
     draw(series: list[PlottedRun], **extra) -> Figure
 
-`series` are the runs that the figure shows (fedloom.study.plot_inputs), or frozen backbones;
+`series` are the runs that the figure shows (fedloom.planning.output_runs), or frozen backbones;
 `extra` is what its `complete` adds, by name. fedloom.config.output_kinds explains the classes.
 """
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.config.kinds import KINDS, called
-from fedloom.study.jobs import FigureJob
-from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
+from fedloom.planning.job_specs import FigureJob
+from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,9 +11,9 @@ import pandas as pd
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.output_kinds import ArtefactFigure, Personalized, RunsFigure
+from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
-from fedloom.study.plot_inputs import PlottedRun
 
 AXES = {"accuracy": "Test accuracy (%)", "global": "Global accuracy (%)", "loss": "Training loss"}
 LONG = 36  # letters that have room below a panel

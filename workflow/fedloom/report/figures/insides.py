@@ -8,9 +8,9 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.run_tables import BLOCK_ACCURACY
 from fedloom.common.schema import Natural, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure
+from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
-from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 NAMED = 20  # names that have room beside a panel
 

@@ -14,10 +14,10 @@ from fedloom.common.receipts import read_receipt
 from fedloom.common.schema import Count, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure, Superclasses, with_superclasses
 from fedloom.config.settings import Output, Settings
+from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.tables.clustering import superclasses_of
-from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.collections import PathCollection

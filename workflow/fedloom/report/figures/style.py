@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedloom.common.io import replacing
+from fedloom.common.files import replacing
+from fedloom.planning.output_runs import LineStyle, PlottedBackbone, PlottedRun
 from fedloom.report.metrics import SCENARIO, grouped
-from fedloom.study.plot_inputs import LineStyle, PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,13 +15,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from fedloom.common.io import write_text
+from fedloom.common.files import write_text
+from fedloom.planning import paths
+from fedloom.planning.output_runs import plotted_runs
+from fedloom.planning.overview import overview
+from fedloom.planning.plan import Plan
 from fedloom.report import tables
-from fedloom.report.page import curves, machines, runs
-from fedloom.study import paths
-from fedloom.study.overview import overview
-from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import plotted_runs
+from fedloom.report.page import curves, machines, run_details
 
 FOLDER = Path(__file__).parent
 ENLARGED = 144  # CSS pixels per inch of a figure: one and a half times as on paper
@@ -34,7 +34,7 @@ def write(plan: Plan) -> Path:
     out = paths.at(paths.REPORT, study=plan.name)
     settings = {"loader": FileSystemLoader(FOLDER), "undefined": StrictUndefined}
     pages = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, **settings)
-    groups = runs.groups(plan)
+    groups = run_details.groups(plan)
     numbers = count(1)  # of figures: charts, the study's own, and partitions
     page = pages.get_template("template.html").render(
         name=plan.name,
@@ -57,13 +57,13 @@ def write(plan: Plan) -> Path:
     return out
 
 
-def _tables(plan: Plan, groups: list[runs.Group]) -> Iterator[dict[str, Any]]:
+def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, Any]]:
     """Yield every table: its cells, and where each number leads."""
     for label, file in zip(plan.settings.select.tables, map(Path, plan.tables), strict=True):
         chosen = Wildcards(label=label)
         job = plan.job("table", chosen)
         shown = plotted_runs(job.shown)
-        built, behind = tables.build(job, shown), runs.among(groups, shown)
+        built, behind = tables.build(job, shown), run_details.among(groups, shown)
         cells, marks = built.texts.cells, built.texts.marks
         aligned = "method" in built.frame and len(built.frame) == len(cells)
         rows = (built.frame if aligned else cells).to_dict("records")
@@ -76,13 +76,13 @@ def _tables(plan: Plan, groups: list[runs.Group]) -> Iterator[dict[str, Any]]:
             "files": {name: file.with_suffix(f".{name}") for name in paths.TABLE_FORMATS},
             "groups": behind,
             "rows": [
-                (runs.of_row(behind, row), list(zip(*pair, strict=True)))
+                (run_details.of_row(behind, row), list(zip(*pair, strict=True)))
                 for row, pair in zip(rows, texts, strict=True)
             ],
         }
 
 
-def _figures(plan: Plan, groups: list[runs.Group]) -> Iterator[dict[str, Any]]:
+def _figures(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, Any]]:
     """Yield every figure of the study."""
     for label, file in zip(plan.settings.select.figures, map(Path, plan.figures), strict=True):
         chosen = Wildcards(label=label)
@@ -93,7 +93,7 @@ def _figures(plan: Plan, groups: list[runs.Group]) -> Iterator[dict[str, Any]]:
             "caption": plan.caption("figure", chosen),
             "png": _png(file.with_suffix(".png")),
             "files": {name: file.with_suffix(f".{name}") for name in ("pdf", "png")},
-            "groups": runs.among(groups, plotted_runs(shown)) if shown else [],
+            "groups": run_details.among(groups, plotted_runs(shown)) if shown else [],
         }
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from fedloom.planning.output_runs import LineStyle
 from fedloom.report.figures.style import deal, with_styles
-from fedloom.report.page.runs import CURVES, LOSS, Group
-from fedloom.study.plot_inputs import LineStyle
+from fedloom.report.page.run_details import CURVES, LOSS, Group
 
 DASHES = ("solid", "dash", "dashdot", "dot", "9px,2px,2px,2px,2px,2px")  # those of style.LINES
 SYMBOLS = {

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedloom.study import paths
-from fedloom.study.plan import Plan
-from fedloom.study.runs import trial_runs
+from fedloom.planning import paths
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import trial_runs
 
 TOOK = re.compile(r"took ([\d.]+) s \(([\d.]+) s of processor time\), and (\d+) MB of memory")
 # beginnings of lines that a job's log has once, and headings of what they tell

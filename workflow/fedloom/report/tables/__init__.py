@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.config.kinds import KINDS, called
-from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import PlottedRun
+from fedloom.planning.job_specs import TableJob
+from fedloom.planning.output_runs import PlottedRun
 
 if TYPE_CHECKING:
     from fedloom.report.tables.layout import Built

@@ -7,9 +7,9 @@ from fedloom.common.ids import BASE, NOVEL, OTHER, OWN
 from fedloom.config.output_kinds import AccuracyTable, RunsTable
 from fedloom.config.settings import Reported
 from fedloom.hooks.manifest import TEST_SETS
+from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.tables.layout import Column
-from fedloom.study.plot_inputs import PlottedRun
 
 COLUMNS = {
     "participating_mean": Column("Mean"),

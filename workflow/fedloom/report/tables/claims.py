@@ -14,14 +14,14 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.schema import Percent
 from fedloom.config.output_kinds import Methods, Paper, TableKind
 from fedloom.config.settings import Output, Settings
+from fedloom.planning.job_specs import TableJob
+from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import evaluation, frame, grouped, percent
 from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.costs import sent, until
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.paper_claims import DOMAIN, EACH_DOMAIN, Listed, labels_of, read_claims
 from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, MOST_SEEDS, UNDECIDED, Term, Verdict, decide
-from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import PlottedRun
 
 COUNTS = ("params_up", "params_down")  # by the method alone
 COSTS = ("rounds", "million_params")  # until the table's target is reached

@@ -7,9 +7,9 @@ import pandas as pd
 from fedloom.common.errors import FedLoomError
 from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclasses
 from fedloom.config.settings import Output, Settings
+from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
-from fedloom.study.plot_inputs import PlottedRun
 
 COLUMNS = {
     "information": Column("Adjusted mutual information"),

@@ -6,9 +6,9 @@ import pandas as pd
 
 from fedloom.common.schema import Percent
 from fedloom.config.output_kinds import AccuracyTable, RunsTable
+from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import artefact, by_round, evaluation, frame
 from fedloom.report.tables.layout import Column
-from fedloom.study.plot_inputs import PlottedRun
 
 NUMBER = 4  # bytes of a number that is sent as it is
 COLUMNS = {

@@ -4,10 +4,10 @@ from typing import ClassVar
 
 from fedloom.common.ids import PART
 from fedloom.config.output_kinds import AccuracyTable
+from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics
 from fedloom.report.tables.accuracy import without
 from fedloom.report.tables.layout import Column
-from fedloom.study.plot_inputs import PlottedRun
 
 COLUMNS = {
     "last": Column("At the end"),

@@ -9,12 +9,12 @@ import pandas as pd
 from fedloom.config.output_kinds import Names, OfPaper, RunsTable, TableKind
 from fedloom.config.protocols import method_of, study_of
 from fedloom.config.settings import Output, Settings
+from fedloom.planning import paths
+from fedloom.planning.job_specs import TableJob
+from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.published import printed
 from fedloom.report.tables.summary import varied
-from fedloom.study import paths
-from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import PlottedRun
 
 SETTINGS = {
     "rounds": "Rounds", "clients": "Clients", "clients_per_round": "In a round",

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from tabulate import LATEX_ESCAPE_RULES
 
-from fedloom.common.io import replacing, write_table, write_text
+from fedloom.common.files import replacing, write_table, write_text
 from fedloom.report.tables.summary import GROUP, metrics, varied
 
 EMPTY = "-"

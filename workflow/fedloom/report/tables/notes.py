@@ -5,13 +5,13 @@ from typing import NamedTuple
 import pandas as pd
 
 from fedloom.config.grids import TRAINING, text
+from fedloom.planning import paths
+from fedloom.planning.choices import at_edge, tried
+from fedloom.planning.job_specs import TableJob, Tuned
+from fedloom.planning.output_runs import PlottedRun, tuned_runs
 from fedloom.report.metrics import frame, grouped, loss_not_below_guessing
 from fedloom.report.tables.layout import Texts
 from fedloom.report.tables.summary import GROUP, metrics
-from fedloom.study import paths
-from fedloom.study.jobs import TableJob, Tuned
-from fedloom.study.plot_inputs import PlottedRun, tuned_runs
-from fedloom.study.selected import at_edge, tried
 
 
 class Mark(NamedTuple):

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, checked
 from fedloom.config.reading import read_paper
 from fedloom.config.settings import Method
 from fedloom.hooks.manifest import find
+from fedloom.machine.install import ROOT
 from fedloom.report.tables.published import number
 
 FOLDER = ROOT / "workflow/claims"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pandas as pd
 
+from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import SCENARIO
-from fedloom.study.plot_inputs import PlottedRun
 
 GROUP: list[str] = list(SCENARIO)
 LABELS = [*GROUP, "method", "title", "trains"]  # of a row; trains: what clients train

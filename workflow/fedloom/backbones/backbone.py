@@ -1,0 +1,169 @@
+"""Frozen backbones, the only place that knows the insides of timm and open_clip.
+
+Shapes, everywhere: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes,
+M blocks (numbered from 1), L text length.
+"""
+
+import hashlib
+import importlib
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedloom.common.errors import FedLoomError, one_line, shortened, suggestion
+
+Device = torch.device | str
+LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
+NORMALISATION = ("mean", "std")  # keys of a backbone
+log = logging.getLogger(__name__)
+
+
+class Pixels:
+    """Resize, recolour and normalise uint8 images of any size, as a backbone was pretrained.
+
+    Attributes:
+        size: height and width of the backbone's input.
+        channels: of the backbone's input, 1 or 3.
+    """
+
+    def __init__(
+        self, size: int | Sequence[int], channels: int, preprocessing: dict, device: Device = "cpu"
+    ):
+        """Set up the conversion by the library's `mean`, `std` and `interpolation`.
+
+        An interpolation other than "bilinear" is taken as bicubic.
+        """
+        self.size = (size, size) if isinstance(size, int) else (size[0], size[1])
+        self.channels = channels
+        bilinear = preprocessing["interpolation"] == "bilinear"
+        self._interpolation = "bilinear" if bilinear else "bicubic"
+        self._mean, self._std, self._luma = (
+            torch.tensor(numbers, device=device).view(-1, 1, 1)
+            for numbers in (preprocessing["mean"], preprocessing["std"], LUMA)
+        )
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Convert uint8 [N, H, W, channels] to normalised floats [N, channels', H', W']."""
+        x = images.movedim(-1, 1) / 255  # a copy, which all that follows writes to
+        if x.shape[1] == 1 and self.channels == 3:
+            x = x.repeat(1, 3, 1, 1)
+        elif x.shape[1] == 3 and self.channels == 1:
+            x = (x * self._luma).sum(1, keepdim=True)
+        if x.shape[-2:] != self.size:
+            x = F.interpolate(x, self.size, mode=self._interpolation, antialias=True).clamp_(0, 1)
+        return x.sub_(self._mean).div_(self._std)
+
+
+class Backbone:
+    """The interface of all backbones; methods use FrozenViT, FrozenCLIP or FrozenResNet.
+
+    Attributes:
+        device: where the frozen weights are.
+        pixels: turns images of the store into the backbone's input.
+        image_floats: size of an image within the backbone: T d of T tokens.
+        training_bytes: activations that training keeps of an image for the backward pass.
+        gradient_checkpointing: True if a block's inside is not kept for the backward pass.
+    """
+
+    pixels: Pixels
+    image_floats: int
+    training_bytes: int
+    _trainable = ("",)  # beginnings of the names of weights that may be trained
+
+    def __init__(
+        self, model: nn.Module, device: Device, precision: str, gradient_checkpointing: bool = False
+    ):
+        """Freeze `model`, to compute in `precision`."""
+        self.model: Any = model.eval().requires_grad_(False).to(device)
+        self.device, self.precision = torch.device(device), precision
+        self.gradient_checkpointing = gradient_checkpointing
+
+    def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
+        """Return the pretrained weights by name, as `blocks.0.mlp.fc1.bias`, without client axis.
+
+        Only names that the regular expression `pattern` is found in: `bias$` gives all biases,
+        `^blocks\\.1[01]\\.` the last two of twelve blocks of a ViT. Names of a CLIP's image tower
+        begin with `visual.`; the vocabulary and positions of its text tower are never trained.
+        """
+        return {
+            name: value.detach()
+            for name, value in self.model.named_parameters()
+            if name.startswith(self._trainable) and re.search(pattern, name)
+        }
+
+    def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
+        """Compute the tensors to cache for uint8 images [N, H, W, channels], by name.
+
+        A cache is "features", or for a CLIP "patches", which are many times as large.
+        """
+        raise NotImplementedError
+
+
+def load_backbone(family: str, settings: dict[str, Any], device: Device = "cpu") -> Backbone:
+    """Build a backbone of a family (vit, clip or resnet) from a label's settings.
+
+    The weights "none" are random. The family's module is imported here: open_clip takes seconds.
+    """
+    return importlib.import_module(f"fedloom.backbones.{family}").load(settings, device)
+
+
+def weights_digest(backbone: Backbone) -> str:
+    """Compute the sha256 of a backbone's weights as they were loaded, by name, type and shape."""
+    result = hashlib.sha256()
+    for name, value in sorted(backbone.model.state_dict().items()):
+        result.update(f"{name} {value.dtype} {[*value.shape]}".encode())
+        result.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return result.hexdigest()
+
+
+def preprocessing(spec: dict[str, Any], usual: Mapping[str, Any], channels: int) -> dict[str, Any]:
+    """Return the `usual` preprocessing of a model, with the mean and deviation that `spec` sets.
+
+    The job's log names the numbers that weights from a file are given.
+    """
+    own = {key: spec[key] for key in NORMALISATION if key in spec}
+    for key, numbers in own.items():
+        if len(numbers) not in (1, channels):
+            raise FedLoomError(
+                f"backbone {spec['name']}: {key} must have a number for each of the model's "
+                f"{channels} channels, or one for all, got {len(numbers)}"
+            )
+    result = {**usual, **own}
+    if spec["weights"].endswith((".safetensors", ".npz")):
+        mean, deviation = (list(result[key]) for key in NORMALISATION)
+        origin = "which the keys mean and std set" if own else "the usual numbers of this model"
+        line = "backbone %s: images are normalised by mean %s and standard deviation %s, %s"
+        log.info(line, spec["name"], mean, deviation, origin)
+    return result
+
+
+def check_model(name: str, known: Collection[str], library: str) -> None:
+    """Refuse the name of a model that a library has not got."""
+    if name not in known:
+        hint = shortened(suggestion(name, known))
+        raise FedLoomError(f"backbone {name}: {library} has no such model; {hint}")
+
+
+@contextmanager
+def loading(name: str, weights: str) -> Iterator[None]:
+    """Turn an exception of a library, its hub or safetensors into a line that names the weights.
+
+    Nothing is logged meanwhile: open_clip logs its errors to the root logger before it raises them.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    except FedLoomError:
+        raise
+    except Exception as error:  # the libraries raise whatever they like
+        reason = shortened(one_line(error)) or type(error).__name__
+        raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error
+    finally:
+        logging.disable(before)

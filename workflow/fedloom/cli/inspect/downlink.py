@@ -1,0 +1,48 @@
+"""Count what a method communicates, without weights, data or training."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+
+from fedloom.backbones.backbone import load_backbone
+from fedloom.common.trees import count_floats
+from fedloom.federated.task import Task, WarmStart
+from fedloom.hooks import loader, manifest
+
+
+def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> dict[str, int]:
+    """Count the floats that the server sends one client in one round, by the name of the tensor."""
+    plugin = manifest.find(method, kind="method")
+    family = cast(str, plugin.family)
+    device = "meta" if family == "vit" else "cpu"  # texts are grouped by numbers, not by shapes
+    with torch.device(device):  # else it is made of random numbers first
+        model: Any = load_backbone(family, {"name": backbone, "weights": "none"}, device)
+    warm_start = None
+    if family == "vit":  # prototypes on the meta device have shapes and no numbers
+        sizes = {"mean": (model.depth, classes, model.width), "spread": (model.depth, classes)}
+        sizes["count"] = (classes,)
+        warm_start = WarmStart(**{k: torch.empty(v, device="meta") for k, v in sizes.items()})
+    shapes: Any = SimpleNamespace(  # of a Federation, all that hooks read before training
+        num_classes=classes,
+        num_clients=1,
+        participating=[0],
+        position={0: 0},
+        classes=tuple(f"class {number}" for number in range(classes)),
+        at=lambda number: shapes,
+        arrived=None,
+        device=torch.device(device),
+    )
+    task = Task(
+        seed=0,
+        options=SimpleNamespace(**plugin.options(options, f"method {method}")),
+        training=SimpleNamespace(**plugin.training()),
+        backbone=model,
+        data=shapes,
+        clients_per_round=1,
+        method=method,
+        warm_start=warm_start,
+    )
+    hooks = loader.load_hooks(plugin)
+    server = hooks.init_server(task=task)
+    return count_floats(hooks.download(task=task, server=server, client=0))

@@ -1,0 +1,221 @@
+"""`fedloom track`: tell a tracker of a study's runs, from files that their jobs write anyway.
+
+A tracker is a function that returns a context. It begins a run anew, hands out a function that
+writes the values of a round, and ends the run. Its arguments are a folder for its files, the
+study's name, the run's path, and the run's settings. Installed packages may bring others.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from math import isfinite
+from pathlib import Path
+
+import pyarrow as pa
+from safetensors import safe_open
+
+from fedloom.cli.run import run_progress
+from fedloom.cli.run.launch import study_of
+from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.files import read_table
+from fedloom.common.receipts import digest, receipt_of
+from fedloom.config.protocols import job_ends
+from fedloom.machine.extras import require
+from fedloom.planning import paths, provenance
+from fedloom.planning.plan import Plan
+from fedloom.planning.runs import Run, trial_runs
+from fedloom.report import metrics
+from fedloom.report.run_settings import settings_of
+
+POLL = 2.0  # seconds between two looks at the files
+TABLES = ("rounds", "evaluation")
+GROUP = "fedloom.trackers"  # of entry points
+OWN = ("mlflow", "tensorboard", "wandb")  # the names of their clients too
+
+Settings = dict[str, bool | int | float | str]
+Log = Callable[[int, dict[str, float]], object]
+Tracker = Callable[[Path, str, str, Settings], AbstractContextManager[Log]]
+
+
+def track(name: str) -> None:
+    """Tell a tracker of all rounds of the study that was begun last here, until it ends."""
+    tracker: Tracker = find(name).load()
+    first = run_progress.last_begun()
+    plan, _ = study_of(first["arguments"])
+    folder = paths.at(paths.TRACKED, tracker=name)
+    folder.mkdir(parents=True, exist_ok=True)
+    begin = partial(tracker, folder, plan.name)
+    runs = [*plan.runs, *trial_runs(plan.settings)]
+    every = [Followed(plan, run, begin, first["time"]) for run in runs]
+    over = False
+    while not over:
+        over = run_progress.ended(first)  # before the last look, so that nothing is lost
+        for each in every:
+            each.look()
+        if not over:
+            time.sleep(POLL)
+    for each in every:
+        each.context.close()
+    print(f"{sum(bool(each.told) for each in every)} runs in {folder}")
+
+
+@dataclass
+class Followed:
+    """A run, and what a tracker was told of it."""
+
+    plan: Plan
+    run: Run
+    begin: Callable[[str, Settings], AbstractContextManager[Log]]
+    since: float  # when the study was begun; an older checkpoint may be of other settings
+    context: ExitStack = field(default_factory=ExitStack)  # the tracker's, closed when all is told
+    log: Log | None = None
+    told: dict[int, dict[str, float]] = field(default_factory=dict)  # values by round
+    files: dict[Path, float] = field(default_factory=dict)  # that these are from
+
+    def look(self) -> None:
+        """Tell of the rounds that are new, or of all of them where the run is trained anew."""
+        files = self.files
+        try:
+            files = self._files()
+            rounds = self._rounds(files) if files != self.files else {}
+        except (FedLoomError, FileNotFoundError):
+            if files == self._files():
+                raise
+            return  # a job replaced them just now
+        self.files = files
+        if any(rounds.get(number, values) != values for number, values in self.told.items()):
+            self.context.close()
+            self.log, self.told = None, {}
+        for number in sorted(rounds.keys() - self.told.keys()):
+            if self.log is None:
+                self.log = self.context.enter_context(self.begin(self.run.path, self._settings()))
+            self.log(number, rounds[number])
+            self.told[number] = rounds[number]
+        if self.plan.study(self.run).rounds in self.told:
+            self.context.close()
+
+    def _files(self) -> dict[Path, float]:
+        """Return the job's checkpoint and the receipts of finished jobs, with their times."""
+        ends = map(paths.end, job_ends(self.plan.study(self.run)))
+        states = [paths.at(paths.STATE, self.run, end=end) for end in ends]
+        head = states[0].with_name(paths.CHECKPOINT)
+        times = {f: f.stat().st_mtime for f in (head, *map(receipt_of, states)) if f.exists()}
+        return {f: time for f, time in times.items() if f != head or time > self.since}
+
+    def _rounds(self, files: dict[Path, float]) -> dict[int, dict[str, float]]:
+        """Return the columns of rounds.parquet, and accuracies in percent, by round."""
+        found = dict[int, dict[str, float]]()
+        if not all(Path(file).exists() for file in self.plan.choice(self.run)):
+            return found
+        settings = provenance.digest_of_settings(self.plan.run_spec(self.run))
+        for file in files:
+            if file.name == paths.CHECKPOINT:
+                tables = [_of_checkpoint(file, name) for name in TABLES]
+            elif provenance.facts_of_job(self.run, int(file.stem))["settings"] == settings:
+                names = [paths.at(paths.JOB_TABLES[n], self.run, end=file.stem) for n in TABLES]
+                tables = [read_table(name, metrics.columns_of(name)) for name in names]
+            else:  # of other settings
+                continue
+            rounds, evaluation = (table.to_pandas() for table in tables)
+            accuracies = metrics.curves(metrics.personal(evaluation)).add_prefix("accuracy/")
+            rows = rounds.set_index("round").join(accuracies).to_dict("index")
+            for number, values in rows.items():
+                found[number] = {name: n for name, n in values.items() if isfinite(n)}
+        return found
+
+    def _settings(self) -> Settings:
+        """Return labels and settings; what is neither number nor text becomes text."""
+        found = vars(self.run) | {key: s.value for key, s in settings_of(self.plan, self.run)}
+        return {key: v if isinstance(v, bool | int | float) else str(v) for key, v in found.items()}
+
+
+def _of_checkpoint(head: Path, table: str) -> pa.Table:
+    """Read rows as fedloom.federated.checkpoint does, but without torch, which takes 0.5 GB."""
+    with safe_open(head, "numpy") as file:
+        parts = json.loads(file.metadata()["fedloom"])["facts"]["parts"]
+    tables = []
+    for part in parts:
+        with safe_open(head.with_suffix("") / f"{part}{head.suffix}", "numpy") as file:
+            tables.append(pa.ipc.open_stream(file.get_tensor(f"rows/{table}")).read_all())
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def find(name: str) -> EntryPoint:
+    """Return where a tracker is loaded from; its name must be known and its client installed."""
+    own = [EntryPoint(own, f"{__name__}:{own}", GROUP) for own in OWN]
+    known = {entry.name: entry for entry in (*entry_points(group=GROUP), *own)}
+    check_known(name, known, "no tracker")
+    require(name)
+    return known[name]
+
+
+@contextmanager
+def tensorboard(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Log]:
+    """Write a folder of events, <study>/<run>, with the settings as hyperparameters."""
+    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore
+    from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    shutil.rmtree(folder / study / run, ignore_errors=True)
+    writer = EventFileWriter(str(folder / study / run))
+
+    def log(number: int, values: dict[str, float]) -> None:
+        points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        content = Summary(value=points) if number else hparams_pb(settings)
+        writer.add_event(Event(wall_time=time.time(), step=number, summary=content))
+        writer.flush()
+
+    log(0, {})
+    yield log
+    writer.close()
+
+
+@contextmanager
+def wandb(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Log]:
+    """Write a run of the project <study>, offline unless WANDB_MODE says otherwise."""
+    os.environ.setdefault("WANDB_MODE", "offline")
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    import wandb
+
+    key = digest([study, run])[:16]  # the client replaces an earlier run of this id
+    for before in folder.glob(f"wandb/offline-run-*-{key}"):
+        shutil.rmtree(before)
+    client = wandb.init(
+        **{"project": study, "name": run, "id": key, "config": settings, "dir": folder},
+        reinit="create_new",  # beside other runs
+        settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+    )
+    yield lambda number, values: client.log(values, step=number, commit=True)
+    client.finish()
+
+
+@contextmanager
+def mlflow(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Log]:
+    """Write a run of the experiment <study> to a SQLite file, or to MLFLOW_TRACKING_URI."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow.entities import Metric
+    from mlflow.tracking import MlflowClient
+
+    file = f"sqlite:///{folder.absolute()}/mlflow.db"
+    client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", file))
+    there = client.get_experiment_by_name(study)
+    experiment = there.experiment_id if there else client.create_experiment(study)
+    for before in client.search_runs([experiment], f"attributes.run_name = '{run}'"):
+        client.delete_run(before.info.run_id)
+    key = client.create_run(experiment, run_name=run).info.run_id
+    for name, value in settings.items():
+        client.log_param(key, name, value)
+
+    def log(number: int, values: dict[str, float]) -> None:
+        now = int(1000 * time.time())
+        client.log_batch(key, [Metric(name, value, now, number) for name, value in values.items()])
+
+    yield log
+    client.set_terminated(key)

@@ -1,0 +1,340 @@
+"""`fedloom <command>`: what people type; rules have `python -m fedloom.jobs`.
+
+What takes time is imported when a command runs: help and a mistyped name answer at once.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedloom.cli.inspect.doctor import findings
+from fedloom.cli.run.bundled_studies import file_of
+from fedloom.common.errors import FedLoomError
+from fedloom.machine.exits import one_line_errors
+from fedloom.machine.process_log import log, log_to
+from fedloom.planning.runs import Run
+
+
+class Changing(click.Command):
+    """A command whose `--set` takes several settings; the last one of a key counts.
+
+    The words after `--` are Snakemake's; they become the context's object.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words before `--`, with `--set` before every KEY=VALUE."""
+        cut = args.index("--") if "--" in args else len(args)
+        ctx.obj, words = args[cut + 1 :], list[str]()
+        for word in args[:cut]:
+            if "=" in word and not word.startswith("-") and not Path(word).exists():
+                words += ["--set"] if words[-1:] != ["--set"] else []
+            words.append(word)
+        return super().parse_args(ctx, words)
+
+
+def options_of(text: str) -> dict[str, Any]:
+    """Return the options of a method that a JSON object gives."""
+    try:
+        options = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"must be a JSON object, got {text!r} ({error})") from None
+    if not isinstance(options, dict):
+        raise click.BadParameter(f"must be a JSON object, as {{}}, got {text!r}")
+    return options
+
+
+def rate_of(text: str) -> float:
+    """Return a rate above 0 and below infinity."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise click.BadParameter(f"must be a number above 0, got {text!r}")
+    return rate
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fedloom", message="%(prog)s %(version)s")
+def fedloom() -> None:
+    """Federated prompt tuning as one Snakemake workflow.
+
+    A STUDY is a file, or a name that `fedloom studies` prints; without one, it is config.yaml. A
+    RUN is a folder below results/runs.
+    """
+
+
+SET = click.Option(
+    ["--set", "changes"],
+    multiple=True,
+    metavar="KEY=VALUE ...",
+    help="Keys of the config, as study.rounds=4; `study.` may be left out.",
+)
+
+
+def run_of(name: str) -> Run:
+    """Return the finished run of a folder."""
+    from fedloom.planning import runs
+
+    return runs.finished(name)
+
+
+STUDY = click.Option(["--study"], type=file_of, metavar="STUDY", help="The runs' study.")
+SOME = click.IntRange(min=1)
+named = click.argument("name", required=False)
+
+
+def launch(study: Path | None, **given: Any) -> int:
+    """Run Snakemake on a study."""
+    from fedloom.cli.run import launch
+
+    context = click.get_current_context()
+    given |= {"options": context.obj, "reporting": context.info_name == "report"}
+    return launch.run([study] if study else [], **given)
+
+
+LAUNCHING = [
+    click.Argument(["study"], required=False, type=file_of, metavar="[STUDY] [-- OF SNAKEMAKE]"),
+    click.Option(["--cores"], type=SOME, help="Default: all of this machine."),
+    click.Option(["-n", "--dry-run", "dry"], is_flag=True, help="Show what would run."),
+    SET,
+]
+for name, about in {
+    "run": "Run a study and print its first table.",
+    "report": "Run a study; write its tables and figures into an HTML file.",
+}.items():
+    fedloom.add_command(Changing(name, params=LAUNCHING, callback=launch, help=about))
+
+
+@fedloom.command()
+def watch() -> None:
+    """Show how far the run in this folder is, in another terminal."""
+    from fedloom.cli.run import display
+
+    display.watch()
+
+
+@fedloom.command()
+@click.argument("tracker")
+def track(tracker: str) -> None:
+    """Write the runs of the study begun last here for tensorboard, wandb or mlflow."""
+    from fedloom.cli.inspect import track
+
+    track.track(tracker)
+
+
+@fedloom.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def init(folder: Path) -> None:
+    """Make a folder for your studies: a config to change, a Snakefile, profiles, examples."""
+    from fedloom.cli.make import templates
+
+    templates.new_folder(folder)
+    print(f"next: cd '{folder}' && fedloom run")
+
+
+@fedloom.command()
+@click.argument("studies", nargs=-1, type=file_of, metavar="[STUDY]...")
+@click.option("--rate", type=rate_of, help="10^12 operations a second.")
+def plan(studies: tuple[Path, ...], rate: float | None) -> None:
+    """Print what a study costs on a GPU of a rate: jobs, hours, disk."""
+    from fedloom.cli.inspect import describe
+
+    print(describe.cost(studies, rate))
+
+
+@fedloom.command()
+def studies() -> None:
+    """Print the studies that ship, with what each shows."""
+    from fedloom.cli.inspect import describe
+
+    print(describe.studies())
+
+
+@fedloom.command()
+@click.argument("study", required=False)
+@click.argument("folder", required=False, type=click.Path(file_okay=False))
+def export(study: str | None, folder: str | None) -> None:
+    """Write all evaluations of a finished study into one Parquet file, with a README, for a paper.
+
+    STUDY is its name, its file, or a name that `fedloom studies` prints; default: config.yaml.
+    FOLDER is made; default: results/export/<study>.
+    """
+    from fedloom.cli.inspect import results
+
+    print(results.export(study, folder))
+
+
+@fedloom.command(cls=Changing, params=[STUDY, SET])
+@click.argument("run", type=run_of)
+def show(run: Run, **given: Any) -> None:
+    """Print a run's accuracy by round, and where each setting is from."""
+    from fedloom.cli.inspect import show
+
+    print(show.show(run, **given))
+
+
+@fedloom.command(cls=Changing, params=[STUDY, SET])
+@click.argument("runs", nargs=2, type=run_of, metavar="RUN RUN")
+def diff(runs: tuple[Run, Run], **given: Any) -> None:
+    """Print how two runs of a study differ in settings and accuracy."""
+    from fedloom.cli.inspect import show
+
+    print(show.diff(runs, **given))
+
+
+@fedloom.command()
+@click.argument("studies", nargs=-1, required=True, type=file_of, metavar="STUDY...")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+def clean(studies: tuple[Path, ...], yes: bool) -> None:
+    """List results that none of these studies uses; delete them if you agree."""
+    from fedloom.cli.make import clean
+
+    clean.clean(studies, yes)
+
+
+@fedloom.command()
+@named
+def methods(name: str | None) -> None:
+    """Print every method in a line, or all facts of one."""
+    from fedloom.cli.inspect import describe
+
+    print(describe.method(name) if name else describe.methods())
+
+
+@fedloom.command()
+@click.argument("name")
+def new(name: str) -> None:
+    """Make plugins/NAME, a method that runs, for you to change."""
+    from fedloom.cli.make import templates
+
+    print(f"{templates.new_method(name)}\nnext: fedloom check --method {name}")
+
+
+@fedloom.command()
+@click.option("--method", help="Name of a method; default: every one.")
+def check(method: str | None) -> None:
+    """Hold a method to the contract: yours, or every one."""
+    from fedloom.hooks import manifest
+
+    known = manifest.discover()
+    plugins = [manifest.find(name) for name in ([method] if method else [*known, *known.broken])]
+    from fedloom.contract import driver
+    from fedloom.machine.device import prepare_torch  # after that: torch takes seconds
+
+    prepare_torch(threads=1)
+    log.setLevel("WARNING")  # no progress of tiny runs
+    for plugin in plugins:
+        done = driver.check(plugin, list(known.values()))
+        click.echo(f"{plugin.name} keeps the contract ({done})", err=True)
+
+
+@fedloom.command()
+@click.option("--method", required=True, help="Name of a method.")
+@click.option("--backbone", required=True, help="A model of timm, or of open_clip.")
+@click.option("--classes", type=SOME, required=True, help="Number of classes.")
+@click.option("--options", type=options_of, default="{}", help="The method's, as JSON.")
+def communication(method: str, backbone: str, classes: int, options: dict[str, Any]) -> None:
+    """Print the floats that a client is sent in one round, by kind."""
+    from fedloom.hooks.manifest import find
+
+    find(method, kind="method")  # before torch, which takes seconds
+    from fedloom.cli.inspect.downlink import downlink_floats
+
+    counts = downlink_floats(method, backbone, classes, options)
+    for name, count in [*sorted(counts.items()), ("total", sum(counts.values()))]:
+        print(f"{name:<16}{count:>12,}")
+
+
+@fedloom.command()
+@named
+def datasets(name: str | None) -> None:
+    """Print the sources of data and the schemes with their keys, or those of a name."""
+    from fedloom.cli.inspect import describe
+
+    print(describe.kinds(name, datasets="source", partitions="scheme"))
+
+
+@fedloom.command()
+@named
+def kinds(name: str | None) -> None:
+    """Print the kinds of tables and figures with their keys, or those of a name."""
+    from fedloom.cli.inspect import describe
+
+    print(describe.kinds(name, tables="table", figures="figure"))
+
+
+@fedloom.group()
+def data() -> None:
+    """List, download and check the data sets of the papers."""
+
+
+ROOT = click.Option(["--root"], help="Folder of its files; default: data/<name>.")
+
+
+@data.command("list")
+def list_recipes() -> None:
+    """Print every recipe in a line."""
+    from fedloom.cli.make import get_data
+
+    print(get_data.listing())
+
+
+@data.command("get", params=[ROOT])
+@click.argument("name")
+def get_data(name: str, root: str | None) -> None:
+    """Download a data set; what is there already is not fetched again.
+
+    NAME is that of a recipe, or the path of its .yaml file. What no program can download is printed
+    as steps to do by hand.
+    """
+    from fedloom.cli.make import get_data
+
+    get_data.get(name, root)
+
+
+@data.command("check", params=[ROOT])
+@click.argument("name")
+@click.option("--pixels", is_flag=True, help="Also read every image.")
+def check_data(name: str, root: str | None, pixels: bool) -> int:
+    """Compare a data set's files with its recipe, and print a line for each difference.
+
+    NAME is that of a recipe, or the path of its .yaml file.
+    """
+    from fedloom.cli.make import get_data
+
+    return get_data.check(name, root, pixels)
+
+
+@fedloom.command()
+def doctor() -> int:
+    """Check versions, GPUs and disks of this machine; print what to do."""
+    return findings()
+
+
+@fedloom.command()
+def schema() -> None:
+    """Print the config's keys as JSON Schema, for an editor."""
+    from fedloom.cli.make.config_schema import config_schema
+
+    print(json.dumps(config_schema(), indent=2, ensure_ascii=False))
+
+
+def main() -> None:
+    """Run the command that the process's arguments name, and end with its exit status."""
+    log_to(None)
+    with one_line_errors():
+        try:
+            status = fedloom.main(prog_name="fedloom", standalone_mode=False)
+        except click.exceptions.NoArgsIsHelpError as error:
+            status = error.exit_code
+            error.show()
+        except click.ClickException as error:
+            raise FedLoomError(error.format_message()) from None
+        except click.Abort:
+            raise KeyboardInterrupt from None
+    sys.exit(status or 0)

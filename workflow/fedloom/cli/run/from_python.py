@@ -1,0 +1,109 @@
+"""`fedloom.run`: a study from Python, as `fedloom run` runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.files import replacing
+from fedloom.machine.install import LIBRARY
+from fedloom.planning import paths
+
+ERROR = "error: "  # begins the line of an error
+
+
+def run(
+    study: str | PathLike | Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    cores: int | None = None,
+    folder: str | PathLike = ".",
+) -> None:
+    """Run a study, print what `fedloom run` prints, and return when it has finished.
+
+    Args:
+        study: its file, a name that `fedloom studies` prints, or keys of the config as a mapping,
+            as {"study": {"name": "mine", "rounds": 4}}; default: config.yaml.
+        changes: values of single keys, as {"training.lr": 0.1}, which `fedloom run` takes by --set.
+        cores: at most this many at a time; default: as the profile says.
+        folder: where it runs, and keeps `results`.
+
+    Raises:
+        FedLoomError: it failed; the message is the first error that was printed.
+    """
+    folder, words = Path(folder), list[str]()
+    if not folder.is_dir():
+        raise FedLoomError(f"{folder}: must be a folder, got none; make it, or name another")
+    if study is not None:
+        file = _written(study, folder) if isinstance(study, Mapping) else Path(study)
+        words.append(str(file.absolute() if file.is_file() else file))
+    words += ["--cores", str(cores)] if cores else []
+    words += [
+        f"--set={key}={json.dumps(_plain(value, key))}" for key, value in (changes or {}).items()
+    ]
+    path, errors = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")]), list[str]()
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "fedloom", "run", *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        process_group=0,  # Ctrl-C reaches this process alone, which hands it on
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:  # a notebook shows what this process prints
+                print(line, end="", flush=True)
+                if line.startswith(ERROR):
+                    errors.append(line.removeprefix(ERROR).strip())
+            status = process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+    if status != 0:
+        raise FedLoomError(errors[0] if errors else f"the study failed with exit status {status}")
+
+
+def _written(study: Mapping[str, Any], folder: Path) -> Path:
+    """Write a study's keys to a file below `folder` that `fedloom track` can read too."""
+    given = study.get("study")
+    name = given.get("name") if isinstance(given, Mapping) else None
+    # only the last part, as nobody has checked the name yet
+    file = folder / paths.at(paths.GIVEN, study=Path(str(name or "unnamed")).name)
+    with replacing(file) as temporary:
+        YAML().dump(_plain(study, ""), temporary)
+    return file
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Return a value as YAML and JSON can write it: of NumPy, a path, a range, a tuple too.
+
+    Raises:
+        FedLoomError: it is a value that no key of the config can have; `where` is its key.
+    """
+    if isinstance(value, Mapping):
+        keys = {str(key): f"{where}.{key}" if where else str(key) for key in value}
+        return {str(key): _plain(item, keys[str(key)]) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist(), where)
+    if isinstance(value, list | tuple | range):
+        return [_plain(item, where) for item in value]
+    if isinstance(value, PathLike):
+        return os.fspath(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise FedLoomError(
+        f"{where}: must be text, a number, a truth value, a path, a list or a mapping, got "
+        f"{type(value).__name__}; convert it first"
+    )

@@ -1,0 +1,47 @@
+"""Run one job of a rule: `python -m fedloom.jobs <rule> --job JSON`, the command of every rule."""
+
+import argparse
+import logging
+import resource
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import get_type_hints
+
+from fedloom.machine.exits import one_line_errors
+from fedloom.machine.process_log import log_to
+from fedloom.planning import job_receipts, staleness
+from fedloom.planning.job_specs import from_json
+
+log = logging.getLogger("fedloom")
+
+MODULE = "fedloom.jobs.{rule}_job"
+RULES = sorted(file.stem.removesuffix("_job") for file in Path(__file__).parent.glob("*_job.py"))
+
+
+def main() -> None:
+    """Run the job that the process's arguments describe."""
+    parser = argparse.ArgumentParser(prog="python -m fedloom.jobs", description=__doc__)
+    parser.add_argument("rule", choices=RULES)
+    parser.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")
+    parser.add_argument("--sources", help="digest of its source files; by default of those now")
+    parser.add_argument("--log", type=Path, help="also write the log to this file")
+    parser.add_argument("--memory", help="MB that it asked for, which is said where it is killed")
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    args = parser.parse_args()
+    with one_line_errors():
+        log_to(args.log)
+        module = import_module(MODULE.format(rule=args.rule))
+        job = from_json(args.job, get_type_hints(module.run)["job"])
+        sources = args.sources or staleness.digest_of(*staleness.code_of(args.rule, job))
+        started = time.perf_counter()
+        making = job_receipts.begin(args.rule, job, sources)
+        module.run(job, args.threads)
+        job_receipts.end(making)
+        seconds, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
+        took = "took %.1f s (%.1f s of processor time), and %.0f MB of memory at most"
+        log.debug(took, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
+if __name__ == "__main__":
+    main()

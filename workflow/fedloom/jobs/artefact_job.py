@@ -1,0 +1,38 @@
+"""Compute a table from a finished run, for figures and tables: the method's, or its test sets."""
+
+import pyarrow as pa
+
+from fedloom.backbones.backbone import weights_digest
+from fedloom.common import tensor_files
+from fedloom.common.files import write_table
+from fedloom.common.receipts import check_receipt
+from fedloom.federated import rows
+from fedloom.federated.build_task import build_task, with_datasets
+from fedloom.federated.evaluate import answer_test_sets, artefact
+from fedloom.federated.state import State
+from fedloom.hooks.manifest import TEST_SETS
+from fedloom.machine.device import prepare_torch
+from fedloom.planning import choices, paths, provenance
+from fedloom.planning.job_specs import ArtefactJob
+
+
+def run(job: ArtefactJob, threads: int) -> None:
+    spec = choices.with_choice(job.spec)
+    run = spec.run
+    state = paths.at(paths.STATE, run, end=paths.end(job.last))
+    check_receipt(state)
+    inputs = paths.run_inputs(run, spec.method.needs)
+    task, hooks = build_task(spec, inputs, prepare_torch(threads, spec.backbone.precision))
+    backbone = task.backbone
+    provenance.digest_of_weights(run.path, spec.backbone, lambda: weights_digest(backbone))
+    tree, facts = tensor_files.load(state)
+    kept = State.of(tree, task.data.device)
+    task = task.at(facts["round"])
+    if job.artefact == TEST_SETS:
+        names, needs = job.transfer_to, spec.method.needs
+        files = {name: paths.other_inputs(name, run, needs) for name in names}
+        task = with_datasets(task, files, task.data.device)
+        table = pa.Table.from_pylist(answer_test_sets(task, hooks, kept), schema=rows.TEST_SETS)
+    else:
+        table = pa.table(artefact(task, hooks, kept, job.artefact))
+    write_table(paths.at(paths.ARTEFACT, run, artefact=job.artefact), table)

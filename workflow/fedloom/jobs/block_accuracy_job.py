@@ -1,0 +1,16 @@
+"""Measure how well the frozen class token tells classes apart at every block."""
+
+from fedloom.common.receipts import check_receipt
+from fedloom.data.store import ImageStore
+from fedloom.machine.device import prepare_cpu
+from fedloom.planning import paths
+from fedloom.planning.job_specs import BlockAccuracyJob
+from fedloom.report import block_accuracy
+
+
+def run(job: BlockAccuracyJob, threads: int) -> None:
+    files = paths.inputs("block_accuracy", **vars(job))
+    check_receipt(files["features"])
+    prepare_cpu(threads)
+    out = paths.at(paths.BLOCK_ACCURACY, **vars(job))
+    block_accuracy.write(ImageStore(files["store"]), files["features"], out)

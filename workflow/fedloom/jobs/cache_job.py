@@ -1,0 +1,25 @@
+"""Run the frozen backbone over a dataset once, and cache what it computes."""
+
+from functools import partial
+
+from fedloom.backbones import cache
+from fedloom.backbones.backbone import load_backbone, weights_digest
+from fedloom.common.receipts import write_receipt
+from fedloom.data.store import ImageStore
+from fedloom.machine.device import AUTOCAST, prepare_torch
+from fedloom.planning import paths, provenance
+from fedloom.planning.job_specs import CacheJob
+
+
+def run(job: CacheJob, threads: int) -> None:
+    images = ImageStore(paths.inputs("cache", dataset=job.dataset)["store"])
+    label = job.backbone.label
+    out = paths.at(paths.CACHE, cache=job.cache, dataset=job.dataset, backbone=label)
+    device = prepare_torch(threads)
+    precision = job.backbone.settings.get("cache_format", "float32")
+    settings = job.backbone.settings | {"precision": precision}
+    backbone = load_backbone(job.backbone.family, settings, device)
+    loaded = partial(weights_digest, backbone)
+    weights = provenance.digest_of_weights(str(out), job.backbone, loaded)
+    cache.write(backbone, images, job.cache, out, AUTOCAST.get(precision))
+    write_receipt(out, weights=weights)

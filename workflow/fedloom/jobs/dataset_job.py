@@ -1,0 +1,10 @@
+"""Write a dataset's images into an Arrow store."""
+
+from fedloom.data.sources import build
+from fedloom.planning import paths
+from fedloom.planning.job_specs import DatasetJob
+
+
+def run(job: DatasetJob, threads: int) -> None:
+    dataset = job.dataset
+    build(dataset.source, dataset.settings, paths.at(paths.STORE, dataset=dataset.label))

@@ -1,0 +1,31 @@
+"""Join the rows of a run's jobs."""
+
+import logging
+
+from fedloom.planning import paths, provenance
+from fedloom.planning.job_specs import EvaluateJob
+from fedloom.report import metrics
+
+log = logging.getLogger(__name__)
+
+
+def run(job: EvaluateJob, threads: int) -> None:
+    """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet.
+
+    The log names a run whose training loss is not below that of guessing, unless it is a trial.
+    """
+    ends = [paths.end(number) for number in job.ends]
+    made_by = provenance.facts_of_job(job.run, job.ends[-1])
+    for name, table in paths.RUN_TABLES.items():
+        if job.confusion or name != "confusion":
+            of_jobs = [paths.at(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
+            metrics.join(of_jobs, paths.at(table, job.run), job.run, made_by)
+    if job.trial:
+        return
+    rounds = metrics.frame(paths.at(paths.ROUNDS, job.run))
+    if metrics.loss_not_below_guessing(rounds):
+        line = (
+            "%s: training loss %.2f after the last round, not below that of guessing (%.2f); take "
+            "another training.lr, or set training.clip"
+        )
+        log.info(line, job.run.path, *rounds[["train_loss", "guessing_loss"]].iloc[-1])

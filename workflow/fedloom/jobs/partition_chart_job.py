@@ -1,0 +1,14 @@
+"""Draw a partition as bubbles: clients, classes, training images."""
+
+from fedloom.common.receipts import check_receipt, read_receipt
+from fedloom.planning import paths
+from fedloom.planning.job_specs import PartitionChartJob
+from fedloom.report import partition_chart
+
+
+def run(job: PartitionChartJob, threads: int) -> None:
+    partition = paths.inputs("partition_chart", **vars(job))["partition"]
+    check_receipt(partition)
+    classes = read_receipt(paths.at(paths.STORE, dataset=job.dataset))["classes"]
+    png = paths.at(paths.PARTITION_CHART, **vars(job))
+    partition_chart.draw(partition, classes, png, png.with_suffix(".pdf"))

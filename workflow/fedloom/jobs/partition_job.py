@@ -1,0 +1,27 @@
+"""Divide a dataset's images over clients."""
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.files import write_table
+from fedloom.common.receipts import read_receipt, write_receipt
+from fedloom.config.partitions import novel_numbers
+from fedloom.data.partition import divide
+from fedloom.data.store import ImageStore
+from fedloom.planning import paths
+from fedloom.planning.job_specs import PartitionJob
+
+
+def run(job: PartitionJob, threads: int) -> None:
+    label, seed = job.partition.label, job.seed
+    store = paths.at(paths.STORE, dataset=job.dataset)
+    images = ImageStore(store)
+    out = paths.at(paths.PARTITION, dataset=job.dataset, partition=label, seed=seed)
+    spec = {"scheme": job.partition.scheme, **job.partition.settings}
+    try:
+        classes = read_receipt(store)["classes"]
+        if "novel_classes" in spec:
+            spec["novel_classes"] = novel_numbers(spec["novel_classes"], classes)
+        table = divide(images.labels, images.test, images.domains, spec, seed, classes)
+        write_table(out, table)
+    except FedLoomError as error:
+        raise FedLoomError(f"partition '{label}': {error}") from None
+    write_receipt(out)

@@ -1,0 +1,32 @@
+"""Compute the warm start of class prototypes from one round's sample of clients."""
+
+import torch
+
+from fedloom.common import tensor_files
+from fedloom.common.receipts import check_receipt, read_receipt, write_receipt
+from fedloom.data import federation
+from fedloom.data.store import ImageStore
+from fedloom.hooks.defaults import sample_clients
+from fedloom.machine.device import prepare_cpu
+from fedloom.planning import paths
+from fedloom.planning.job_specs import PrototypesJob
+from fedloom.toolbox.prototypes import warm_start
+
+
+def run(job: PrototypesJob, threads: int) -> None:
+    """Write `mean`, `spread` and `count`, see fedloom.toolbox.prototypes.warm_start."""
+    files = paths.inputs("prototypes", **vars(job))
+    check_receipt(files["partition"])
+    check_receipt(files["features"])
+    prepare_cpu(threads)
+    facts = read_receipt(files["store"])
+    images, cpu = ImageStore(files["store"], facts), torch.device("cpu")
+    data = federation.load(images, files["partition"], facts["classes"], cpu).at(1)
+    seed = job.seed if job.sampling is None else job.sampling
+    holders = [client for client in data.participating if len(data.train[client])]
+    chosen = sample_clients(holders, job.clients_per_round, seed, 0)
+    rows = [torch.from_numpy(data.train[k]) for k in chosen]
+    inputs = tensor_files.tensor(files["features"], "inputs")
+    out = paths.at(paths.PROTOTYPES, **vars(job))
+    tensor_files.save(out, warm_start(inputs, data.labels, rows, data.num_classes))
+    write_receipt(out, clients=chosen)

@@ -1,0 +1,12 @@
+"""Write one table of a study, in every format."""
+
+from fedloom.planning import paths
+from fedloom.planning.job_specs import TableJob
+from fedloom.planning.output_runs import plotted_runs
+from fedloom.report import tables
+
+
+def run(job: TableJob, threads: int) -> None:
+    out = paths.at(paths.TABLE, study=job.study, label=job.label)
+    files = {name: out.with_suffix(f".{name}") for name in paths.TABLE_FORMATS}
+    tables.write(job, plotted_runs(job.shown), files)

@@ -1,0 +1,40 @@
+"""Train a job's rounds, or those that are left."""
+
+from dataclasses import replace
+from functools import partial
+
+from fedloom.backbones import backbone
+from fedloom.common.receipts import check_receipt, digest, receipt_of, sha256, write_receipt
+from fedloom.federated import training_job
+from fedloom.federated.build_task import build_task
+from fedloom.machine.device import prepare_torch
+from fedloom.planning import choices, paths, provenance
+from fedloom.planning.job_specs import TrainJob
+
+
+def run(job: TrainJob, threads: int) -> None:
+    """Write the state after the last round, the evaluations and the rows of the rounds."""
+    job = replace(job, spec=choices.with_choice(job.spec))
+    run, end = job.spec.run, paths.end(job.last)
+    state = paths.at(paths.STATE, run, end=end)
+    tables = {name: paths.at(file, run, end=end) for name, file in paths.JOB_TABLES.items()}
+    outputs = training_job.Outputs(state, state.with_name(paths.CHECKPOINT), **tables)
+    inputs = paths.run_inputs(run, job.spec.method.needs)
+    start = paths.at(paths.STATE, run, end=paths.end(job.first)) if job.first else None
+    with training_job.exclusive(state.parent):
+        device = prepare_torch(threads, job.spec.backbone.precision)
+        task, hooks = build_task(job.spec, inputs, device)
+        loaded = partial(backbone.weights_digest, task.backbone)
+        weights = provenance.digest_of_weights(run.path, job.spec.backbone, loaded)
+        made_by = {
+            "sources": job.sources,
+            "weights": weights,
+            "settings": provenance.digest_of_settings(job.spec),
+            "data": digest([sha256(receipt_of(file)) for file in inputs.values()]),
+        }
+        if start is not None:
+            provenance.check_same(run, check_receipt(start), made_by)
+        receipts = [receipt_of(file) for file in (*inputs.values(), *([start] if start else []))]
+        fingerprint = training_job.fingerprint_of(job, receipts, device)
+        training_job.train(task, hooks, job, start, outputs, fingerprint)
+        write_receipt(state, **made_by)

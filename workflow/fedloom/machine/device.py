@@ -1,0 +1,83 @@
+"""The device and the number format in which torch computes in a job.
+
+With `tf32` a GPU's products of float32 keep 10 bits of the fraction. With `bf16` the frozen
+backbone's products and attention are in bfloat16, by autocast; all else is always float32.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from fedloom.common.errors import FedLoomError
+from fedloom.machine import gpus
+
+log = logging.getLogger(__name__)
+AUTOCAST = {"bf16": torch.bfloat16, "float16": torch.float16}  # the second, of caches alone
+
+
+def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
+    """Fix threads and arithmetic, take a GPU if the job asks for one, and return the device."""
+    gpus.take()
+    prepare_cpu(threads)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+    check_gpus()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda":
+        # only so does torch choose fused attention whose backward pass gives the same bits twice
+        torch.use_deterministic_algorithms(True)
+        log.debug("device: %s", torch.cuda.get_device_name(device))
+    else:
+        log.debug("device: %d CPU core(s)", threads)
+    if precision == "tf32" and device.type == "cpu":
+        raise FedLoomError("study.precision: tf32 needs a GPU; use float32 or bf16")
+    _allow_tf32(precision == "tf32")
+    return device
+
+
+def prepare_cpu(threads: int) -> None:
+    """Fix threads and arithmetic of a job that computes on CPU cores alone."""
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    deterministic: Any = torch.utils.deterministic  # its attributes are made at run time
+    deterministic.fill_uninitialized_memory = False  # or all results are written twice
+
+
+def check_gpus() -> None:
+    """Check that torch can use the GPUs that are visible, if there are any."""
+    if torch.cuda.is_available():
+        return
+    if unusable := gpus.visible():
+        raise FedLoomError(
+            f"GPU {', '.join(unusable)}: torch {torch.__version__}, built for CUDA "
+            f"{torch.version.cuda}, cannot use it; install a driver or a torch that fits, or set "
+            f"{gpus.VISIBLE}= to compute on CPU cores"
+        )
+
+
+def _allow_tf32(allowed: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed  # torch's default is true: float32 would not be
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """Compute in float32 within: for the server, whose sums of differences tf32 would spoil."""
+    before = bool(torch.backends.cuda.matmul.allow_tf32)
+    _allow_tf32(False)
+    try:
+        yield
+    finally:
+        _allow_tf32(before)
+
+
+def arithmetic(precision: str, device: torch.device) -> AbstractContextManager:
+    """Return the context of a frozen backbone's products."""
+    if precision not in AUTOCAST:
+        return nullcontext()
+    # autocast's cache of cast weights keeps none that are frozen
+    return torch.autocast(device.type, AUTOCAST[precision], cache_enabled=False)

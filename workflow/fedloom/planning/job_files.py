@@ -1,0 +1,114 @@
+"""The files that a job reads and writes, which follow from the job alone."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.receipts import receipt_of
+from fedloom.config.kinds import KINDS
+from fedloom.planning import choices, job_specs, output_runs, paths
+
+# the ends of the names of results that may be large; the receipts beside them have their digests
+LARGE = (".arrow", ".safetensors")
+
+
+def outputs(rule: str, job: Any) -> list[Path]:
+    """Return the files that a job writes, with the receipts beside large ones.
+
+    The job's log and receipt are named after the first.
+    """
+    match job:
+        case job_specs.DatasetJob():
+            return _with_receipt(paths.at(paths.STORE, dataset=job.dataset.label))
+        case job_specs.PartitionJob():
+            labels = {"dataset": job.dataset, "partition": job.partition.label, "seed": job.seed}
+            return _with_receipt(paths.at(paths.PARTITION, **labels))
+        case job_specs.PartitionChartJob():
+            chart = paths.at(paths.PARTITION_CHART, **vars(job))
+            return [chart, chart.with_suffix(".pdf")]
+        case job_specs.CacheJob():
+            labels = {"cache": job.cache, "dataset": job.dataset, "backbone": job.backbone.label}
+            return _with_receipt(paths.at(paths.CACHE, **labels))
+        case job_specs.PrototypesJob():
+            return _with_receipt(paths.at(paths.PROTOTYPES, **vars(job)))
+        case job_specs.BlockAccuracyJob():
+            return [paths.at(paths.BLOCK_ACCURACY, **vars(job))]
+        case job_specs.TrainJob():
+            end = paths.end(job.last)
+            state = paths.at(paths.STATE, job.spec.run, end=end)
+            patterns = _run_tables(paths.JOB_TABLES, job.confusion)
+            tables = [paths.at(pattern, job.spec.run, end=end) for pattern in patterns]
+            return [*_with_receipt(state), *tables]
+        case job_specs.ChooseJob():
+            return [paths.at(pattern, **vars(job)) for pattern in (paths.CHOICE, paths.TRIALS)]
+        case job_specs.EvaluateJob():
+            patterns = _run_tables(paths.RUN_TABLES, job.confusion)
+            return [paths.at(pattern, job.run) for pattern in patterns]
+        case job_specs.ArtefactJob():
+            return [paths.at(paths.ARTEFACT, job.spec.run, artefact=job.artefact)]
+        case job_specs.TableJob():
+            first = paths.at(paths.TABLE, study=job.study, label=job.label)
+            return [first.with_suffix(f".{name}") for name in paths.TABLE_FORMATS]
+        case job_specs.FigureJob():
+            first = paths.at(paths.FIGURE, study=job.study, label=job.label)
+            return [first, first.with_suffix(".png")]
+    raise ValueError(f"no rule '{rule}'")
+
+
+def inputs(rule: str, job: Any) -> list[Path]:
+    """Return the results that a job reads, each large file by its receipt."""
+    match job:
+        case job_specs.DatasetJob():
+            return []
+        case job_specs.PartitionJob() | job_specs.CacheJob():
+            return _receipts(paths.inputs(rule, dataset=job.dataset).values())
+        case job_specs.PrototypesJob() | job_specs.BlockAccuracyJob():
+            return _receipts(paths.inputs(rule, **vars(job)).values())
+        case job_specs.PartitionChartJob():
+            store = paths.at(paths.STORE, dataset=job.dataset)  # for the names of classes
+            return _receipts([*paths.inputs(rule, **vars(job)).values(), store])
+        case job_specs.TrainJob():
+            return _of_run(job.spec, [job.first] if job.first else [])
+        case job_specs.ArtefactJob():
+            run = job.spec.run
+            found = _of_run(job.spec, [job.last])
+            for dataset in job.transfer_to:
+                others = paths.other_inputs(dataset, run, job.spec.method.needs)
+                found += _receipts(others.values())
+            return found
+        case job_specs.ChooseJob():
+            return [evaluation for _, evaluation in choices.evaluations(job)]
+        case job_specs.EvaluateJob():
+            ends = [paths.end(number) for number in job.ends]
+            patterns = [
+                paths.receipt(paths.STATE),
+                *_run_tables(paths.JOB_TABLES, job.confusion),
+            ]
+            return [paths.at(pattern, job.run, end=end) for pattern in patterns for end in ends]
+        case job_specs.TableJob() | job_specs.FigureJob():
+            kind: Any = KINDS[f"{rule}s"][job.kind]
+            return [Path(file) for file in output_runs.files(job, kind)]
+    raise ValueError(f"no rule '{rule}'")
+
+
+def _of_run(spec: job_specs.RunSpec, states: list[int]) -> list[Path]:
+    """Return what a job of a run reads: its data, its chosen options, its states after rounds."""
+    files = [*paths.run_inputs(spec.run, spec.method.needs).values()]
+    files += [paths.at(paths.STATE, spec.run, end=paths.end(number)) for number in states]
+    chosen = [paths.at(paths.CHOICE, spec.run)] if spec.tuned else []
+    return _receipts(files) + chosen
+
+
+def _run_tables(patterns: dict[str, str], confusion: bool) -> list[str]:
+    """Return the patterns of the tables that a run has."""
+    return [pattern for name, pattern in patterns.items() if confusion or name != "confusion"]
+
+
+def _with_receipt(file: Path) -> list[Path]:
+    """Return a large file and the receipt beside it."""
+    return [file, receipt_of(file)]
+
+
+def _receipts(files: Iterable[Path]) -> list[Path]:
+    """Return the receipts of large files."""
+    return [receipt_of(file) for file in files]

@@ -1,0 +1,97 @@
+"""Plans of studies."""
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.errors import FedLoomError, legible
+from fedloom.common.folders import is_folder
+from fedloom.config.reading import Change, merge, merge_values, origin, read_all, read_change
+from fedloom.config.resolve import resolve_with
+from fedloom.config.settings import Settings
+from fedloom.hooks.manifest import find
+from fedloom.machine.extras import require
+from fedloom.machine.install import ROOT, resource
+from fedloom.planning import paths, staleness
+from fedloom.planning.plan import Plan
+
+CONFIG = ROOT / "config.yaml"
+OWN = Path("config.yaml")  # of the current folder; in a checkout it is the default
+SET = "set"  # the key of `overrides` that holds "key=value" for each change
+LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the table at the end
+
+
+def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
+    """Read a study as `read_plan` does, whose backbones' packages must be there."""
+    plan = read_plan(files, overrides)
+    for label in plan.settings.select.backbones:
+        require(plan.settings.backbones[label].library)
+    return plan
+
+
+def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
+    """Read config.yaml and the study's files over it, then `overrides` (Snakemake's --config).
+
+    Their key `set` is a list of changes, as "study.rounds=4": Snakemake would make text of the
+    numbers in a mapping.
+    """
+    below = files_below(files)
+    contents = read_all([*below, *map(Path, files)])
+    given = dict(overrides or {})
+    changes = [read_change(text) for text in given.pop(SET, ())]
+    for keys, value, _ in changes:
+        given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
+
+    # the keys to which all others are fitted: the changes, or else those of the study's own files
+    inherited = len(read_all(below)) if files else 1
+    set_by_files = merge(contents[inherited:])
+    own = given or set_by_files or None
+    if given and set_by_files:
+        # changes do not unselect the tables and figures that the study's own files select
+        own = merge_values(set_by_files, given) | {"study": given.get("study", {})}
+
+    merged, read = merge(contents, given), [path for path, _ in contents]
+    settings = resolve(merged, read, changes, own)
+    for note in settings.notes if LAUNCHER not in os.environ else ():
+        print(f"note: {legible(note)}", file=sys.stderr)
+    for name in sorted({settings.methods[label].plugin for label in settings.select.methods}):
+        staleness.files_of((), (find(name),))  # a file that is not Python is an error here
+    return Plan(settings, merged, tuple(read), tuple(changes))
+
+
+def check_images(plan: Plan) -> None:
+    """Check that local images which no job has stored yet are there, before a job fails."""
+    for label in plan.settings.select.datasets:
+        entry, key = plan.settings.datasets[label].settings, f"datasets.{label}.root"
+        stored = entry.get("download") or paths.at(paths.STORE, dataset=label).exists()
+        if "root" in entry and not stored and not is_folder(resource(entry["root"])):
+            line = f"config key {key}: no such folder '{entry['root']}'; put the images there"
+            where = origin(FedLoomError(line), plan.files, plan.changes)
+            raise FedLoomError(f"{line}, or change the key{where}")
+
+
+def files_below(files: Sequence[Path], folder: Path = Path()) -> list[Path]:
+    """Return the files below a study's: the default study, and OWN unless the study is bundled."""
+    own = folder / OWN
+    bundled = any(Path(file).resolve().is_relative_to(ROOT / "workflow") for file in files)
+    return [CONFIG] if bundled or not own.exists() else [CONFIG, own]
+
+
+def resolve(
+    merged: dict[str, Any],
+    files: Iterable[Path] = (),
+    changes: Iterable[Change] = (),
+    own: dict[str, Any] | None = None,
+) -> Settings:
+    """Check a merged config, and return its labels with the settings behind them.
+
+    An error names the place in `files`, or the change. `own` is what the study itself sets, or the
+    command line; by default all.
+    """
+    try:
+        return resolve_with(merged, own)
+    except FedLoomError as error:
+        raise FedLoomError(f"{error}{origin(error, files, changes)}") from None

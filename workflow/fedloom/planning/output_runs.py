@@ -1,0 +1,122 @@
+"""The runs of a table or figure, one by one, with the files that they are read from."""
+
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.receipts import receipt_of
+from fedloom.config import grids
+from fedloom.config.output_kinds import OutputKind
+from fedloom.config.settings import GridMember, Reported
+from fedloom.planning import paths
+from fedloom.planning.job_specs import FigureJob, PlotInputs, PlottedMethod, TableJob, Tuned
+from fedloom.planning.runs import Run
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """Colour, line and marker of a method in one figure."""
+
+    colour: str
+    line: int
+    marker: str
+
+
+@dataclass(frozen=True)
+class PlottedRun(Run):
+    """A run in a table or figure, with its files."""
+
+    title: str
+    look: dict[str, str]  # colour and marker that the plugin asks for
+    reported: Reported  # the evaluated rounds that tables report
+    evaluation: Path
+    rounds: Path
+    store: Path  # the dataset's images, whose receipt names the classes
+    artefact: Path | None = None  # the method's table, if the kind is made of one
+    member: GridMember | None = None  # its position, if its method is in a grid
+    trains: str = ""  # see jobs.PlottedMethod
+    sees_held_out: bool = False
+    style: LineStyle = LineStyle("#000000", 0, "o")  # figures give their runs different ones
+
+
+@dataclass(frozen=True)
+class PlottedBackbone:
+    """A frozen backbone on a dataset in a figure, with its accuracy by block and its features."""
+
+    dataset: str
+    backbone: str
+    accuracy: Path
+    features: Path
+    store: Path
+
+
+def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
+    """List the runs that a table or figure shows."""
+    rows = [(method, *row) for method in inputs.methods for row in _members(method)]
+    items, own = [], inputs.artefact
+    for scenario, row, seed in product(inputs.scenarios, rows, inputs.seeds):
+        method, label, title, member = row
+        dataset, partition, backbone = scenario.split("/")
+        run = Run(dataset, partition, backbone, label, seed)
+        items.append(
+            PlottedRun(
+                **vars(run),
+                title=title,
+                look=method.look,
+                reported=inputs.reported.get(f"{partition}/{label}", inputs.reported[partition]),
+                evaluation=paths.at(paths.EVALUATION, run),
+                rounds=paths.at(paths.ROUNDS, run),
+                store=paths.at(paths.STORE, run),
+                artefact=paths.at(paths.ARTEFACT, run, artefact=own) if own else None,
+                member=member,
+                trains=method.trains,
+                sees_held_out=method.sees_held_out,
+            )
+        )
+    return items
+
+
+def _members(method: PlottedMethod) -> list[tuple[str, str, GridMember | None]]:
+    """Return label and title of a method, or of the members of a grid, and their positions."""
+    if method.grid is None:
+        return [(method.label, method.title, None)]
+    members = grids.members(method.grid)
+    return [members[position] for position in method.positions]
+
+
+def plotted_backbones(job: FigureJob) -> list[PlottedBackbone]:
+    """List the frozen backbones that a figure shows."""
+    items = []
+    for pair in job.backbones:
+        labels: dict[str, Any] = dict(zip(("dataset", "backbone"), pair.split("/"), strict=True))
+        accuracy = paths.at(paths.BLOCK_ACCURACY, **labels)
+        read: dict[str, Any] = paths.inputs("block_accuracy", **labels)
+        items.append(PlottedBackbone(**labels, accuracy=accuracy, **read))
+    return items
+
+
+def files(job: TableJob | FigureJob, kind: OutputKind) -> list[str]:
+    """List the files that a table or figure is made of: of images and features the receipts."""
+    found: list[Path] = []
+    if job.shown is None:
+        for item in plotted_backbones(job):  # type: ignore[arg-type]
+            large = receipt_of(item.features), receipt_of(item.store)
+            found += [item.accuracy] if kind.reads == "accuracy" else large
+        return [str(path) for path in found]
+    if kind.shows == "datasets" or kind.reads == "names":
+        datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
+        found += [paths.at(paths.receipt(paths.STORE), dataset=name) for name in datasets]
+    runs = plotted_runs(job.shown)
+    for run in runs:
+        found += [run.evaluation, run.rounds, *([run.artefact] if run.artefact else [])]
+    if isinstance(job, TableJob):
+        found += [paths.at(paths.TRIALS, run) for run in tuned_runs(runs, job.tuned)]
+    return [str(path) for path in found]
+
+
+def tuned_runs(runs: list[PlottedRun], tuned: Tuned | None) -> list[PlottedRun]:
+    """Return the first run of every scenario and method whose options were chosen from trials."""
+    if tuned is None:
+        return []
+    return [run for run in runs if run.method in tuned.methods and run.seed == runs[0].seed]

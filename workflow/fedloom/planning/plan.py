@@ -1,0 +1,142 @@
+"""The plan of a study: what the Snakefile asks, rule by rule."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedloom.config.output_kinds import OutputKind
+from fedloom.config.protocols import job_ends
+from fedloom.config.reading import Change
+from fedloom.config.settings import Settings, local_weights
+from fedloom.config.study import Study
+from fedloom.machine.install import ROOT
+from fedloom.planning import choices, job_factory, job_specs, output_runs, paths, staleness
+from fedloom.planning.resources.estimates import Resources, request
+from fedloom.planning.runs import Run, runs, scenarios
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Answers what Snakemake asks; methods take a rule's wildcards, or as `labels` a run too."""
+
+    settings: Settings
+    config: dict[str, Any] = field(default_factory=dict)  # merged, from which settings were made
+    files: tuple[Path, ...] = ()  # that the settings were read from, later ones over earlier ones
+    changes: tuple[Change, ...] = ()  # of single keys, over the files
+    _digests: dict[Any, str] = field(default_factory=dict)  # of source files, and of jobs' sources
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.settings.study.name
+
+    @property
+    def tables(self) -> list[str]:
+        """The study's tables, as Markdown files."""
+        labels = self.settings.select.tables
+        return [str(paths.at(paths.TABLE, study=self.name, label=label)) for label in labels]
+
+    @property
+    def figures(self) -> list[str]:
+        """The study's figures, as PDF files."""
+        labels = self.settings.select.figures
+        return [str(paths.at(paths.FIGURE, study=self.name, label=label)) for label in labels]
+
+    @property
+    def partition_charts(self) -> list[str]:
+        """A chart of each partition, for the first seed."""
+        pattern, seed = paths.PARTITION_CHART, self.settings.study.seeds[0]
+        return [str(paths.at(pattern, **vars(s), seed=seed)) for s in scenarios(self.settings)]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs that the study's tables and figures show, without the trials before them."""
+        return runs(self.settings)
+
+    @property
+    def run_tables(self) -> list[str]:
+        """The names of the tables that a run has (paths.RUN_TABLES)."""
+        confusion = self.settings.study.confusion
+        return [name for name in paths.RUN_TABLES if confusion or name != "confusion"]
+
+    def job(self, rule: str, wildcards: Any) -> Any:
+        """Return the job of a rule, see fedloom.planning.job_factory."""
+        job = job_factory.make_job(self.settings, rule, wildcards)
+        return replace(job, sources=self.sources(rule, job)) if rule == "train" else job
+
+    def run_spec(self, run: Run) -> job_specs.RunSpec:
+        """Return everything that a run's numbers depend on, except the options of `choose`."""
+        return job_factory.run_spec(self.settings, run)
+
+    def study(self, labels: Any) -> Study:
+        """Return the study as a run has it, see fedloom.config.protocols."""
+        return job_factory.study_of_run(self.settings, labels)
+
+    def sources(self, rule: str, job: Any) -> str:
+        """Return a digest of the source files that a job depends on: a parameter of its rule."""
+        modules, plugins = staleness.code_of(rule, job)
+        key = (modules, tuple(plugin.folder for plugin in plugins))
+        if key not in self._digests:
+            self._digests[key] = staleness.digest_of(modules, plugins, self._digests)
+        return self._digests[key]
+
+    def resources(
+        self, rule: str, wildcards: Any, attempt: int = 1, on_gpu: bool = False
+    ) -> Resources:
+        """Return the request of a job of this rule to a cluster."""
+        return request(self.settings, rule, wildcards, attempt, on_gpu)
+
+    def run_inputs(self, labels: Any) -> dict[str, Path]:
+        """Return the data files that a run reads, see paths.run_inputs."""
+        return paths.run_inputs(Run.of(labels), self.settings.methods[labels.method].needs)
+
+    def other_inputs(self, labels: Any) -> list[Path]:
+        """Return the data files of other datasets that clients are tested on for an artefact."""
+        needs, run = self.settings.methods[labels.method].needs, Run.of(labels)
+        datasets = self.job("artefact", labels).transfer_to
+        return [f for name in datasets for f in paths.other_inputs(name, run, needs).values()]
+
+    def job_files(self, labels: Any, pattern: str, ends: Sequence[int] | None = None) -> list[str]:
+        """Return a file of every job of a run, or of those that end at these rounds."""
+        run, ends = Run.of(labels), job_ends(self.study(labels)) if ends is None else ends
+        return [str(paths.at(pattern, run, end=paths.end(number))) for number in ends]
+
+    def start(self, wildcards: Any, pattern: str) -> list[str]:
+        """Return a file of the job before; the first job of a run has none."""
+        first = job_factory.rounds_of(self.settings, wildcards).start
+        return self.job_files(wildcards, pattern, [first] if first else [])
+
+    def last(self, wildcards: Any, pattern: str) -> str:
+        """Return a file of the last job of a run."""
+        return self.job_files(wildcards, pattern)[-1]
+
+    def trials(self, wildcards: Any) -> list[str]:
+        """Return the evaluations of a method's trials."""
+        return [str(path) for _, path in choices.evaluations(self.job("choose", wildcards))]
+
+    def choice(self, wildcards: Any) -> list[str]:
+        """Return the file with the options that a run is trained with, if they are tuned."""
+        tuned = job_factory.trials_of(self.settings, wildcards)
+        return [str(paths.at(paths.CHOICE, Run.of(wildcards)))] if tuned else []
+
+    def weights(self, wildcards: Any) -> list[str]:
+        """Return the backbone's local weights file, unless it ships and so is always there."""
+        path = local_weights(self.settings.backbones[wildcards.backbone])
+        if path is None or path.is_relative_to(ROOT / "workflow"):
+            return []
+        return [os.path.relpath(path)]
+
+    def shown_files(self, rule: str, wildcards: Any) -> list[str]:
+        """Return the Parquet files that a table or figure is made of."""
+        return output_runs.files(self.job(rule, wildcards), self._kind(rule, wildcards))
+
+    def caption(self, rule: str, wildcards: Any) -> str:
+        """Return what the report says of the kind of a table or figure."""
+        return self._kind(rule, wildcards).caption
+
+    def _kind(self, rule: str, wildcards: Any) -> OutputKind:
+        outputs = self.settings.tables if rule == "table" else self.settings.figures
+        return outputs[wildcards.label].keys

@@ -1,0 +1,71 @@
+"""The settings, data, sources and weights of a run, as its receipts record them.
+
+On a cluster each job plans by itself, so two jobs of one run may be planned with different source
+files or weights; such jobs are never mixed. A run's evaluation.parquet has the digests of MADE_BY.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.files import canonical, read_facts, read_json, write_text
+from fedloom.common.receipts import digest, read_receipt
+from fedloom.config.settings import Backbone, local_weights
+from fedloom.planning import paths
+from fedloom.planning.choices import with_choice
+from fedloom.planning.job_specs import RunSpec
+from fedloom.planning.runs import Run
+
+MADE_BY = ("settings", "data")  # the facts of a receipt that evaluations keep
+
+
+def digest_of_settings(spec: RunSpec) -> str:
+    """Digest the settings of a run, with the options that were chosen for it."""
+    return digest(asdict(with_choice(spec)))
+
+
+def facts_of_job(run: Run, last: int) -> dict[str, str]:
+    """Return the digests of MADE_BY of the job that ended after round `last`."""
+    facts = read_receipt(paths.at(paths.STATE, run, end=paths.end(last)))
+    return {key: facts[key] for key in MADE_BY}
+
+
+def facts_of_run(run: Run, folder: Path = Path()) -> dict[str, str]:
+    """Return the digests of MADE_BY of a run's evaluations; `folder` holds `results`."""
+    facts = read_facts(folder / paths.at(paths.EVALUATION, run))
+    return {key: facts.get(key, "") for key in MADE_BY}
+
+
+def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) -> str | None:
+    """Return the sha256 of a local weights file as planned, or of a hub's weights as `loaded`.
+
+    A hub states no digest, so the first job that loads weights writes theirs to a file, and all
+    others compare; errors begin with the result `what`. Untrained weights have none.
+    """
+    if local_weights(backbone) is not None:
+        return backbone.sha256
+    if backbone.library == "torchvision":
+        return None
+    record, of = paths.at(paths.WEIGHTS, backbone=backbone.label), {"library": backbone.library}
+    of |= {key: backbone.settings.get(key) for key in ("name", "weights", "image_size")}
+    now = {"of": of, "sha256": loaded()}
+    before = read_json(record) if record.exists() else {}
+    if before.get("of") != of:
+        write_text(record, canonical(now) + "\n")
+    elif before != now:
+        raise FedLoomError(
+            f"{what}: the hub's weights of backbones.{backbone.label} are not those in {record}; "
+            "delete that file and the results of this backbone, and run again"
+        )
+    return now["sha256"]
+
+
+def check_same(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that a job was made from the same as the job before it, by the facts of receipts."""
+    for key in now:
+        if before.get(key) != now.get(key):
+            folder = paths.at(paths.STATE, run, end=0).parent
+            line = f"the rounds before were trained with different {key}; delete {folder}"
+            raise FedLoomError(f"{run.path}: {line} and run again")

@@ -1,0 +1,83 @@
+"""Sizes of backbones, for planning: a file has those of all that ship; others are counted once."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.files import canonical, read_json, write_text
+from fedloom.config.settings import Backbone
+from fedloom.machine.install import ROOT
+from fedloom.machine.memory import training_bytes
+from fedloom.planning import paths
+
+SHIPPED = ROOT / "workflow/resources/backbone_sizes.json"
+PASSING = 12  # numbers per token and feature that are in memory at once without training
+FLOAT = 4 / 1e6  # megabytes of a number
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a backbone; those of texts are a CLIP's."""
+
+    parameters: int  # numbers that the weights hold
+    operations: float  # of a forward pass of one image
+    image_floats: int  # T d of an image's T tokens; of a ResNet, the largest feature map
+    training_bytes: int  # activations that training keeps of an image for the backward pass
+    width: int  # d of the image tower
+    depth: int  # blocks of the image tower; a ResNet has none
+    text_width: int = 0
+    text_depth: int = 0
+    token_operations: float = 0.0  # of a forward pass of one token of a text
+
+    @property
+    def tokens(self) -> float:
+        """Return T, the tokens of an image."""
+        return self.image_floats / self.width
+
+    @property
+    def weights(self) -> float:
+        """Return the megabytes of the weights."""
+        return self.parameters * FLOAT
+
+    @property
+    def passing(self) -> float:
+        """Return the megabytes that one image takes in a pass without training."""
+        return PASSING * self.image_floats * FLOAT
+
+
+def sizes(backbone: Backbone) -> Sizes:
+    """Return the sizes of a backbone; refuse one that its library or FedLoom cannot read."""
+    kept = _sizes(key(backbone))
+    if not kept.depth:
+        return kept
+    checkpointing = bool(backbone.settings.get("gradient_checkpointing"))
+    of_image = training_bytes(kept.image_floats, kept.depth, checkpointing, backbone.precision)
+    return replace(kept, training_bytes=of_image)
+
+
+def key(backbone: Backbone) -> str:
+    """Return the library and the settings that sizes depend on, under which they are kept."""
+    given = {name: backbone.settings.get(name) for name in ("name", "image_size")}
+    return f"{backbone.library} {canonical({k: v for k, v in given.items() if v})}"
+
+
+@cache
+def _sizes(key: str) -> Sizes:
+    """Look the sizes up, or count and keep them."""
+    counted = paths.at(paths.BACKBONE_SIZES)
+    kept = read_json(counted) if counted.exists() else {}
+    known = read_json(SHIPPED) | kept
+    if key not in known:
+        command = [sys.executable, "-m", "fedloom.backbones.sizes", *key.split(" ", 1)]
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            status = f"it ended with status {done.returncode}"
+            raise FedLoomError(f"sizes of {key}: {(done.stderr.splitlines() or [status])[-1]}")
+        known[key] = json.loads(done.stdout)
+        write_text(counted, json.dumps(kept | {key: known[key]}, indent=0))
+    return Sizes(**known[key])

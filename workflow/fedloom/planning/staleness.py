@@ -1,0 +1,154 @@
+"""The source files that a job's result depends on: the static import closure of its module.
+
+A name that a package re-exports, as `fl.mean` after `import fedloom.toolbox as fl`, leads to the
+module that defines it. Modules that a job imports by name follow from the job, see `code_of`.
+"""
+
+import ast
+import os
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import read_python
+from fedloom.common.receipts import digest, sha256
+from fedloom.config import kinds
+from fedloom.hooks.discovery import Located
+from fedloom.hooks.manifest import find
+from fedloom.machine.install import LIBRARY
+from fedloom.planning import job_specs
+
+Code = tuple[tuple[str, ...], tuple[Located, ...]]  # modules of fedloom, and plugins
+
+
+def code_of(rule: str, job: Any) -> Code:
+    """Return the code that a rule's job starts from; imports lead to the rest."""
+    modules, plugins = [f"fedloom.jobs.{rule}_job"], list[Located]()
+
+    def add(kind: str, name: str, module: str | None = None) -> None:
+        plugin = kinds.discover(kind).get(name)
+        if plugin is None:
+            modules.append(module or f"{kinds.OF_PLUGINS[kind].package}.{name}")
+        else:
+            plugins.append(plugin)
+
+    match job:
+        case job_specs.DatasetJob():
+            for source in _sources(job.dataset.source, job.dataset.settings):
+                add("source", source)
+        case job_specs.PartitionJob():
+            add("scheme", job.partition.scheme)
+        case job_specs.CacheJob():
+            modules.append(f"fedloom.backbones.{job.backbone.family}")
+        case job_specs.TableJob() | job_specs.FigureJob():
+            add(rule, job.kind, job.module)
+        case job_specs.TrainJob() | job_specs.ArtefactJob():
+            return code_of(rule, job.spec)
+        case job_specs.RunSpec():
+            modules.append(f"fedloom.backbones.{job.backbone.family}")
+            plugins += [find(each.plugin) for each in (job.method, *job.method.wrappers)]
+    return tuple(modules), tuple(plugins)
+
+
+def _sources(source: str, settings: dict[str, Any]) -> list[str]:
+    """Return the names of a source and of those of its parts."""
+    parts = settings.get("parts", {}).values()
+    return [source, *(name for part in parts for name in _sources(part["source"], part))]
+
+
+def files_of(modules: Iterable[str], plugins: Iterable[Located] = ()) -> list[str]:
+    """Return the source files that code leads to, as paths from the working directory.
+
+    Of a plugin: all files of its folder, or all modules of the package that it was installed with.
+    """
+    files: set[Path] = set()
+    for name in modules:
+        found = [*_resolve(name, None)]
+        if not found:
+            raise FedLoomError(f"no module {name} in {LIBRARY}")
+        files |= _closure(found)
+    for plugin in plugins:
+        levels = plugin.module.count(".") if plugin.module else 0
+        package = [plugin.folder, *plugin.folder.parents][levels]
+        files |= _closure([plugin.file, *package.rglob("*.py")])
+        files |= {*filter(Path.is_file, plugin.folder.rglob("*.toml"))}
+    return sorted(os.path.relpath(file) for file in files)
+
+
+def digest_of(
+    modules: Iterable[str], plugins: Iterable[Located], known: dict[str, str] | None = None
+) -> str:
+    """Return a digest of the source files that code leads to.
+
+    It has their names without folders, so that results stay valid when a checkout or an environment
+    moves. `known` keeps the digests of files from call to call.
+    """
+    files = files_of(modules, plugins)
+    known = {} if known is None else known
+    for file in files:
+        if file not in known:
+            known[file] = sha256(Path(file))
+    return digest(sorted([Path(file).name, known[file]] for file in files))
+
+
+def _closure(files: Iterable[Path]) -> set[Path]:
+    """Return the files and all of fedloom that they import."""
+    seen, todo = set[Path](), set(files)
+    while todo:
+        seen |= todo
+        todo = {found for file in todo for found in _imported(file)} - seen
+    return seen
+
+
+@cache
+def _imported(file: Path) -> list[Path]:
+    """Return the files of fedloom that a file imports."""
+    pairs = [(module, name) for module, names in _imports(file) for name in names or [None]]
+    return [path for pair in pairs for path in _resolve(*pair)]
+
+
+@cache
+def _imports(file: Path) -> list[tuple[str, list[str]]]:
+    """Return the modules of fedloom that a file imports outside TYPE_CHECKING, with their names."""
+    tree, found = read_python(file), list[tuple[str, list[str]]]()
+    for node in _nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                names = _names_read(tree, alias.asname) if alias.asname else []
+                found.append((alias.name, names))
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.append((node.module, [alias.name for alias in node.names]))
+    return [each for each in found if each[0].split(".")[0] == "fedloom"]
+
+
+def _names_read(tree: ast.AST, alias: str) -> list[str]:
+    """Return the names that are read of a module, `fl.mean`; [] if it is used in another way."""
+    nodes = [*ast.walk(tree)]
+    uses = {node for node in nodes if isinstance(node, ast.Name) and node.id == alias}
+    reads = [node for node in nodes if isinstance(node, ast.Attribute) and node.value in uses]
+    return sorted({node.attr for node in reads}) if len(reads) == len(uses) else []
+
+
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements of a syntax tree outside `if TYPE_CHECKING:`."""
+    for node in ast.iter_child_nodes(tree):
+        of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if of_types or isinstance(node, ast.expr):  # no import lies in an expression
+            continue
+        yield node
+        yield from _nodes(node)
+
+
+def _resolve(module: str, name: str | None) -> Iterator[Path]:
+    """Yield the files behind `from module import name`, or `import module` if there is no name."""
+    path = LIBRARY / module.replace(".", "/")
+    init, inside = path / "__init__.py", path / name if name else path
+    for file in (inside.with_suffix(".py"), inside / "__init__.py", path.with_suffix(".py")):
+        if file.is_file() and file != init:
+            yield file
+            return
+    if init.is_file():
+        exporting = [inner for inner, names in _imports(init) if name in names]
+        yield from [file for inner in exporting for file in _resolve(inner, name)] or [init]

@@ -1,0 +1,161 @@
+"""Draw accuracy over the members of a grid: heat maps, points in space, and boxes by client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from fedloom.common.ids import entry_of
+from fedloom.config.grids import varied_lists
+from fedloom.config.output_kinds import RunsFigure
+from fedloom.planning.output_runs import PlottedRun
+from fedloom.report import metrics, requirements
+from fedloom.report.figures import style
+from fedloom.report.metrics import axis_values, grouped, member, of_members
+
+MAP = "cividis"  # light and dark in the same order with any colour vision
+LABELLED = 36  # cells of a panel that still have room for their numbers
+SPACE = (4.2, 3.6)  # inches of a panel with points in space
+
+
+class Grid(RunsFigure):
+    """Heat maps of the mean accuracy over a grid's members (FedPHA Fig. 4, 8, Table 8).
+
+    Of the participating clients at the reported rounds, mean over seeds. If axes are entries of a
+    list, members are framed whose first axis has the value of another one.
+    """
+
+    shows = "grid"
+    requires = (requirements.two_or_three_axes,)
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        """Draw a panel per scenario and value of the first of three axes; one scale per scenario.
+
+        Members that were not run stay white.
+        """
+        ticks, panels = _ticks(series), []
+        *first, _, _ = ticks
+        for runs in grouped(series).values():
+            frame, scenario = of_members(runs), style.name(runs[0], series)
+            scale = style.shades(frame["accuracy"].min(), frame["accuracy"].max(), MAP)
+            for value in ticks[first[0]] if first else [""]:
+                part = frame[frame[first[0]] == value] if first else frame
+                title = [scenario, f"{first[0]} = {value}" if first else ""]
+                panels.append((part, scale, ", ".join(filter(None, title))))
+        members = {tuple(axis_values(run).values()) for run in series}
+        framed = {at for at in members if varied_lists(member(series[0])) and at[0] in at[1:]}
+        figure, axes = style.panels(len(panels))
+        for axis, (part, scale, title) in zip(axes, panels, strict=True):
+            _heat_map(axis, part, ticks, scale, framed)
+            axis.set_title(title)
+            figure.colorbar(scale, ax=axis, label="Mean accuracy (%)")
+        return figure
+
+
+def _ticks(series: list[PlottedRun]) -> dict[str, list[str]]:
+    """Return the values of every axis of the grid as text, in the order of the runs."""
+    members = [axis_values(run) for run in series]
+    return {axis: list(dict.fromkeys(at[axis] for at in members)) for axis in members[0]}
+
+
+def _heat_map(
+    axis: style.Axes,
+    frame: pd.DataFrame,
+    ticks: dict[str, list[str]],
+    scale: Any,
+    framed: set[tuple[str, ...]],
+) -> None:
+    """Draw a heat map over the last two axes; `framed` has the values of framed members."""
+    from matplotlib.patches import Rectangle
+
+    *_, x, y = ticks
+    table = frame.pivot(index=y, columns=x, values="accuracy")
+    cells = table.reindex(index=ticks[y], columns=ticks[x]).to_numpy()
+    axis.imshow(cells, scale.cmap, scale.norm, aspect="auto", origin="lower")
+    for *at, accuracy in frame[[*ticks, "accuracy"]].itertuples(index=False):
+        across, up = ticks[x].index(at[-2]), ticks[y].index(at[-1])
+        if cells.size <= LABELLED:
+            look = {"color": "white" if scale.norm(accuracy) < 0.5 else "black", "fontsize": 7}
+            axis.text(across, up, f"{accuracy:.1f}", ha="center", va="center", **look)
+        if tuple(at) in framed:
+            look = {"fill": False, "edgecolor": "#D55E00", "linewidth": 2, "clip_on": False}
+            axis.add_patch(Rectangle((across - 0.5, up - 0.5), 1, 1, zorder=3, **look))
+    axis.grid(visible=False)
+    axis.set_xticks(range(len(ticks[x])), ticks[x])
+    axis.set_yticks(range(len(ticks[y])), ticks[y])
+    axis.set(xlabel=x, ylabel=y)
+
+
+class Scatter3d(RunsFigure):
+    """Mean accuracy over a grid of three axes, a coloured point per member (FedPHA Fig. 7, 9).
+
+    Of the participating clients at the reported rounds, mean over seeds.
+    """
+
+    shows = "grid"
+    requires = (requirements.three_axes,)
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        ticks, groups = _ticks(series), grouped(series)
+        figure, (axes,) = style.grid(1, len(groups), SPACE, subplot_kw={"projection": "3d"})
+        for axis, runs in zip(axes, groups.values(), strict=True):
+            frame = of_members(runs)
+            places = [[ticks[name].index(v) for v in frame[name]] for name in ticks]
+            points = axis.scatter(*places, s=26, c=frame["accuracy"], cmap=MAP, depthshade=False)
+            for letter, (name, of_axis) in zip("xyz", ticks.items(), strict=True):
+                getattr(axis, f"set_{letter}ticks")(range(len(of_axis)), of_axis)
+                getattr(axis, f"set_{letter}label")(name)
+            axis.set_title(style.name(runs[0], series))
+            figure.colorbar(points, ax=axis, label="Mean accuracy (%)", shrink=0.6, pad=0.12)
+        return figure
+
+
+class Boxes(RunsFigure):
+    """Each client's accuracy over a grid's members, by its own entry of the list that the grid
+    varies; consecutive clients share an entry, client k of K the entry k*n//K of n (FedPHA Fig.
+    5).
+
+    At the reported rounds, mean over seeds: median, middle half, whiskers to the last point within
+    1.5 times the box, and points beyond.
+    """
+
+    shows = "grid"
+    requires = (requirements.one_list,)
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        (option,) = varied_lists(member(series[0]))
+        items = [
+            (runs[0], client, rows)
+            for runs in grouped(series).values()
+            for client, rows in by_client(runs).groupby("client_id")
+        ]
+        figure, axes = style.panels(len(items))
+        for axis, (run, client, rows) in zip(axes, items, strict=True):
+            groups = {value: part["accuracy"] for value, part in rows.groupby("value")}
+            axis.boxplot(list(groups.values()), widths=0.6, medianprops={"linewidth": 1.6})
+            axis.set_xticks(range(1, len(groups) + 1), map(str, groups))
+            first = rows.iloc[0]
+            title = [style.name(run, series), f"client {client}", first["domain"]]
+            axis.set(xlabel=f"{option}.{first['entry']}", title=", ".join(filter(None, title)))
+        figure.supylabel("Test accuracy (%)")
+        return figure
+
+
+def by_client(series: list[PlottedRun]) -> pd.DataFrame:
+    """Return a row per participating client and member of a grid, with its mean accuracy.
+
+    `entry` is the position of the client's entry in the list, `value` that entry; `accuracy` is in
+    percent, over the reported rounds and seeds.
+    """
+    parts = []
+    for run in series:
+        (entries,) = varied_lists(member(run)).values()
+        rows = metrics.evaluation(run.evaluation)
+        clients = rows["client_id"].max() + 1
+        rows = rows[rows["round"].isin(run.reported.rounds) & rows["participating"]]
+        entry = [entry_of(k, clients, len(entries)) for k in rows["client_id"]]
+        rows = rows.assign(entry=entry, value=[entries[e] for e in entry], method=run.method)
+        parts.append(rows.assign(accuracy=metrics.percent(rows)))
+    groups = pd.concat(parts).groupby(["client_id", "entry", "value", "method"], sort=False)
+    return groups.agg({"domain": "first", "accuracy": "mean"}).reset_index()

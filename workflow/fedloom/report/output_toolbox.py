@@ -1,0 +1,15 @@
+"""What a plugin that brings a kind of table or figure may call."""
+
+from fedloom.common.errors import FedLoomError as FedLoomError
+from fedloom.config.output_kinds import AccuracyTable as AccuracyTable
+from fedloom.config.output_kinds import ArtefactFigure as ArtefactFigure
+from fedloom.config.output_kinds import Personalized as Personalized
+from fedloom.config.output_kinds import RunsFigure as RunsFigure
+from fedloom.config.output_kinds import RunsTable as RunsTable
+from fedloom.planning.output_runs import PlottedRun as PlottedRun
+from fedloom.report import metrics as metrics
+from fedloom.report import requirements as requirements
+from fedloom.report.figures import style as style
+from fedloom.report.figures.convergence import lines as lines
+from fedloom.report.tables.accuracy import at as at
+from fedloom.report.tables.layout import Column as Column
