@@ -9,7 +9,7 @@ on the `Baseline`:
 - `careful`: image features come from a cache, one call of the text tower computes all contexts up
   to the longest EOT, and the projection is computed once a round.
 
-Sinkhorn's iterations are those of `plugins/fedotp/transport.py` in all cases: they are not
+Sinkhorn's iterations are those of `plugins/methods/fedotp/transport.py` in all cases: they are not
 the subject of the comparison.
 
 Shapes: B images, M patches, n contexts, L tokens of a context, C classes, d width.

@@ -57,31 +57,31 @@ COUNT_ALIKE = "test_groups.py::test_a_clients_images_count_alike_in_one_batch_an
 # the test that kills it
 NAMED = [
     (
-        "plugins/dp_gaussian/plugin.py",
+        "plugins/wrappers/dp_gaussian/plugin.py",
         "len(task.data.participating) if poisson else 1.0",
         "len(task.data.participating)",
         "test_robust_private.py::test_epsilon_after_every_round_is_a_column_and_grows",
     ),
     (
-        "plugins/secure_mask/plugin.py",
+        "plugins/wrappers/secure_mask/plugin.py",
         'task.generator("secure_mask", low, high)',
         'task.at(1).generator("secure_mask", low, high)',
         "test_robust_private.py::test_every_round_has_masks_of_its_own",
     ),
     (
-        "plugins/fedlora/plugin.py",
+        "plugins/methods/fedlora/plugin.py",
         'task.at(0).generator("lora")',
         'task.generator("lora")',
         "test_trained_insides.py::test_a_frozen_a_is_the_same_in_every_round",
     ),
     (
-        "plugins/quantize/plugin.py",
+        "plugins/wrappers/quantize/plugin.py",
         'task.generator("quantize", clients.ids[k])',
         'task.generator("quantize")',
         "test_compression.py::test_clients_and_rounds_draw_by_themselves",
     ),
     (
-        "plugins/fedpha/released.py",
+        "plugins/methods/fedpha/released.py",
         "int((1 - rho) * context.shape[-2])",
         "round((1 - rho) * context.shape[-2])",
         "test_clip_fedpha.py::test_the_released_projection_lies_inside_the_row_space",
@@ -93,7 +93,7 @@ NAMED = [
         "test_pfedpg.py::test_an_untrained_head_is_the_clients_own_from_round_to_round",
     ),
     (
-        "plugins/fedotp/transport.py",
+        "plugins/methods/fedotp/transport.py",
         "math.log(torch.finfo(cost.dtype).tiny) / 2",
         "math.log(torch.finfo(cost.dtype).tiny)",
         "test_clip_transport.py::"
@@ -113,19 +113,19 @@ NAMED = [
         "test_schemes.py::test_a_capped_client_that_holds_its_equal_share_gets_nothing_more",
     ),
     (
-        "plugins/ifca/plugin.py",
+        "plugins/methods/ifca/plugin.py",
         "total[:, j] += losses",
         "total[:, j] = losses",
         COUNT_ALIKE,
     ),
     (
-        "plugins/per_fedavg/plugin.py",
+        "plugins/methods/per_fedavg/plugin.py",
         "total = fl.tensor_map(torch.add, total, part)",
         "total = part",
         COUNT_ALIKE,
     ),
     (
-        "plugins/creff/plugin.py",
+        "plugins/methods/creff/plugin.py",
         "total += torch.einsum",
         "total = torch.einsum",
         COUNT_ALIKE,

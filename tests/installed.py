@@ -51,7 +51,7 @@ def try_out(programs: Path, folder: Path, command: str = "run") -> str:
     fedloom, study = programs / "fedloom", folder / "my-study"
     call(fedloom, "init", "my-study", folder=folder)
     mine = study / "plugins/mine"
-    shutil.copytree(ROOT / "plugins/head_tuning", mine)
+    shutil.copytree(ROOT / "plugins/methods/head_tuning", mine)
     toml = mine / "method.toml"
     toml.write_text(toml.read_text().replace('name = "head_tuning"', 'name = "mine"'))
     call(fedloom, "plan", "pep_fedpt/table4", folder=study)

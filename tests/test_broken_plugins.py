@@ -19,7 +19,7 @@ from fedloom.planning.load_plan import load_plan, resolve
 def folder(tmp_path, monkeypatch):
     """The folder of an installed plugin `theirs`, a copy of head_tuning."""
     site = tmp_path / "site"
-    shutil.copytree(ROOT / "plugins/head_tuning", site / "theirs")
+    shutil.copytree(ROOT / "plugins/methods/head_tuning", site / "theirs")
     (site / "theirs/__init__.py").write_text("")
     info = site / "theirs-1.0.dist-info"
     info.mkdir()

@@ -153,7 +153,7 @@ def test_every_hook_is_documented():
 
 def _copy(name, target):
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "plugins" / name, target, ignore=ignored)
+    shutil.copytree(manifest.find(name).folder, target, ignore=ignored)
     return target
 
 

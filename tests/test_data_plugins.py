@@ -343,11 +343,12 @@ def test_entry_points_may_be_of_the_backport_of_importlib_metadata(monkeypatch):
 
 
 def test_examples_import_a_toolbox_alone():
-    floors = {"schemes": "data", "sources": "data", "tables": "report", "figures": "report"}
-    files = [f for f in (ROOT / "examples").glob("*/*/plugin.py") if f.parents[1].name in floors]
-    assert {file.parents[1].name for file in files} == set(floors)
+    data, report = "fedloom.data.source_toolbox", "fedloom.report.output_toolbox"
+    toolboxes = {"schemes": data, "sources": data, "tables": report, "figures": report}
+    files = [f for f in (ROOT / "examples").glob("*/*/plugin.py") if f.parents[1].name in toolboxes]
+    assert {file.parents[1].name for file in files} == set(toolboxes)
     for file in files:
-        toolbox = f"from fedloom.{floors[file.parents[1].name]}.toolbox import"
+        toolbox = f"from {toolboxes[file.parents[1].name]} import"
         imports = [x for x in file.read_text().splitlines() if x.startswith(("import", "from"))]
         ours = [line for line in imports if "fedloom" in line]
         assert ours, f"{file} imports nothing of FedLoom"

@@ -75,7 +75,7 @@ def made(tmp_path_factory):
     """A folder with the results of a study of one run, and its plugin."""
     folder = tmp_path_factory.mktemp("made")
     own = folder / "plugins/mine"
-    shutil.copytree(ROOT / "plugins/head_tuning", own)
+    shutil.copytree(ROOT / "plugins/methods/head_tuning", own)
     toml = own / "method.toml"
     toml.write_text(toml.read_text().replace('"head_tuning"', '"mine"'))
     here = Path.cwd()

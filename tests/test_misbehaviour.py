@@ -24,7 +24,7 @@ QUANTISED = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
 
 def _write(folder):
     """Write tests/fickle.py as a plugin, and tests/fickle_wrapper.py as one around it."""
-    toml = (ROOT / "plugins/head_tuning/method.toml").read_text()
+    toml = (ROOT / "plugins/methods/head_tuning/method.toml").read_text()
     toml = toml.replace('name = "head_tuning"', 'name = "fickle"')
     around = "kind = 'wrapper'\nname = 'around'\ntitle = 'A'\n[paper]\ncitation = 'C'\n"
     for name, source, text in (
@@ -417,7 +417,7 @@ def test_a_plugin_that_cannot_be_imported(tmp_path, source, words):
 
 def test_a_wrapper_must_yield(tmp_path):
     folder = tmp_path / "plugins" / "dp_laplace"
-    shutil.copytree(ROOT / "plugins/dp_laplace", folder)
+    shutil.copytree(ROOT / "plugins/wrappers/dp_laplace", folder)
     text = (folder / "plugin.py").read_text()
     (folder / "plugin.py").write_text(text.replace("result = yield", "result = updates"))
     wrapper = manifest.discover(tmp_path / "plugins")["dp_laplace"]

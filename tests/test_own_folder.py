@@ -8,7 +8,7 @@ import pytest
 
 from fedloom.cli.make.templates import new_folder
 from fedloom.common.errors import FedLoomError
-from fedloom.hooks import manifest
+from fedloom.hooks import loader, manifest
 from fedloom.machine import extras
 from fedloom.machine.install import ROOT, resource
 from fedloom.planning.load_plan import load_plan
@@ -24,7 +24,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 def _own_plugin(folder: Path, name: str) -> None:
-    shutil.copytree(ROOT / "plugins/head_tuning", folder / "plugins" / name)
+    shutil.copytree(ROOT / "plugins/methods/head_tuning", folder / "plugins" / name)
     toml = folder / "plugins" / name / "method.toml"
     toml.write_text(toml.read_text().replace('name = "head_tuning"', f'name = "{name}"'))
 
@@ -42,9 +42,36 @@ def test_own_plugins_lie_beside_those_that_ship(tmp_path, monkeypatch):
     _own_plugin(tmp_path, "fedvpt")
     monkeypatch.chdir(tmp_path)
     assert manifest.find("mine").folder == tmp_path / "plugins/mine"
-    assert manifest.find("head_tuning").folder == ROOT / "plugins/head_tuning"
+    assert manifest.find("head_tuning").folder == ROOT / "plugins/methods/head_tuning"
     with pytest.raises(FedLoomError, match="'fedvpt' is defined twice"):
         manifest.find("fedvpt")
+
+
+def test_a_folder_of_plugins_may_have_rooms(tmp_path, monkeypatch):
+    """As the one that ships has: methods, wrappers, tables."""
+    _own_plugin(tmp_path, "direct")
+    _own_plugin(tmp_path, "in_room")
+    (tmp_path / "plugins/methods").mkdir()
+    (tmp_path / "plugins/in_room").rename(tmp_path / "plugins/methods/in_room")
+    monkeypatch.chdir(tmp_path)
+    assert manifest.find("direct").folder == tmp_path / "plugins/direct"
+    assert manifest.find("in_room").folder == tmp_path / "plugins/methods/in_room"
+    assert not manifest.discover().broken
+
+
+def test_every_plugin_that_ships_lies_in_the_room_of_its_kind():
+    for plugin in manifest.discover().values():
+        assert plugin.folder == ROOT / f"plugins/{plugin.kind}s" / plugin.name
+
+
+@pytest.mark.parametrize("old", loader.MOVED)
+def test_a_plugin_that_imports_a_module_by_its_old_name_is_told_the_new_one(here, old):
+    _own_plugin(here, "mine")
+    file = here / "plugins/mine/plugin.py"
+    file.write_text(f"import {old}\n{file.read_text()}")
+    manifest.discover.cache_clear()
+    with pytest.raises(FedLoomError, match=f"{old}, which is now {loader.MOVED[old]}; import that"):
+        loader.import_plugin(manifest.find("mine"))
 
 
 def test_studies_lie_over_the_folders_config_but_bundled_ones_do_not(here):

@@ -128,7 +128,7 @@ def test_aggregate_gets_the_updates_that_receive_leaves_sorted_by_client(tmp_pat
 )
 def test_a_method_has_no_hook_of_wrappers(tmp_path, hook, instead):
     folder = tmp_path / "plugins" / "head_tuning"
-    shutil.copytree(ROOT / "plugins/head_tuning", folder)
+    shutil.copytree(ROOT / "plugins/methods/head_tuning", folder)
     with (folder / "plugin.py").open("a") as file:
         file.write(f"\n\n@fl.hookimpl\ndef {hook}(task):\n    return None\n")
     method = manifest.discover(tmp_path / "plugins")["head_tuning"]

@@ -29,7 +29,7 @@ def fickle(tmp_path):
     """tests/fickle.py, which trains every client's bias before its test."""
     own = tmp_path / "plugins" / "fickle"
     own.mkdir(parents=True)
-    toml = (ROOT / "plugins/head_tuning/method.toml").read_text()
+    toml = (ROOT / "plugins/methods/head_tuning/method.toml").read_text()
     (own / "method.toml").write_text(toml.replace("head_tuning", "fickle"))
     shutil.copy(ROOT / "tests/fickle.py", own / "plugin.py")
     return manifest.discover(tmp_path / "plugins")["fickle"]

@@ -51,7 +51,7 @@ def study(made, tmp_path, monkeypatch):
     """The same with a separate plugin, in the working directory of two jobs of one round."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     own = tmp_path / "plugins/mine"
-    shutil.copytree(ROOT / "plugins/head_tuning", own)
+    shutil.copytree(ROOT / "plugins/methods/head_tuning", own)
     toml = own / "method.toml"
     toml.write_text(toml.read_text().replace('"head_tuning"', '"mine"'))
     plugins = manifest.discover(tmp_path / "plugins")

@@ -339,7 +339,7 @@ def test_training_before_every_evaluation_takes_its_time(ask):
 
 @pytest.mark.parametrize("wrong", ["tunning_epochs", "prommpts"])
 def test_a_cost_names_an_option(tmp_path, wrong):
-    shutil.copytree(ROOT / "plugins/fedbabu", tmp_path / "fedbabu")
+    shutil.copytree(ROOT / "plugins/methods/fedbabu", tmp_path / "fedbabu")
     toml = tmp_path / "fedbabu/method.toml"
     right = re.sub(r"(.)\1", r"\1", wrong)
     toml.write_text(toml.read_text().replace(f'"{right}"', f'"{wrong}"'))

@@ -59,7 +59,7 @@ def test_the_method_must_use_that_sum_alone_with_the_options_that_it_has():
 def study(tmp_path, monkeypatch):
     """study(wrappers): the default study with the example `masks`, and a label that names them."""
     for name in ("head_tuning", "gmm_pt", "dropout"):
-        shutil.copytree(ROOT / "plugins" / name, tmp_path / name)
+        shutil.copytree(manifest.find(name).folder, tmp_path / name)
     shutil.copytree(ROOT / "examples/methods/masks", tmp_path / "masks")
     plugins = copy(manifest.discover())
     plugins |= manifest.discover(tmp_path)
@@ -121,7 +121,7 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
 )
 def test_a_declaration_that_cannot_be_is_told_by_its_key(name, line, told, tmp_path):
     folder = tmp_path / name
-    shutil.copytree(ROOT / "plugins" / name, folder)
+    shutil.copytree(manifest.find(name).folder, folder)
     toml = folder / "method.toml"
     kept = [k for k in toml.read_text().splitlines() if not k.startswith(line.split(" ")[0])]
     toml.write_text("\n".join([line, *kept]))

@@ -48,14 +48,14 @@ def test_a_run_depends_on_what_trains_it_and_not_on_reports():
     names = _sources("train", plan.run_spec(plan.runs[0]))
     loop = {"training_job", "round", "evaluate", "local_training", "build_task"}
     assert {f"federated/{name}" for name in loop | {"task", "state"}} <= names
-    assert {"data/federation", "backbones/vit", "common/tensors", "hooks/defaults"} <= names
+    assert {"data/federation", "backbones/vit", "common/trees", "hooks/defaults"} <= names
     assert "jobs/train_job" in names
     assert not any(name.startswith(("report", "backbones/clip", "planning/plan")) for name in names)
 
 
 def test_an_edited_plugin_changes_the_digest_of_its_runs_alone(tmp_path, monkeypatch):
     for name in ("head_tuning", "fedvpt"):
-        shutil.copytree(ROOT / "plugins" / name, tmp_path / name)
+        shutil.copytree(manifest.find(name).folder, tmp_path / name)
     plugins = manifest.discover(tmp_path)
     monkeypatch.setattr(manifest, "discover", lambda: plugins)
     config = default_config()
@@ -82,7 +82,7 @@ def test_a_figure_depends_on_its_kind_and_what_it_imports():
     }
     config["select"] |= {"methods": ["g"], "figures": ["heat"]}
     names = _sources("figure", Plan(resolve(config)).job("figure", SimpleNamespace(label="heat")))
-    assert {"report/figures/grids", "report/figures/style", "report/metrics"} <= names
+    assert {"report/figures/grid_plots", "report/figures/style", "report/metrics"} <= names
     assert {
         "config/grids",
         "planning/output_runs",

@@ -177,7 +177,7 @@ def test_editing_a_method_reruns_its_runs_and_touching_files_reruns_nothing(fini
     for path in folder.rglob("*"):
         if path.is_file() and ".snakemake" not in path.parts:
             path.touch()
-    file = folder / "plugins/fedvpt/plugin.py"
+    file = folder / "plugins/methods/fedvpt/plugin.py"
     text = file.read_text()
     file.write_text(text + "# edited\n")
     jobs = _would_run(folder)

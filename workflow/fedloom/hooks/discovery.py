@@ -16,6 +16,8 @@ from fedloom.common.schema import Identifier, Keys, checked
 PACKAGE = "fedloom_plugins"  # the package that stands for a folder of plugins
 # a plugin's folder has one of them
 FILES = ("method.toml", "source.toml", "scheme.toml", "table.toml", "figure.toml")
+# a folder of plugins holds them directly, or in these folders
+ROOMS = ("methods", "wrappers", "sources", "schemes", "tables", "figures")
 
 Item = TypeVar("Item")
 
@@ -75,10 +77,26 @@ class Located(Keys):
         return self.folder / "plugin.py"
 
 
+def _plugins_in(folder: Path) -> list[Path]:
+    """Return the folders of plugins that lie in `folder`, directly or in one of its rooms."""
+    rooms = [folder / room for room in ROOMS if (folder / room).is_dir()]
+    rooms = [room for room in rooms if not _toml_files(room)]  # else a plugin of that name
+    inside = [path for place in (folder, *rooms) for path in sorted(place.iterdir())]
+    return [
+        path
+        for path in inside
+        if path.is_dir() and path not in rooms and not path.name.startswith(("_", "."))
+    ]
+
+
+def _toml_files(path: Path) -> list[str]:
+    """Return the names of the files in the folder that declare a plugin."""
+    return [name for name in FILES if (path / name).exists()]
+
+
 def _is_of(kind: str, path: Path) -> bool:
     """Return True for the folder of a plugin of this kind; without TOML file, of a method."""
-    files = [name for name in FILES if (path / name).exists()] or FILES[:1]
-    return path.is_dir() and path.name[0] not in "_." and f"{kind}.toml" in files
+    return f"{kind}.toml" in (_toml_files(path) or ["method.toml"])
 
 
 def _installed(entry: EntryPoint) -> tuple[Path, str]:
@@ -100,7 +118,7 @@ LocatedPlugin = TypeVar("LocatedPlugin", bound=Located)
 def gather(kind: str, folders: Iterable[Path], model: type[LocatedPlugin]) -> Found[LocatedPlugin]:
     """Return the plugins of a kind, as "method" or "figure": in `folders`, and installed ones."""
     found: Found[LocatedPlugin] = Found()
-    own = [path for folder in folders for path in sorted(folder.iterdir()) if _is_of(kind, path)]
+    own = [path for folder in folders for path in _plugins_in(folder) if _is_of(kind, path)]
     for place in (*own, *entry_points(group=f"fedloom.{kind}s")):
         try:
             path, module = (place, None) if isinstance(place, Path) else _installed(place)

@@ -27,6 +27,11 @@ from fedloom.hooks.manifest import Plugin
 log = logging.getLogger(__name__)
 
 MOST = 6  # clients that are named in an error
+# modules that plugins may import, by the names that they had before 2026-11-27
+MOVED = {
+    "fedloom.data.toolbox": "fedloom.data.source_toolbox",
+    "fedloom.report.toolbox": "fedloom.report.output_toolbox",
+}
 Result = TypeVar("Result")
 HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom_spec"))
 
@@ -63,7 +68,14 @@ def _import_module(plugin: Located) -> ModuleType:
             spec = importlib.machinery.ModuleSpec(package, loader=None, is_package=True)
             spec.submodule_search_locations = folders
             sys.modules[package] = importlib.util.module_from_spec(spec)
-    return importlib.import_module(f"{plugin.package}.plugin")
+    try:
+        return importlib.import_module(f"{plugin.package}.plugin")
+    except ModuleNotFoundError as error:
+        moved_to = MOVED.get(error.name or "")
+        if moved_to is None:
+            raise
+        line = f"{plugin.file}: imports {error.name}, which is now {moved_to}; import that"
+        raise FedLoomError(line) from error
 
 
 def check_hooks(module: ModuleType, plugin: Plugin) -> None:
