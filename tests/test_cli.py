@@ -55,7 +55,7 @@ TYPOS = {  # a command line, and what its error holds
 }
 NAMED = f"""
 import contextlib, io, sys
-from fedloom.commands import cli
+from fedloom.cli import main as cli
 for words in {list(TYPOS)}:
     sys.argv = ["fedloom", *words.split()]
     try:

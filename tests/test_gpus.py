@@ -16,7 +16,7 @@ from refusals import refused
 # a job: it prints the device that it took, and holds it until it is told to end
 JOB = """
 import logging, os, sys
-from fedloom.common import gpus
+from fedloom.machine import gpus
 logging.basicConfig(format="%(message)s", level="INFO", stream=sys.stdout)
 gpus.PAUSE = 0.02
 print(gpus.take(), os.environ[gpus.VISIBLE], os.environ["CUDA_DEVICE_ORDER"], flush=True)
