@@ -2,7 +2,7 @@
 # make report the same, and results/report/<study>.html: tables, curves, figures, and all runs
 # make test   make lint, and all tests; one of them builds the documentation
 # make fast   make lint, and the tests without whole workflows: before a commit
-# make lint   style, spelling, plain English, types, import contract: seconds
+# make lint   style, spelling, types, import contract: seconds
 # make docs   the documentation as a site, in results/site
 # make bench  timings relative to other tools, and a roofline: minutes on idle cores
 # make real   the studies on photographs with a ViT-S/14: a night on two cores
@@ -20,17 +20,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # a name that `fedloom studies` prints
 STUDY ?=
 VENV := .venv/bin/python
-# the files whose English is checked by the patterns in .prose (Perl's regular expressions)
-PROSE := '*.md' '*.yaml' '*.yml' '*.rst' '*.toml' '*.py' containers profiles ':!workflow/claims' \
-  ':!tests/test_prose.py'
 # The digest of the inputs of .venv, which is stale when this changes or the folder moves. Each digest
-# has a separate folder, which is built first and then linked, so that a failed build leaves the old
-# one in place and a running study keeps its own. The last two are kept.
+# has a separate folder (.ci/make-venv).
 STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo $(CURDIR) $(TORCH); \
   } | sha256sum | cut -c1-12)
 
-HINT := $(if $(TORCH),; does the index that PIP_EXTRA_INDEX_URL names have \
-  $(shell sed -nE 's/^torch==[^ ]*/&+$(TORCH)/p' constraints.txt)?)
 PINS := .venvs/$(STAMP)/constraints.txt
 INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS) --editable
 
@@ -54,8 +48,6 @@ lint: for-test
 	$(VENV) -m ruff format --check .
 	.venv/bin/snakefmt --check Snakefile workflow/rules workflow/new_study/Snakefile
 	.venv/bin/codespell $$(git ls-files '*.py' '*.md' '*.yaml' '*.toml' '*.smk')
-	git grep -nP -f .prose -- $(PROSE); test $$? -eq 1 || { \
-	  echo "error: reword these lines in plain English; .prose has the patterns" >&2; exit 1; }
 	PYTHONPATH=workflow .venv/bin/lint-imports --no-cache
 	PYTHONPATH=workflow .venv/bin/basedpyright --pythonpath $(VENV)
 
@@ -85,10 +77,10 @@ real: venv
 	  benchmarks/real/$$study.yaml -- $(ARGS) || exit; done
 
 kills: for-test
-	PYTHONPATH=workflow $(VENV) tests/cluster/kills.py $(ARGS)
+	PYTHONPATH=workflow $(VENV) tests/workflow/cluster/kills.py $(ARGS)
 
 wheel:
-	$(PYTHON) tests/installed.py build/wheel
+	$(PYTHON) tests/support/installed.py build/wheel
 
 # the extras `test` and `docs`, added to .venv
 for-test for-docs: for-%: venv
@@ -96,12 +88,4 @@ for-test for-docs: for-%: venv
 	  $(VENV) $(INSTALL) '.[$*]' && touch .venv/$@; }
 
 venv:
-	@test -x .venvs/$(STAMP)/bin/python -a "$$(readlink .venv)" = .venvs/$(STAMP) || { \
-	  $(PYTHON) --version >/dev/null || { echo "error: no $(PYTHON); set PYTHON" >&2; exit 1; }; \
-	  echo "making .venv from constraints.txt: gigabytes, some minutes" && \
-	  { $(PYTHON) -m venv --clear .venvs/$(STAMP) && \
-	    sed -E '$(if $(TORCH),s/^torch(vision)?==.*/&+$(TORCH)/)' constraints.txt > $(PINS) && \
-	    .venvs/$(STAMP)/bin/python $(INSTALL) '.[clip,privacy,results,slurm,cluster-generic]' || \
-	    { rm -rf .venvs/$(STAMP); echo "error: .venv is not changed$(HINT)" >&2; exit 1; }; } && \
-	  { test -L .venv || rm -rf .venv; } && ln -sfn .venvs/$(STAMP) .venv && \
-	  ls -dt .venvs/* | tail -n +3 | xargs rm -rf; }
+	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" .ci/make-venv $(STAMP)

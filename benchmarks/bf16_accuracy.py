@@ -16,8 +16,8 @@ import pandas as pd
 import yaml
 from scipy import stats
 
+from fedloom.cli.run import bundled_studies
 from fedloom.common.files import write_text
-from fedloom.machine.install import ROOT
 from fedloom.planning import paths
 from fedloom.planning.choices import chosen_options
 from fedloom.planning.load_plan import load_plan
@@ -28,14 +28,9 @@ FOLDER = Path("results/bf16")
 SUFFIX = "_bf16"
 
 
-def file_of(study: str) -> Path:
-    """Return the file of a bundled study."""
-    return ROOT / "workflow/studies" / f"{study}.yaml"
-
-
 def in_bf16(study: str) -> Path:
     """Write the study in bfloat16, with the options that its trials chose, and return the file."""
-    plan = load_plan([file_of(study)])
+    plan = load_plan([bundled_studies.file_of(study)])
     settings, backbones, methods = plan.settings, {}, {}
     scenarios = {(run.dataset, run.partition, run.backbone) for run in plan.runs}
     if len(scenarios) > 1:
@@ -54,7 +49,7 @@ def in_bf16(study: str) -> Path:
             "training": method.own_training | rates,
         }
     changed = {
-        "include": [str(file_of(study))],
+        "include": [str(bundled_studies.file_of(study))],
         "study": {"name": plan.name + SUFFIX, "precision": "bf16", "tune": None},
         "backbones": backbones,
         "methods": methods,
@@ -84,7 +79,10 @@ def accuracies(plan: Plan) -> pd.DataFrame:
 
 def table(study: str) -> pd.DataFrame:
     """Return a row per method: both accuracies and their difference, paired."""
-    plans = load_plan([file_of(study)]), load_plan([FOLDER / f"{Path(study).name}.yaml"])
+    plans = (
+        load_plan([bundled_studies.file_of(study)]),
+        load_plan([FOLDER / f"{Path(study).name}.yaml"]),
+    )
     full, half = map(accuracies, plans)
     both = full.merge(half, on=["method", "seed"], suffixes=("", SUFFIX), validate="1:1")
     rows = []

@@ -13,7 +13,7 @@ from fedloom.common.files import write_text
 from fedloom.config.reading import read
 from fedloom.machine.install import ROOT
 
-CLAIMS = ROOT / "workflow/claims"
+PAPERS = ROOT / "workflow/papers"
 KEPT = ROOT / "docs/results/claims"
 UNITS = {
     "million_params": " million numbers", "params_up": " numbers", "rounds": " rounds",
@@ -59,7 +59,9 @@ def _within(low: float | None, high: float | None) -> str:
 
 def counted(claims: pd.DataFrame) -> str:
     """Say how many claims there are, and how many tests have each verdict."""
-    written = [claim for file in sorted(CLAIMS.glob("*.yaml")) for claim in read(file)["claims"]]
+    written = [
+        claim for file in sorted(PAPERS.glob("*/claims.yaml")) for claim in read(file)["claims"]
+    ]
     untested = sum("untested" in claim for claim in written)
     tests, run = claims["verdict"].value_counts(), claims[["paper", "says"]].drop_duplicates()
     return (

@@ -181,6 +181,13 @@ class Tests:
             self.failed.append(f"collection of {report.nodeid}")
 
 
+def path_of_test(tree: Path, name: str) -> str:
+    """Return where a test file lies in the tree, and the test of it that `name` may add."""
+    file, colons, test = name.partition("::")
+    (found,) = (tree / "tests").rglob(file)
+    return f"{found.relative_to(tree)}{colons}{test}"
+
+
 def copy_tree(tree: Path) -> None:
     """Copy the files that git tracks."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
@@ -433,7 +440,8 @@ def named(tree: Path) -> list[str]:
         for mutant, dies in ((code, False), (code.replace(old, new), True)):
             path.write_text(mutant)
             status = in_a_fork(
-                tree, lambda test=test: {"end": run_tests(tree, Tests(), [f"tests/{test}"])}
+                tree,
+                lambda test=test: {"end": run_tests(tree, Tests(), [path_of_test(tree, test)])},
             )
             if (status != {"end": 0}) != dies:
                 alive.append(f"{name}: {test} {'passes' if dies else 'fails without it'}")
@@ -485,9 +493,9 @@ def main() -> None:
             return run(tree, json.loads(options.notes.read_text()), options.results, options)
         if options.command == "again":
             return again(tree, json.loads(options.notes.read_text()), options.results)
-        every = [path.name for path in sorted((tree / "tests").glob("test_*.py"))]
+        every = [path.name for path in sorted((tree / "tests").rglob("test_*.py"))]
         names = options.files or [name for name in every if name not in NOT_RECORDED]
-        notes = in_a_fork(tree, lambda: record(tree, [f"tests/{name}" for name in names]))
+        notes = in_a_fork(tree, lambda: record(tree, [path_of_test(tree, name) for name in names]))
         if notes is None:
             sys.exit("error: the recording died")
         if options.notes.exists():  # of other tests, or of these before they changed

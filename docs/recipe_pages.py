@@ -1,4 +1,4 @@
-"""The page of all recipes, from workflow/datasets."""
+"""The page of all recipes, from workflow/recipes."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def recipes_page() -> str:
     """Return a paragraph per recipe, and the keys of a recipe's file."""
     root = RecipeKeys.model_json_schema()
     intro = (
-        "# Recipes\n\nEach is one file, `workflow/datasets/<name>.yaml`: the origin of a data"
+        "# Recipes\n\nEach is one file, `workflow/recipes/<name>.yaml`: the origin of a data"
         " set, the layout of its files, how they are read and the expected counts. [Data]"
         "(../data.md#recipes) shows how a study uses a recipe."
     )

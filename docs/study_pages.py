@@ -76,9 +76,10 @@ def chapter(folder: str, paths: list[Path]) -> str:
 
 
 def studies_page() -> str:
-    """Return the page of all studies in workflow/studies."""
+    """Return the page of all studies that ship."""
     intro = (
-        "# Bundled studies\n\nEach is one file, `workflow/studies/<folder>/<name>.yaml`. Those in"
+        "# Bundled studies\n\nEach is one file: `workflow/papers/<paper>/<name>.yaml`, or"
+        " `workflow/studies/<folder>/<name>.yaml`. Those in"
         " the folder `micro` need no download and run in minutes on two cores. Those in `real`"
         " train a ViT-S/14 on photographs, with a GPU; `make real` runs them smaller on two cores."
         " Every other study is a table or a figure of a paper at its scale: it needs the paper's"

@@ -83,7 +83,7 @@ Superclasses = Annotated[
 
 
 class OfPaper(Keys):
-    """A table of a paper, of workflow/published/<paper>.yaml."""
+    """A table of a paper, of workflow/papers/<paper>/numbers.yaml."""
 
     paper: Paper
     table: int

@@ -20,7 +20,9 @@ from fedloom.machine.install import ROOT
 CONFIG = "config key"  # how an error names a key of the config
 # sections whose labels name results that studies share, so that a label has one meaning
 SHARED = ("datasets", "partitions", "backbones", "methods")
-PUBLISHED = ROOT / "workflow/published"  # the numbers of papers, a file each
+PAPERS = ROOT / "workflow/papers"  # a folder each: numbers, claims, studies
+NUMBERS = "numbers.yaml"  # the published numbers of a paper
+CLAIMS = "claims.yaml"  # the sentences of a paper on its results
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -117,10 +119,11 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
     return list(contents.values())
 
 
-def read_paper(paper: str, where: str, folder: Path = PUBLISHED) -> dict[str, Any]:
-    """Return what a paper's file says; in workflow/published, `citation` and `tables`."""
-    check_known(paper, [file.stem for file in folder.glob("*.yaml")], f"{where}: no")
-    return read_yaml(folder / f"{paper}.yaml")
+def read_paper(paper: str, where: str, file: str = NUMBERS) -> dict[str, Any]:
+    """Return the content of a file in a paper's folder; of NUMBERS, `citation` and `tables`."""
+    papers = [path.parent.name for path in PAPERS.glob(f"*/{file}")]
+    check_known(paper, papers, f"{where}: no")
+    return read_yaml(PAPERS / paper / file)
 
 
 class Change(NamedTuple):

@@ -1,6 +1,6 @@
 """Recipes: how published data sets become datasets of the config. Imports no torch.
 
-A file of `workflow/datasets`, or of a user's, says where a data set comes from, how its files are
+A file of `workflow/recipes`, or of a user's, says where a data set comes from, how its files are
 laid out and read, and how many images must come out. A study names it: `datasets: {birds: {recipe:
 domainnet, root: /data/domainnet}}`. Jobs do not know recipes.
 """
@@ -19,7 +19,7 @@ from fedloom.config.kinds import KINDS, Entry, check_entry
 from fedloom.config.reading import CONFIG, read
 from fedloom.machine.install import ROOT, resource
 
-FOLDER = ROOT / "workflow/datasets"
+FOLDER = ROOT / "workflow/recipes"
 # keys of a dataset of several that its parts cannot have
 OF_ALL_PARTS = {"image_size", "resize", "grey_bits", "transparency", "skip_unreadable"}
 
@@ -116,7 +116,7 @@ class RecipeKeys(Keys):
     title: str
     """The data set's name as papers write it."""
     papers: Distinct[str]
-    """The papers that use it, as in workflow/published."""
+    """The papers that use it, by their folders in workflow/papers."""
     homepage: str | None = None
     """Address of its publisher."""
     licence: str

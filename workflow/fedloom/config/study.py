@@ -62,7 +62,7 @@ class Study(Keys):
     name: Label
     """Names the folder of the tables."""
     paper: str | None = None
-    """The paper that the study is of, by its file in workflow/published, as pep_fedpt."""
+    """The paper that the study is of, by its folder in workflow/papers, as pep_fedpt."""
     shows: list[str] = Field(default=[])
     """What it shows of the paper, as Table 1 or Figure 3."""
     deviations: Sentences = Field(default={})

@@ -44,13 +44,13 @@ class Claims(TableKind):
 
     methods: Methods = None
     paper: Paper
-    """A file of workflow/claims, as pep_fedpt."""
+    """A paper with claims in workflow/papers, as pep_fedpt."""
     rows: dict[str, Listed] | None = None
-    """Method label -> the paper's row or rows (rows of workflow/claims); a label left out stands
+    """Method label -> the paper's row or rows (rows of its claims.yaml); a label left out stands
     for the row that has its plugin, options and wrappers, or its title and no other options than
     the row states."""
     stands_for: dict[str, Listed]
-    """<dataset>/<partition>, by their labels -> the setting or settings of workflow/claims that it
+    """<dataset>/<partition>, by their labels -> the setting or settings of claims.yaml that it
     stands for."""
     target: Percent | None = None
     """Mean accuracy in percent, for claims on what it costs to reach one."""

@@ -97,7 +97,7 @@ class GridAverages(GridTable):
             average = pd.concat(panels.values()).groupby(level=0, sort=False).mean()
             panels = {(AVERAGE,) * len(GROUP): average} | panels
         frames = []
-        first, second = sorted([across, down])  # as workflow/published names a cell
+        first, second = sorted([across, down])  # as numbers.yaml names a cell
         for scenario, table in panels.items():
             place = AVERAGE if AVERAGE in scenario else "/".join(scenario[:2])
             long = table.reset_index().melt(down, var_name=across, value_name="accuracy")

@@ -85,7 +85,7 @@ class Sizes(TableKind):
     shows = "datasets"
 
     published: PublishedSizes | None = None
-    """Numbers of a paper, from workflow/published/<paper>.yaml."""
+    """Numbers of a paper, from workflow/papers/<paper>/numbers.yaml."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         from fedloom.data.store import ImageStore  # slow to import, and plans need none

@@ -1,4 +1,4 @@
-"""What papers say of their results (workflow/claims), matched to the methods of a study."""
+"""What papers say of their results (their claims.yaml), matched to the methods of a study."""
 
 import math
 from itertools import product
@@ -8,13 +8,11 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, checked
-from fedloom.config.reading import read_paper
+from fedloom.config.reading import CLAIMS, read_paper
 from fedloom.config.settings import Method
 from fedloom.hooks.manifest import find
-from fedloom.machine.install import ROOT
 from fedloom.report.tables.published import number
 
-FOLDER = ROOT / "workflow/claims"
 EACH_DOMAIN, DOMAIN = "each_domain", "domain_"  # metric of a claim, and what it stands for
 
 
@@ -46,7 +44,7 @@ class Row(Keys):
     free: Distinct[str] = Field([])
     """Options that may have any value, as one that the paper sets by data set."""
     printed: list[str] = Field([])
-    """Its other names in workflow/published, tried in this order."""
+    """Its other names in numbers.yaml, tried in this order."""
 
 
 class Claim(Keys):
@@ -61,7 +59,7 @@ class Claim(Keys):
     below: Listed = Field([])
     """Row or rows whose metric is lower than that of `above`."""
     metric: str = "participating_mean"
-    """A metric of workflow/published; each_domain: the mean over clients in every domain;
+    """A metric of numbers.yaml; each_domain: the mean over clients in every domain;
     train_loss; or course_mean: participating clients, over all evaluated rounds."""
     below_metric: str | None = None
     """Metric of `below`; default: that of `above`."""
@@ -80,7 +78,7 @@ class Claim(Keys):
     """Whose number `within` or `times` is: ours where the paper says "slightly", or prints a
     margin, of which the claim asks half, since runs that repeat the paper scatter around it."""
     table: Annotated[list[int], BeforeValidator(_listed)] | None = None
-    """Table or tables of workflow/published with the paper's numbers."""
+    """Table or tables of numbers.yaml with the paper's numbers."""
     by: Annotated[list[Number], Field(min_length=1)] | None = None
     """The paper's differences, where they are not of one table."""
     untested: str | None = None
@@ -96,7 +94,7 @@ class Claim(Keys):
 
 
 class PaperClaims(Keys):
-    """workflow/claims/<paper>.yaml: what a paper says of its results."""
+    """workflow/papers/<paper>/claims.yaml: what a paper says of its results."""
 
     rows: Annotated[dict[str, Row], Field(min_length=1)]
     """The methods that the claims are about, by the names that the paper gives them."""
@@ -110,8 +108,8 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
 
     Every claim has `printed` by setting, see `_printed`.
     """
-    name = f"workflow/claims/{paper}.yaml"
-    content = checked(PaperClaims, read_paper(paper, where, FOLDER), f"{name} ").plain
+    name = f"workflow/papers/{paper}/claims.yaml"
+    content = checked(PaperClaims, read_paper(paper, where, CLAIMS), f"{name} ").plain
     published = read_paper(paper, where)
     for position, claim in enumerate(content["claims"]):
         at = f"{name} claims[{position}]"

@@ -1,0 +1,476 @@
+"""A plugin that misbehaves, in any of its hooks, gets one line that says where and how."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedloom.common.errors import FedLoomError
+from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
+from fedloom.federated import evaluate, round, training_job
+from fedloom.hooks import hookspecs, loader, manifest
+from fedloom.machine.install import ROOT
+
+NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()
+QUANTISED = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+
+
+def _write(folder):
+    """Write fickle.py of tests/support as a plugin, and fickle_wrapper.py as one around it."""
+    toml = (ROOT / "plugins/methods/head_tuning/method.toml").read_text()
+    toml = toml.replace('name = "head_tuning"', 'name = "fickle"')
+    around = "kind = 'wrapper'\nname = 'around'\ntitle = 'A'\n[paper]\ncitation = 'C'\n"
+    for name, source, text in (
+        ("fickle", "fickle.py", f"{toml}\n[artefacts.norms]\ndescription = 'of the head'\n"),
+        ("around", "fickle_wrapper.py", around),
+    ):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "method.toml").write_text(text)
+        shutil.copy(ROOT / "tests/support" / source, folder / name / "plugin.py")
+    return manifest.discover(folder)
+
+
+class Fickle:
+    """A run of fickle.py, alone or wrapped: two rounds, each evaluated, and an artefact."""
+
+    def __init__(self, folder, wrapped=False):
+        plugins = _write(folder / "plugins")
+        around = [plugins["around"]] if wrapped else []
+        plugin = plugins["around" if wrapped else "fickle"]
+        self.folder, self.file, self.method = folder, plugin.file, plugins["fickle"]
+        self.hooks = loader.load_hooks(self.method, wrappers=around)
+        self.task = tiny_task(self.method, folder, tuple(around))
+        self.change = sys.modules[f"{plugin.package}.plugin"].CHANGE
+
+    def run(self):
+        two = replace(tiny_job(self.method, last=2), evaluate=(1, 2))
+        folder = self.folder / f"run{next(NUMBERS)}"  # else it would resume from a checkpoint
+        folder.mkdir()
+        outputs = tiny_outputs(folder, 2)
+        training_job.train(self.task, self.hooks, two, None, outputs, "same")
+        current = round.initial_state(self.task, self.hooks)
+        return evaluate.artefact(self.task.at(2), self.hooks, current, "norms")
+
+    def complaint(self):
+        with pytest.raises(FedLoomError) as error:
+            self.run()
+        line = str(error.value)
+        assert "\n" not in line
+        return line
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The run alone, and wrapped."""
+    return {wrapped: Fickle(tmp_path_factory.mktemp("run"), wrapped) for wrapped in (False, True)}
+
+
+@pytest.fixture
+def fickle(runs, request):
+    """A run, wrapped where the test's parameter `hook` is one of wrappers; it behaves at first."""
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    run = runs[parameters.get("hook") in hookspecs.UNPACKING]
+    run.change.clear()
+    return run
+
+
+def test_what_behaves_is_let_through(fickle):
+    assert set(fickle.run()) == {"norm"}
+
+
+def in_round_two(change):
+    return lambda task, value: change(value) if task.round == 2 else value
+
+
+def call(hook):
+    """How a line begins that is about a hook's first call, of whatever clients."""
+    names = "fickle|around|fickle with around"
+    clients = r"(, clients? [\d, ]+(\.\.\.)?|, the server's model)?"
+    return rf"^({names}): {hook}(, round 1|, round 2)?{clients}: "
+
+
+def raising(error):
+    def change(task, value):
+        raise error
+
+    return change
+
+
+ERRORS = [
+    (ValueError("two\nlines"), "ValueError: two lines$"),
+    (AssertionError(), "AssertionError$"),
+    (KeyError("heads"), "KeyError: 'heads'$"),
+    (torch.OutOfMemoryError("x" * 1000), r"OutOfMemoryError: x{300} \.\.\.$"),
+    (SystemExit(3), "SystemExit: 3$"),
+    (GeneratorExit(), "GeneratorExit$"),
+]
+
+
+@pytest.mark.parametrize(
+    ("hook", "error", "words"),
+    [("predict", *each) for each in ERRORS] + [(hook, *ERRORS[0]) for hook in HOOKS],
+)
+def test_an_exception_is_one_line_with_file_and_line(fickle, hook, error, words):
+    fickle.change[hook] = raising(error)
+    line = fickle.complaint()
+    file, number = re.search(r": ([^ ]+/plugin.py):(\d+): ", line).groups()
+    assert Path(file) == fickle.file
+    source = fickle.file.read_text().splitlines()[int(number) - 1]
+    assert "return CHANGE[name](task, value)" in source
+    assert re.search(call(hook), line) and re.search(words, line)
+
+
+@pytest.mark.parametrize("hook", ["client_update", "predict", "receive"])
+def test_who_interrupts_a_hook_interrupts_the_job(fickle, hook):
+    """Ctrl-C while a plugin computes is not the plugin's error: the command ends with 130."""
+    fickle.change[hook] = raising(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        fickle.run()
+
+
+def test_an_exception_of_the_loss_is_client_updates(fickle):
+    fickle.change["loss"] = raising(ZeroDivisionError("division by zero"))
+    assert re.search(
+        r"^fickle: client_update, round 1, clients [\d, ]+: [^ ]+/plugin.py:\d+: ZeroDivisionError",
+        fickle.complaint(),
+    )
+
+
+def test_the_line_is_the_plugins_own_where_it_calls_the_toolbox_wrongly(fickle):
+    fickle.change["loss"] = lambda task, value: torch.ones(2) @ torch.ones(3)
+    line = fickle.complaint()
+    number = int(re.search(r"/plugin.py:(\d+): RuntimeError", line)[1])
+    assert "CHANGE[name]" in fickle.file.read_text().splitlines()[number - 1]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize(
+    ("value", "name"), [((x for x in "ab"), "generator"), ([1.5], "list|1.5|got float")]
+)
+def test_a_result_of_another_type(fickle, hook, value, name):
+    fickle.change[hook] = lambda task, _: value
+    line = fickle.complaint()
+    assert re.search(call(hook), line)
+    assert re.search(rf"must (be|return) .*({name})", line)
+
+
+@pytest.mark.parametrize(
+    "hook", ["init_server", "client_update", "aggregate", "predict", "artefact"]
+)
+def test_none_of_a_hook_without_default(fickle, hook):
+    fickle.change[hook] = lambda task, value: None
+    line = fickle.complaint()
+    assert re.search(call(hook), line)
+    assert "None" in line or line.endswith("gives no 'norms' with these options")
+
+
+def test_no_prediction_of_a_client(fickle):
+    """Of the server's model alone there may be none: then clients' own are evaluated."""
+    clients = fickle.task.data.num_clients
+    asked = []
+
+    def change(task, logits):
+        asked.append(len(logits))
+        return None if len(asked) == 3 else logits  # first the clients, then the server's model
+
+    fickle.change["predict"] = change
+    fickle.run()
+    assert asked[:3] == [clients, clients, 1]  # without and with personalisation
+
+
+def with_head(value):
+    """A change of a state's head; `value` is a tensor, or a function of the head."""
+
+    def change(task, state):
+        head = value(state["params"]["head"]) if callable(value) else value
+        return {**state, "params": {"head": head}}
+
+    return change
+
+
+def with_update(k=0, **fields):
+    """A change of one client's Update; fields are values, or functions of what was there."""
+
+    def change(task, updates):
+        for name, value in fields.items():
+            before = getattr(updates[k], name)
+            setattr(updates[k], name, value(before) if callable(value) else value)
+        return updates
+
+    return change
+
+
+def of_head(value):
+    """A change of an upload's head."""
+    return lambda payload: {"params": {"head": value(payload["params"]["head"])}}
+
+
+def with_leaf(value):
+    """A change of every client's upload: one more leaf."""
+    return lambda task, updates: [
+        replace(update, payload=update.payload | {"more": value}) for update in updates
+    ]
+
+
+def first_call(value):
+    """A change of one call alone: of one client among several."""
+    left = [value]
+    return lambda task, before: left.pop()(before) if left else before
+
+
+def numbered(task, state):
+    """A change that gives every client another plain number, of which a cohort has one."""
+    return state | {"n": next(NUMBERS)}
+
+
+def with_bias(value):
+    """A change of a personal state: its bias becomes `value` of it."""
+    return lambda task, state: {"bias": value(state["bias"])}
+
+
+MALFORMED = {
+    # what the line must hold, by the change of the hook's result
+    "init_server": [
+        (with_head(lambda h: h * NAN), "params/head' is not finite"),
+        (with_head([1.0]), "'params/head' must be .* got list"),
+        (with_head(lambda h: h.to_sparse()), "'params/head' must be a dense tensor"),
+        (with_head(lambda h: h.to("meta")), "'params/head' must be a dense tensor .* on meta"),
+        (lambda t, s: {**s, "a/b": 1}, "key 'a/b'"),
+        (lambda t, s: {**s, 3: 1}, "key 3"),
+        (lambda t, s: s | {"metrics": 1}, "'metrics' must be a dict .* got 1"),
+        (lambda t, s: s | {"metrics": {"train_loss": 1}}, r"\['train_loss'\] .* column of rounds"),
+        (lambda t, s: s | {"metrics": {"x": torch.ones(())}}, r"'x'\] .* got a tensor"),
+    ],
+    "init_client": [
+        (with_bias(lambda b: NAN * b), "client 1: .*'bias' is not finite"),
+        (first_call(lambda s: {}), "client 2: .*'bias' is new"),
+        (first_call(lambda s: {"bias": torch.ones(9)}), r"'bias' .*\[4\] .*\[9\]"),
+        (numbered, r"'n' is \d+, but .* client \d.* has \d+$"),
+    ],
+    "unseen_client_state": [
+        (with_bias(lambda b: NAN * b), "'bias' is not finite"),
+        (lambda t, s: {}, "'bias' is missing"),
+    ],
+    "available_clients": [
+        (lambda t, ids: [], "at least one client"),
+        (lambda t, ids: [0], "participating clients, got 0"),
+    ],
+    "select_clients": [
+        (lambda t, ids: [], "at least one client"),
+        (lambda t, ids: [ids[0], *ids], "none twice"),
+        (lambda t, ids: [5], "available clients, got 5"),
+        (lambda t, ids: [True], "list of client ids"),
+        (lambda t, ids: torch.tensor(ids), r"got a tensor \[3\]"),
+    ],
+    "local_work": [
+        (lambda t, share: 0, "client 1: .* above 0 and at most 1, got 0$"),
+        (lambda t, share: 1.5, "got 1.5"),
+        (lambda t, share: NAN, "got nan"),
+        (lambda t, share: True, "got True"),
+    ],
+    "download": [
+        (first_call(lambda s: {}), "'params/head' is new, compared with the download of client"),
+        (numbered, r"'n' is \d+, but .* client \d.* has \d+$"),
+        (with_head(lambda h: h * NAN), r"client \d: .*'params/head' is not finite"),
+        (first_call(lambda s: {"params": {"head": torch.ones(2)}}), r"'params/head' .*\[4, 16\]"),
+    ],
+    "deliver": [
+        (first_call(lambda s: {}), r"client \d: .*'params/head' is new"),
+        (with_head(lambda h: h * NAN), "delivery 'params/head' is not finite"),
+        (with_head(lambda h: h.to_sparse()), "'params/head' must be a dense tensor"),
+    ],
+    "client_update": [
+        (lambda t, u: u[:-1], "one Update per client, got 2 for 3"),
+        (lambda t, u: [x.payload for x in u], "list of Updates alone, got dict"),
+        (with_update(payload=None), "upload must be a dict .* got None"),
+        (with_leaf("a"), "'more' must be .* got 'a'"),
+        (with_leaf(True), "'more' must be .* got True"),
+        (with_leaf(QUANTISED), "'more' must be a dense tensor .* torch.qint8"),
+        (with_update(1, payload={}), "upload 'params/head' is missing"),
+        (with_update(1, payload=of_head(torch.Tensor.double)), "float64 .* but the upload of"),
+        (with_update(1, payload=of_head(lambda h: h[:1])), r"'params/head' .*\[1, 16\]"),
+        (with_update(2, payload=of_head(lambda h: h / 0)), "is not finite .* training.lr"),
+        (with_update(client_state=None), "client_state must be a dict"),
+        (with_update(client_state={}), "client_state 'bias' is missing"),
+        (with_update(client_state=lambda s: {"bias": s["bias"][:2]}), r"_state 'bias' .*\[2\]"),
+        (with_update(client_state=lambda s: {"bias": NAN * s["bias"]}), "_state 'bias' is not"),
+        (with_update(side_channel=None), "side_channel must be a dict"),
+        (with_update(wrapper_state=None), "wrapper_state must be a dict"),
+        (with_update(num_examples=0), "num_examples must be a positive int, got 0"),
+        (with_update(num_examples=True), "num_examples must be a positive int, got True"),
+        (with_update(metrics={}), "metrics must be .*'train_loss'"),
+        (with_update(metrics={"train_loss": torch.ones(())}), "'train_loss'.* got a tensor"),
+        (with_update(metrics={"train_loss": NAN}), "'train_loss' is not finite"),
+        (with_update(metrics={"train_loss": 1.0, "round": 3}), r"\['round'\] .* column of clients"),
+        (with_update(metrics={"train_loss": 1.0, 3: 3}), r"metrics\[3\] must be"),
+    ],
+    "receive": [
+        (lambda t, u: [], "at least one Update"),
+        (lambda t, u: [x.payload for x in u], "list of Updates alone, got dict"),
+        (lambda t, u: [*u, u[0]], "at most one of each client"),
+        (with_update(client=-1), r"each client of the round, got .*-1"),
+        (with_update(1, payload={}), "upload 'params/head' is missing"),
+        (with_update(payload=None), "upload must be a dict .* got None"),
+        (with_update(2, payload=of_head(lambda h: NAN * h)), r"client \d: upload .* is not finite"),
+        (with_update(num_examples=0), "num_examples must be a positive int"),
+    ],
+    "aggregate": [
+        (with_head(lambda h: h.T), r"'params/head' .*\[16, 4\].* given"),
+        (with_head(lambda h: h[None]), r"'params/head' .*\[1, 4, 16\]"),
+        (lambda t, s: s | {"steps": s["steps"].sum()}, r"'steps' .*\[\] .*\[1\]"),
+        (with_head(lambda h: h.double()), "torch.float64"),
+        (with_head(3.0), "'params/head' is 3.0"),
+        (with_head(lambda h: NAN * h), "'params/head' is not finite"),
+        (lambda t, s: {"params": s["params"]}, "'steps' is missing"),
+        (lambda t, s: s | {"heads": torch.ones(1)}, "'heads' is new"),
+        (in_round_two(lambda s: {}), "aggregate, round 2: .* is missing"),
+    ],
+    "personalize": [
+        (with_bias(lambda b: b[0]), "'bias' must lead with the 6 clients"),
+        (with_bias(lambda b: NAN * b), "'bias' is not finite"),
+        (with_bias(lambda b: b.to_sparse()), "'bias' must be a dense tensor"),
+    ],
+    "predict": [
+        (lambda t, x: x[..., :3], r"logits \[6, \d+, 4\] .* got a tensor \[6, \d+, 3\]"),
+        (lambda t, x: x.argmax(-1), r"got a tensor \[6, \d+\]"),
+        (lambda t, x: x.long(), "floating-point on cpu, got .* torch.int64"),
+        (lambda t, x: x.to("meta"), "on cpu, got .* of torch.float32 on meta"),
+        (lambda t, x: x / 0, r"round 1, client \d: the loss .* is not finite"),
+        (lambda t, x: 3e38 * x.sign(), "the loss of its predictions is not finite"),
+        (in_round_two(lambda x: x[..., :3]), "predict, round 2, clients 0, 1"),
+    ],
+    "artefact": [
+        (lambda t, a: {"x": [1], "y": [1, 2]}, "'norms' .*length 2"),
+        (lambda t, a: {"x": 1}, "'norms' as a dict of equally long lists"),
+        (lambda t, a: {3: [1]}, "'norms' as a dict of equally long lists"),
+        (lambda t, a: {"x": [1, "a"]}, "'norms' as a dict of equally long lists"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("hook", "change", "words"),
+    [(hook, *case) for hook, cases in MALFORMED.items() for case in cases],
+)
+def test_a_result_that_is_malformed_or_not_finite(fickle, hook, change, words):
+    fickle.change[hook] = change
+    line = fickle.complaint()
+    assert re.search(call(hook), line)
+    assert re.search(words, line)
+
+
+def test_a_wrapper_that_rejects_what_is_not_finite_must_leave_it_out(fickle, monkeypatch):
+    monkeypatch.setattr(fickle, "task", replace(fickle.task, rejects_non_finite=True))
+    fickle.change["client_update"] = with_update(2, payload=of_head(lambda h: h / 0))
+    line = fickle.complaint()
+    assert re.search(call("client_update"), line)
+    assert re.search("is not finite .*declares rejects_non_finite; leave such an update out", line)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t, x: x.mean(), r"a tensor \[3, 4\], got a tensor \[\]"),
+        (lambda t, x: x.mean(1), r"a tensor \[3, 4\], got a tensor \[3\]"),
+        (lambda t, x: x[..., None], r"got a tensor \[3, 4, 1\]"),
+        (lambda t, x: None, "got None"),
+        (lambda t, x: [x], "got list"),
+        (lambda t, x: x.detach(), "must depend on the parameters"),
+        (lambda t, x: x.detach() > 0, "must depend on the parameters"),
+        (lambda t, x: (x, x), "dict of counters as the second of two, got a tensor"),
+        (lambda t, x: (x, {}, {}), "got tuple"),
+        (lambda t, x: (x, {"reported_loss": x.mean()}), r"'reported_loss' per client and image"),
+        (lambda t, x: (x, {"seen": 1}), "'seen' per client and image, .* got 1"),
+        (lambda t, x: x / 0, r"client \d: upload 'params/head' is not finite"),
+    ],
+)
+def test_a_loss_that_is_not_one_number_per_client_and_image(fickle, change, words):
+    fickle.change["loss"] = change
+    line = fickle.complaint()
+    assert re.search(call("(train_locally|client_update)"), line)
+    assert re.search(words, line)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("1 +", r"plugin.py:1: SyntaxError: "),
+        ("\nimport nothing_of_the_kind", "plugin.py:2: ModuleNotFoundError: No module named"),
+        ("\n\nraise SystemExit('no')", "plugin.py:3: SystemExit: no"),
+        ("from . import missing", "plugin.py:1: ImportError"),
+    ],
+)
+def test_a_plugin_that_cannot_be_imported(tmp_path, source, words):
+    plugin = _write(tmp_path)["fickle"]
+    plugin.file.write_text(source)
+    with pytest.raises(FedLoomError, match=f"^fickle: import of plugin.py: .*{words}") as error:
+        loader.load_hooks(plugin)
+    assert "\n" not in str(error.value)
+
+
+def test_a_wrapper_must_yield(tmp_path):
+    folder = tmp_path / "plugins" / "dp_laplace"
+    shutil.copytree(ROOT / "plugins/wrappers/dp_laplace", folder)
+    text = (folder / "plugin.py").read_text()
+    (folder / "plugin.py").write_text(text.replace("result = yield", "result = updates"))
+    wrapper = manifest.discover(tmp_path / "plugins")["dp_laplace"]
+    method = manifest.find("pep_fedpt")
+    with pytest.raises(FedLoomError, match=r"'aggregate' of a wrapper must .*yield once"):
+        loader.load_hooks(method, wrappers=[wrapper])
+
+
+def test_wrapper_and_method_are_told_apart(tmp_path):
+    """Of an exception its own plugin is named; of a wrong result, both."""
+    method = manifest.find("pep_fedpt")
+    wrapper = manifest.find("dp_laplace")
+    task = tiny_task(method, tmp_path, (wrapper,))
+    hooks = loader.load_hooks(method, wrappers=[wrapper])
+    current = round.initial_state(task, hooks)
+    task.wrappers["dp_laplace"].eps = torch.nan
+    with pytest.raises(
+        FedLoomError, match=r"^pep_fedpt with dp_laplace: aggregate, round 1: .*fin"
+    ):
+        round.train_round(task.at(1), hooks, current)
+    task.wrappers["dp_laplace"].eps = "much"
+    with pytest.raises(FedLoomError, match=r"^dp_laplace: aggregate, round 1: .*laplace/plugin.py"):
+        round.train_round(task.at(1), hooks, current)
+
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from fedloom.machine.process_log import log_to
+from fedloom.common.errors import FedLoomError
+from test_misbehaviour import Fickle
+log_to(Path("job.log"))
+run = Fickle(Path())
+run.change["predict"] = lambda task, value: value[99]
+try:
+    run.run()
+except FedLoomError as error:
+    print(f"error: {error}", file=sys.stderr)
+run.change["predict"] = lambda task, value: os.abort()
+run.run()
+"""
+
+
+def test_a_traceback_is_in_the_log_file_alone_and_the_end_of_a_process_too(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, ROOT / "tests/support"], capture_output=True, text=True,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT / "workflow")}, timeout=120,
+    )  # fmt: skip
+    log = (tmp_path / "job.log").read_text()
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: fickle: predict, round 1, clients 0, 1")
+    assert "Traceback" not in done.stderr
+    assert "Traceback (most recent call last)" in log and "\nIndexError: index 99" in log
+    assert done.returncode not in (0, 1) and "Fatal Python error: Aborted" in log
+    assert "plugin.py" in log.split("Fatal Python error")[1], "the stack names file and line"
