@@ -240,10 +240,10 @@ def test_links_and_paths_of_a_page_exist(page):
 
 
 def test_the_picture_of_the_architecture_is_that_of_the_imports():
-    picture = runpy.run_path(str(ROOT / "docs/architecture_picture.py"))
+    picture = runpy.run_path(str(ROOT / "docs/pages/architecture_picture.py"))
     drawn = picture["drawing"](picture["folders"]())
     file = ROOT / "docs/assets/architecture.svg"
-    assert file.read_text() == drawn, "run docs/architecture_picture.py; its docstring says how"
+    assert file.read_text() == drawn, "run docs/pages/architecture_picture.py; its docstring says how"
 
 
 def test_the_readme_is_short():

@@ -1,6 +1,6 @@
 """Draw the picture of docs/architecture.md from the code's own imports.
 
-    PYTHONPATH=workflow .venv/bin/python docs/architecture_picture.py
+    PYTHONPATH=workflow .venv/bin/python docs/pages/architecture_picture.py
 
 The folders of the library are rows, from the top floor to the ground; a dot in a row says that the
 folder imports the one of the column, and grows with the number of importing modules. All dots lie
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import grimp
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "docs/assets/architecture.svg"
 PACKAGE = "fedloom"
 
