@@ -243,7 +243,7 @@ def test_the_picture_of_the_architecture_is_that_of_the_imports():
     picture = runpy.run_path(str(ROOT / "docs/pages/architecture_picture.py"))
     drawn = picture["drawing"](picture["folders"]())
     file = ROOT / "docs/assets/architecture.svg"
-    assert file.read_text() == drawn, "run docs/pages/architecture_picture.py; its docstring says how"
+    assert file.read_text() == drawn, "run docs/pages/architecture_picture.py"
 
 
 def test_the_readme_is_short():

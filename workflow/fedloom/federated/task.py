@@ -4,11 +4,12 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar  # with a default, as typing has from Python 3.13
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.seeds import torch_generator
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # to import it takes timm and open_clip
     from fedloom.backbones.vit import FrozenViT  # noqa: F401  the name in ViTTask
 
 FrozenBackbone = TypeVar("FrozenBackbone", bound="Backbone")
+# the class that a method's options.py declares
+Options = TypeVar("Options", default=Any)
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,11 @@ class WarmStart:
 
 
 @dataclass(frozen=True)
-class Task(Generic[FrozenBackbone]):
+class Task(Generic[FrozenBackbone, Options]):
     """Everything that a hook may read and that is not state.
 
-    `ViTTask` and `CLIPTask` of `fedloom.toolbox` name the backbone's class for type checkers.
+    `ViTTask` and `CLIPTask` of `fedloom.toolbox` name the backbone's class for type checkers and
+    editors, and `ViTTask[Options]` that of the method's options too.
 
     Attributes:
         seed: the run's seed; draw from `generator`, never from this.
@@ -74,7 +78,7 @@ class Task(Generic[FrozenBackbone]):
     """
 
     seed: int
-    options: SimpleNamespace
+    options: Options
     training: SimpleNamespace
     backbone: FrozenBackbone
     data: Federation
@@ -106,7 +110,7 @@ class Task(Generic[FrozenBackbone]):
         """Return the class prototypes that the server starts with."""
         return self.warm_start or unasked("prototypes")()
 
-    def at(self, number: int) -> "Task[FrozenBackbone]":
+    def at(self, number: int) -> "Task[FrozenBackbone, Options]":
         """Return the same task in round `number`, with the data of that round."""
         return replace(self, round=number, data=self.data.at(number))
 
@@ -128,13 +132,13 @@ class Task(Generic[FrozenBackbone]):
         seed = self.seed if fixed is None else fixed
         return torch_generator(seed, f"method: {purpose}", self.round, *ids)
 
-    def selecting(self) -> "Task[FrozenBackbone]":
+    def selecting(self) -> "Task[FrozenBackbone, Options]":
         """Return the same task with the seed by which the clients of a round are selected."""
         return self if self.fixed.sampling is None else replace(self, seed=self.fixed.sampling)
 
 
-ViTTask = Task["FrozenViT"]
-CLIPTask = Task["FrozenCLIP"]
+ViTTask = Task["FrozenViT", Options]
+CLIPTask = Task["FrozenCLIP", Options]
 
 
 class History:
