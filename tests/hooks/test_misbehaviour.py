@@ -446,7 +446,7 @@ def test_wrapper_and_method_are_told_apart(tmp_path):
 SCRIPT = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from fedloom.machine.process_log import log_to
 from fedloom.common.errors import FedLoomError
 from test_misbehaviour import Fickle
@@ -464,7 +464,7 @@ run.run()
 
 def test_a_traceback_is_in_the_log_file_alone_and_the_end_of_a_process_too(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, ROOT / "tests/support"], capture_output=True, text=True,
+        [sys.executable, "-c", SCRIPT, ROOT / "tests/hooks", ROOT / "tests/support"], capture_output=True, text=True,
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT / "workflow")}, timeout=120,
     )  # fmt: skip
     log = (tmp_path / "job.log").read_text()
