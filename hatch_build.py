@@ -5,9 +5,7 @@ from pathlib import Path
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FILES = ("Snakefile", "config.yaml", "examples", "plugins", "profiles")
-OF_WORKFLOW = (
-    "claims", "datasets", "new_study", "published", "resources", "rules", "studies",
-)  # fmt: skip
+OF_WORKFLOW = ("new_study", "papers", "recipes", "resources", "rules", "studies")
 
 
 class Bundle(BuildHookInterface):

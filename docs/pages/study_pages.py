@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from fedloom.cli.inspect.describe import header, hours
+from fedloom.cli.inspect.describe import duration, header
 from fedloom.cli.run import bundled_studies
 from fedloom.config.reading import read_all
 from fedloom.planning.load_plan import load_plan
@@ -39,8 +39,8 @@ def price(plan: Plan) -> str:
     if not cost.operations:
         return f"{jobs} jobs."
     return (
-        f"{jobs:,} jobs; {hours(cost.gpu_hours(rate))} on one GPU, the longest run"
-        f" {hours(cost.longest / rate / 3600)}; {disk} of disk."
+        f"{jobs:,} jobs; {duration(cost.gpu_hours(rate))} on one GPU, the longest run"
+        f" {duration(cost.longest / rate / 3600)}; {disk} of disk."
     )
 
 
@@ -87,5 +87,5 @@ def studies_page() -> str:
         " estimates: operations counted by `fedloom plan`, at the rate that it assumes for a GPU."
         " States take additional disk space."
     )
-    groups = groupby(bundled_studies.studies(), lambda path: path.parent.name)
+    groups = groupby(bundled_studies.all_studies(), lambda path: path.parent.name)
     return "\n\n".join([intro, *(chapter(folder, list(paths)) for folder, paths in groups)])

@@ -90,7 +90,7 @@ def test_the_version_is_that_of_the_project(monkeypatch, capsys):
 def _launched(monkeypatch, *words: str) -> list[str]:
     """Return the arguments that Snakemake would be run with."""
     started = []
-    monkeypatch.setattr(launch, "snakemake", lambda words, **_: started.append(words) or 3)
+    monkeypatch.setattr(launch, "run_snakemake", lambda words, **_: started.append(words) or 3)
     assert _main(monkeypatch, *words) == 3, "Snakemake's exit status"
     return started[0]
 
@@ -110,7 +110,7 @@ def test_a_run_is_a_command_of_snakemake(monkeypatch, tmp_path):
 
 def test_the_end_of_a_run_names_the_results_that_there_are(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "snakemake", lambda *_, **__: 0)
+    monkeypatch.setattr(launch, "run_snakemake", lambda *_, **__: 0)
     Path("mine.yaml").write_text("study: {name: mine}\nselect: {tables: [main], figures: []}\n")
     Path("results/tables/mine").mkdir(parents=True)
     Path("results/tables/mine/main.md").write_text("a table\n")
@@ -126,7 +126,7 @@ def test_a_missing_folder_of_images_is_an_error_before_any_job(monkeypatch, tmp_
         "select: {datasets: [own], partitions: [iid]}\n"
     )
     started = []
-    monkeypatch.setattr(launch, "snakemake", lambda *_, **__: started.append(1) or 3)
+    monkeypatch.setattr(launch, "run_snakemake", lambda *_, **__: started.append(1) or 3)
     assert _main(monkeypatch, "run", "mine.yaml", "-n") == 3, "a plan needs no images"
     assert _main(monkeypatch, "run", "mine.yaml") == 2
     line = "error: config key datasets.own.root: no such folder 'photos'; put the images there, or"
@@ -154,7 +154,7 @@ def test_a_run_needs_no_home(monkeypatch):
     monkeypatch.setattr(sys, "executable", "true")  # in place of Snakemake
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert launch.snakemake([]) == 0
+    assert launch.run_snakemake([]) == 0
 
 
 def test_a_run_goes_on_without_a_display_that_fails(monkeypatch, capfd):
@@ -163,7 +163,7 @@ def test_a_run_goes_on_without_a_display_that_fails(monkeypatch, capfd):
 
     monkeypatch.setattr(launch, "follow", broken)
     monkeypatch.setattr(sys, "executable", "true")  # in place of Snakemake
-    assert launch.snakemake([], shown=True) == 0
+    assert launch.run_snakemake([], display=True) == 0
     assert "goes on without its display: ValueError('no terminal')" in capfd.readouterr().err
 
 
@@ -180,7 +180,7 @@ def test_an_interrupt_is_one_word(monkeypatch, capsys):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(describe, "studies", interrupted)
+    monkeypatch.setattr(describe, "list_studies", interrupted)
     assert _main(monkeypatch, "studies") == 130
     assert capsys.readouterr().err == "\ninterrupted\n"  # below the ^C of a terminal
 
@@ -200,8 +200,8 @@ def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):
         assert process.stdout is not None
         for _ in range(1 + handles):
             process.stdout.readline()
-        with launch._handing_on() as started, process:
-            started(process)
+        with launch._forwarding_signals() as register, process:
+            register(process)
             os.kill(os.getpid(), signal.SIGTERM)
             assert process.wait(30) == expected
         assert ("KeyboardInterrupt" in capfd.readouterr().err) == handles
@@ -213,10 +213,10 @@ def test_a_launcher_in_the_background_of_a_script_lets_snakemake_hear_sigint():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with (
-            launch._handing_on() as started,
+            launch._forwarding_signals() as register,
             subprocess.Popen([sys.executable, "-c", says], stdout=subprocess.PIPE) as process,
         ):
-            started(process)
+            register(process)
             assert process.stdout.read() == b"True\n"
     finally:
         signal.signal(signal.SIGINT, before)
@@ -224,11 +224,11 @@ def test_a_launcher_in_the_background_of_a_script_lets_snakemake_hear_sigint():
 
 def test_a_signal_that_comes_while_snakemake_is_started_ends_it():
     with (
-        launch._handing_on() as started,
+        launch._forwarding_signals() as register,
         subprocess.Popen(["sleep", "60"], process_group=0) as process,
     ):
         os.kill(os.getpid(), signal.SIGTERM)
-        assert started(process) == [signal.SIGTERM]
+        assert register(process) == [signal.SIGTERM]
         assert process.wait(30) == -signal.SIGTERM
 
 
@@ -248,6 +248,6 @@ def test_two_runs_of_a_folder_take_turns(monkeypatch, tmp_path, capsys):
     command = ["flock", str(launch.LOCK), "sh", "-c", "echo held; sleep 1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
-        with launch.alone():
+        with launch.exclusive_folder():
             assert other.wait(0.5) == 0, "half of what it sleeps"
     assert capsys.readouterr().err == f"{launch.WAITING}\n"

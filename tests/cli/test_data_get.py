@@ -86,7 +86,7 @@ def test_steps_for_a_person_are_printed_with_the_root(tmp_path, monkeypatch, cap
     assert fedloom(monkeypatch, "data", "get", file, "--root", tmp_path / "data") == 2
     said = capsys.readouterr().err
     assert f"2. Unpack it into {tmp_path}/data/letters." in said
-    assert f"3. See whether all is there: fedloom data check {file} --root {tmp_path}/data" in said
+    assert f"3. Verify the files with fedloom data check {file} --root {tmp_path}/data" in said
 
 
 def test_steps_that_were_done_are_not_asked_for_again(letters, tmp_path, monkeypatch, capsys):

@@ -33,7 +33,7 @@ def look(capsys, tmp_path, monkeypatch, program):
     monkeypatch.chdir(tmp_path / "study")
 
     def run() -> tuple[list[str], list[str]]:
-        status = doctor.findings()
+        status = doctor.print_findings()
         lines = capsys.readouterr().out.splitlines()
         mend, well = ([t[6:] for t in lines if t.startswith(mark)] for mark in ("MEND  ", "ok    "))
         assert len(mend) + len(well) == len(lines)

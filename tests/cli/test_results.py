@@ -320,5 +320,5 @@ def test_values_of_numpy_paths_and_ranges_are_written_as_yaml(tmp_path):
 
 
 def test_a_folder_to_run_in_must_be_there(tmp_path):
-    with pytest.raises(fedloom.FedLoomError, match="nowhere: must be a folder"):
+    with pytest.raises(fedloom.FedLoomError, match="nowhere: folder does not exist"):
         fedloom.run("micro/micro_vit", folder=tmp_path / "nowhere")

@@ -88,7 +88,7 @@ def _read_mlflow(folder: Path) -> dict:
 def test_a_client_reads_what_was_told_and_nothing_twice(name, tmp_path, monkeypatch):
     for variable in ("WANDB_MODE", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(variable, raising=False)
-    tracker = track.find(name).load()
+    tracker = track.find_tracker(name).load()
     for number in VALUES:  # it is followed again, with a round more
         with tracker(tmp_path, "mine", RUN, SETTINGS) as log:
             for each in range(1, number + 1):
@@ -169,25 +169,25 @@ def followed(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     told = Told()
     plan = _plan()
-    return track.Followed(plan, plan.runs[0], told, time.time() - 60), told
+    return track.FollowedRun(plan, plan.runs[0], told, time.time() - 60), told
 
 
 def test_rounds_are_told_as_they_are_done(followed):
     """Of a job at work by its checkpoint, also when its parts become one; then by its tables."""
     run, told = followed
-    run.look()
+    run.read_new_rounds()
     assert told == []
     _finish(run.plan, 2, [2.0, 1.0])
-    run.look()
+    run.read_new_rounds()
     assert told == [("begin", RUN, 0.3), (1, 2.0), (2, 1.0)]
     head = paths.at(paths.STATE, run.run, end="0004").with_name(paths.CHECKPOINT)
     checkpoint = Checkpoint(head, "")
     checkpoint.write(3, State({}), [], _rows(3, 0.5))
-    run.look()
+    run.read_new_rounds()
     checkpoint.write(4, State({}), [], _rows(4, 0.25))
-    run.look()
+    run.read_new_rounds()
     _finish(run.plan, 4, [0.5, 0.25])
-    run.look()
+    run.read_new_rounds()
     assert told[3:] == [(3, 0.5), (4, 0.25), "end"]
     accuracy = {"accuracy/participating_mean": 62.5, "accuracy/participating_worst": 50.0}
     assert run.told[1] == {"train_loss": 2.0} | accuracy
@@ -196,11 +196,11 @@ def test_rounds_are_told_as_they_are_done(followed):
 def test_a_run_that_is_trained_anew_is_told_anew(followed):
     run, told = followed
     _finish(run.plan, 2, [2.0, 1.0])
-    run.look()
+    run.read_new_rounds()
     receipt_of(paths.at(paths.STATE, run.run, end="0002")).unlink()  # as Snakemake does
-    run.look()
+    run.read_new_rounds()
     _finish(run.plan, 2, [2.0, 1.5])
-    run.look()
+    run.read_new_rounds()
     begin = ("begin", RUN, 0.3)
     assert told == [begin, (1, 2.0), (2, 1.0), "end", begin, (1, 2.0), (2, 1.5)]
 
@@ -211,7 +211,7 @@ def test_rounds_of_other_settings_are_not_told(followed):
     head = paths.at(paths.STATE, run.run, end="0002").with_name(paths.CHECKPOINT)
     Checkpoint(head, "").write(1, State({}), [], _rows(1, 2.0))
     os.utime(head, (run.since - 1, run.since - 1))
-    run.look()
+    run.read_new_rounds()
     assert told == []
 
 
@@ -221,7 +221,7 @@ def test_a_file_that_is_damaged_is_an_error(followed):
     file = paths.at(paths.JOB_TABLES["rounds"], run.run, end="0002")
     file.write_bytes(b"PAR1")
     with pytest.raises(FedLoomError, match=r"0002\.rounds\.parquet: not a whole Parquet file"):
-        run.look()
+        run.read_new_rounds()
 
 
 # ---- beside a run --------------------------------------------------------------------------------
@@ -246,12 +246,12 @@ def test_a_tracker_is_told_of_the_run_until_it_ends(monkeypatch, tmp_path, capsy
             return next(ended)
 
         monkeypatch.setattr(run_progress, "ended", now)
-        monkeypatch.setattr(track, "find", lambda _: SimpleNamespace(load=lambda: tracker))
-        track.track("mine")
+        monkeypatch.setattr(track, "find_tracker", lambda _: SimpleNamespace(load=lambda: tracker))
+        track.track_study("mine")
         return 1
 
-    monkeypatch.setattr(launch, "snakemake", snakemake)
-    launch.run([Path("mine.yaml")])
+    monkeypatch.setattr(launch, "run_snakemake", snakemake)
+    launch.run_study([Path("mine.yaml")])
     assert told == [("begin", RUN, 0.3), (1, 2.0), (2, 1.0), "end"]
     assert capsys.readouterr().out == "1 runs in results/tracked/mine\n"
 

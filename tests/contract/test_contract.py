@@ -127,7 +127,7 @@ def test_a_new_method_is_made_of_the_template_and_keeps_the_contract(tmp_path, m
     assert method.title == "My method"
     assert driver.check(method, [method]) == "11 checks"
     for taken in ("my_method", "fedvpt"):
-        with refused(f"'{taken}' is there already"):
+        with refused(f"'{taken}' already exists"):
             new_method(taken)
     for name in ("My_method", "1st", "a/b"):
         with refused(f"begin with a letter, got '{name}'"):

@@ -145,11 +145,11 @@ def test_a_config_is_checked_against_the_options_of_plugins(drop, section, entry
 
 
 def test_fedloom_datasets_lists_them(drop):
-    before = describe.kinds(datasets="source", partitions="scheme")
+    before = describe.describe_kinds(datasets="source", partitions="scheme")
     assert "source: folder" in before and "scheme: iid" in before
     assert "medmnist" not in before
     drop(*EXAMPLES)
-    text = describe.kinds(datasets="source", partitions="scheme")
+    text = describe.describe_kinds(datasets="source", partitions="scheme")
     assert "source: medmnist" in text
     assert "  validation (boolean, default False)\n      train on val_images as well" in text
     assert "scheme: quantity_skew" in text

@@ -40,7 +40,7 @@ def _told(capsys, tmp_path, line):
     with pytest.raises(FedLoomError, match=line) as error:
         load_plan([study])
     assert "\n" not in str(error.value)
-    assert "broken: " in describe.methods()
+    assert "broken: " in describe.list_methods()
 
 
 def test_an_option_that_is_no_schema(folder, tmp_path, capsys):
@@ -52,7 +52,7 @@ def test_an_option_that_is_no_schema(folder, tmp_path, capsys):
 
 def test_a_plugin_that_is_no_python_hides_no_other(folder):
     (folder / "plugin.py").write_text("def (")
-    listed = describe.methods().splitlines()
+    listed = describe.list_methods().splitlines()
     assert sum(line.startswith("fedvpt ") for line in listed) == 1
     assert [line for line in listed if line.startswith("broken: ")] == [listed[-1]]
     assert "theirs/plugin.py: not valid Python" in listed[-1]
@@ -63,7 +63,7 @@ def test_a_plugin_with_a_byte_order_mark_is_read(folder, name):
     """As editors of Windows write it."""
     file = folder / name
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
-    assert any(line.startswith("theirs ") for line in describe.methods().splitlines())
+    assert any(line.startswith("theirs ") for line in describe.list_methods().splitlines())
 
 
 def test_a_method_toml_that_is_a_folder(folder, tmp_path, capsys):

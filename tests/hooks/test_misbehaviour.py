@@ -463,10 +463,15 @@ run.run()
 
 
 def test_a_traceback_is_in_the_log_file_alone_and_the_end_of_a_process_too(tmp_path):
+    folders = [ROOT / "tests/hooks", ROOT / "tests/support"]
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, ROOT / "tests/hooks", ROOT / "tests/support"], capture_output=True, text=True,
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT / "workflow")}, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", SCRIPT, *folders],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "workflow")},
+        timeout=120,
+    )
     log = (tmp_path / "job.log").read_text()
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: fickle: predict, round 1, clients 0, 1")

@@ -144,7 +144,7 @@ def test_a_new_folder_holds_a_study_that_plans_and_overwrites_nothing(here, monk
     shipped = {file.relative_to(ROOT) for file in ROOT.glob("examples/*/*/*.*")}
     assert shipped == {file.relative_to("new") for file in Path("new").glob("examples/*/*/*")}
     (here / "new/Snakefile").write_text("mine")
-    with pytest.raises(FedLoomError, match=r"^new/\S+: is there already"):
+    with pytest.raises(FedLoomError, match=r"^new/\S+: already exists"):
         new_folder(Path("new"))
     assert (here / "new/Snakefile").read_text() == "mine"
     monkeypatch.chdir(here / "new")

@@ -25,7 +25,7 @@ from fedloom.planning.runs import Run
 from fedloom.report.tables.claims import COSTS, COUNTS, COURSE
 from fedloom.report.tables.paper_claims import EACH_DOMAIN, read_claims
 
-STUDIES = bundled_studies.studies()
+STUDIES = bundled_studies.all_studies()
 
 
 def _name_of(file):
@@ -215,7 +215,7 @@ def test_the_sizes_of_every_backbone_ship():
 
 
 def test_the_list_of_studies_says_what_each_shows_and_needs():
-    assert describe.study(PAPERS / "pep_fedpt/table8.yaml") == [
+    assert describe.study_facts(PAPERS / "pep_fedpt/table8.yaml") == [
         "pep_fedpt/table8",
         "Table 8",
         "inaturalist_user, domainnet, tiny_imagenet",
@@ -223,9 +223,9 @@ def test_the_list_of_studies_says_what_each_shows_and_needs():
         18,
         cost.study_cost(_plan(PAPERS / "pep_fedpt/table8.yaml")).gpu_hours(),
     ]
-    grid = describe.study(PAPERS / "fedpha/figure5.yaml")
+    grid = describe.study_facts(PAPERS / "fedpha/figure5.yaml")
     assert grid[3:5] == ["fedpha_lengths_3 (512)", 512]
-    micro = describe.study(bundled_studies.OTHERS / "micro/pep_micro_domains.yaml")
+    micro = describe.study_facts(bundled_studies.OTHERS / "micro/pep_micro_domains.yaml")
     assert micro[1].startswith("Feature heterogeneity") and micro[2] == "glyphs"
     names = [_name_of(file) for file in STUDIES if file.parent.name == "pep_fedpt"]
     assert names.index("pep_fedpt_table10") == names.index("pep_fedpt_table9") + 1

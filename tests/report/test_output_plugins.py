@@ -68,7 +68,7 @@ def test_a_config_is_checked_against_the_keys_of_plugins(folder, section, entry,
 
 
 def test_fedloom_kinds_and_the_schema_have_them(folder):
-    text = describe.kinds(tables="table", figures="figure")
+    text = describe.describe_kinds(tables="table", figures="figure")
     for words in (
         "table: spread",
         "  share (number, default 10.0)",

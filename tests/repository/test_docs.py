@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SCRIPT = re.compile(r"\b(?:benchmarks|tests)/\w+\.py")
+SCRIPT = re.compile(r"\b(?:benchmarks|tests)/[\w/]+\.py")
 LANGUAGES = {"sh", "yaml", "toml", "python", "text", "math"}
 
 
@@ -325,7 +325,7 @@ def test_the_site_says_what_the_schemas_and_plugins_say(site):
         for option in plugin.option_schemas:
             assert f"<td><code>{option}</code></td>" in card, f"{name}: {option}"
     studies = (site / "reference/studies.html").read_text()
-    for path in bundled_studies.studies():
+    for path in bundled_studies.all_studies():
         assert f">{path.parent.name}/{path.stem}<" in studies, path
 
 

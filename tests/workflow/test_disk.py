@@ -142,7 +142,7 @@ def test_results_that_are_no_folder_are_one_line(tmp_path, monkeypatch, case):
         results.symlink_to("nowhere")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FedLoomError, match=r"^results: [^\n]+$"):
-        launch.run()
+        launch.run_study()
 
 
 def test_looking_needs_no_folder_that_can_be_written_to(tmp_path, monkeypatch):
@@ -152,10 +152,10 @@ def test_looking_needs_no_folder_that_can_be_written_to(tmp_path, monkeypatch):
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK and access(path, mode))
     assert load_plan().runs
-    monkeypatch.setattr(launch, "snakemake", lambda arguments: 0)
-    assert launch.run(dry=True) == 0
+    monkeypatch.setattr(launch, "run_snakemake", lambda arguments: 0)
+    assert launch.run_study(dry=True) == 0
     with pytest.raises(FedLoomError, match=r"^results: "):
-        launch.run()
+        launch.run_study()
 
 
 def test_an_error_that_a_full_disk_keeps_out_of_the_log_is_printed(full, monkeypatch, capsys):
@@ -220,7 +220,7 @@ def test_a_home_that_cannot_be_written_is_no_problem(tmp_path, monkeypatch, capf
     monkeypatch.setattr(sys, "executable", str(script))
     for home, printed in (("/proc/nothing", f"cache {tmp_path}/.snakemake/cache"), (".", "cache")):
         monkeypatch.setenv("HOME", home)
-        assert launch.snakemake([]) == 0
+        assert launch.run_snakemake([]) == 0
         assert capfd.readouterr().out.strip() == printed
 
 
@@ -242,7 +242,7 @@ def test_on_a_terminal_snakemake_explains_a_failure_after_the_display(
     monkeypatch.setattr(sys, "executable", str(script))
     monkeypatch.setattr(launch, "follow", follow)
     monkeypatch.setenv("FORCE_COLOR", "1" if terminal else "")
-    assert launch.snakemake([], shown=True) == code
+    assert launch.run_snakemake([], display=True) == code
     assert capfd.readouterr().err == printed
 
 
@@ -254,5 +254,5 @@ def test_a_lock_of_a_snakemake_at_work_is_not_removed(tmp_path, monkeypatch):
         while str(script) not in psutil.Process(plain.pid).cmdline():  # it has none at its start
             assert plain.poll() is None
         with pytest.raises(FedLoomError, match=f"process {plain.pid}.* works here"):
-            launch.unlock([])
+            launch.remove_stale_lock([])
         plain.kill()

@@ -8,7 +8,7 @@ writes workflow/resources/backbone_sizes.json.
 import json
 
 from fedloom.backbones.sizes import count
-from fedloom.cli.run.bundled_studies import studies
+from fedloom.cli.run.bundled_studies import all_studies
 from fedloom.common.files import write_text
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.resources.backbone_sizes import SHIPPED, key
@@ -16,7 +16,7 @@ from fedloom.planning.resources.backbone_sizes import SHIPPED, key
 
 def main() -> None:
     """Write the file."""
-    plans = [load_plan([study]) for study in studies()]
+    plans = [load_plan([study]) for study in all_studies()]
     backbones = [backbone for plan in plans for backbone in plan.settings.backbones.values()]
     counted = {key(backbone): count(backbone.library, backbone.settings) for backbone in backbones}
     lines = [f"{json.dumps(name)}: {json.dumps(counted[name])}" for name in sorted(counted)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fedloom.cli.inspect.doctor import findings
+from fedloom.cli.inspect.doctor import print_findings
 from fedloom.cli.run.bundled_studies import file_of
 from fedloom.common.errors import FedLoomError
 from fedloom.machine.exits import one_line_errors
@@ -27,11 +27,18 @@ class Changing(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words before `--`, with `--set` before every KEY=VALUE."""
-        cut = args.index("--") if "--" in args else len(args)
-        ctx.obj, words = args[cut + 1 :], list[str]()
-        for word in args[:cut]:
-            if "=" in word and not word.startswith("-") and not Path(word).exists():
-                words += ["--set"] if words[-1:] != ["--set"] else []
+        own_words = args
+        ctx.obj = []
+        if "--" in args:
+            cut = args.index("--")
+            own_words = args[:cut]
+            ctx.obj = args[cut + 1 :]
+
+        words = list[str]()
+        for word in own_words:
+            is_change = "=" in word and not word.startswith("-") and not Path(word).exists()
+            if is_change and words[-1:] != ["--set"]:
+                words.append("--set")
             words.append(word)
         return super().parse_args(ctx, words)
 
@@ -93,8 +100,9 @@ def launch(study: Path | None, **given: Any) -> int:
     from fedloom.cli.run import launch
 
     context = click.get_current_context()
-    given |= {"options": context.obj, "reporting": context.info_name == "report"}
-    return launch.run([study] if study else [], **given)
+    files = [study] if study else []
+    reporting = context.info_name == "report"
+    return launch.run_study(files, options=context.obj, reporting=reporting, **given)
 
 
 LAUNCHING = [
@@ -103,14 +111,19 @@ LAUNCHING = [
     click.Option(["-n", "--dry-run", "dry"], is_flag=True, help="Show what would run."),
     SET,
 ]
-for name, about in {
-    "run": "Run a study and print its first table.",
-    "report": "Run a study; write its tables and figures into an HTML file.",
-}.items():
-    fedloom.add_command(Changing(name, params=LAUNCHING, callback=launch, help=about))
+for name, about, short_help in (
+    ("run", "Run a study and print its first table.", None),
+    (
+        "report",
+        "Run a study; write its tables and figures into an HTML file.",
+        "Run a study, and write its report in HTML.",
+    ),
+):
+    command = Changing(name, params=LAUNCHING, callback=launch, help=about, short_help=short_help)
+    fedloom.add_command(command)
 
 
-@fedloom.command()
+@fedloom.command(short_help="Show the progress of the run in this folder.")
 def watch() -> None:
     """Show how far the run in this folder is, in another terminal."""
     from fedloom.cli.run import display
@@ -118,16 +131,16 @@ def watch() -> None:
     display.watch()
 
 
-@fedloom.command()
+@fedloom.command(short_help="Follow a study in tensorboard, wandb or mlflow.")
 @click.argument("tracker")
 def track(tracker: str) -> None:
     """Write the runs of the study begun last here for tensorboard, wandb or mlflow."""
     from fedloom.cli.inspect import track
 
-    track.track(tracker)
+    track.track_study(tracker)
 
 
-@fedloom.command()
+@fedloom.command(short_help="Make a folder for your own studies.")
 @click.argument("folder", type=click.Path(path_type=Path))
 def init(folder: Path) -> None:
     """Make a folder for your studies: a config to change, a Snakefile, profiles, examples."""
@@ -137,25 +150,25 @@ def init(folder: Path) -> None:
     print(f"next: cd '{folder}' && fedloom run")
 
 
-@fedloom.command()
+@fedloom.command(short_help="Estimate a study's jobs, hours and disk.")
 @click.argument("studies", nargs=-1, type=file_of, metavar="[STUDY]...")
 @click.option("--rate", type=rate_of, help="10^12 operations a second.")
 def plan(studies: tuple[Path, ...], rate: float | None) -> None:
     """Print what a study costs on a GPU of a rate: jobs, hours, disk."""
     from fedloom.cli.inspect import describe
 
-    print(describe.cost(studies, rate))
+    print(describe.describe_cost(studies, rate))
 
 
-@fedloom.command()
+@fedloom.command(short_help="List the studies that ship.")
 def studies() -> None:
     """Print the studies that ship, with what each shows."""
     from fedloom.cli.inspect import describe
 
-    print(describe.studies())
+    print(describe.list_studies())
 
 
-@fedloom.command()
+@fedloom.command(short_help="Write a study's evaluations into one Parquet file.")
 @click.argument("study", required=False)
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
 def export(study: str | None, folder: str | None) -> None:
@@ -169,44 +182,50 @@ def export(study: str | None, folder: str | None) -> None:
     print(results.export(study, folder))
 
 
-@fedloom.command(cls=Changing, params=[STUDY, SET])
+@fedloom.command(
+    cls=Changing,
+    params=[STUDY, SET],
+    short_help="Print a run's accuracy by round and its settings.",
+)
 @click.argument("run", type=run_of)
 def show(run: Run, **given: Any) -> None:
     """Print a run's accuracy by round, and where each setting is from."""
     from fedloom.cli.inspect import show
 
-    print(show.show(run, **given))
+    print(show.show_run(run, **given))
 
 
-@fedloom.command(cls=Changing, params=[STUDY, SET])
+@fedloom.command(
+    cls=Changing, params=[STUDY, SET], short_help="Compare settings and accuracy of two runs."
+)
 @click.argument("runs", nargs=2, type=run_of, metavar="RUN RUN")
 def diff(runs: tuple[Run, Run], **given: Any) -> None:
     """Print how two runs of a study differ in settings and accuracy."""
     from fedloom.cli.inspect import show
 
-    print(show.diff(runs, **given))
+    print(show.compare_runs(runs, **given))
 
 
-@fedloom.command()
+@fedloom.command(short_help="Delete the results that no study uses.")
 @click.argument("studies", nargs=-1, required=True, type=file_of, metavar="STUDY...")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 def clean(studies: tuple[Path, ...], yes: bool) -> None:
     """List results that none of these studies uses; delete them if you agree."""
     from fedloom.cli.make import clean
 
-    clean.clean(studies, yes)
+    clean.clean_results(studies, yes)
 
 
-@fedloom.command()
+@fedloom.command(short_help="List methods, or describe one.")
 @named
 def methods(name: str | None) -> None:
     """Print every method in a line, or all facts of one."""
     from fedloom.cli.inspect import describe
 
-    print(describe.method(name) if name else describe.methods())
+    print(describe.describe_method(name) if name else describe.list_methods())
 
 
-@fedloom.command()
+@fedloom.command(short_help="Make a method of your own from the template.")
 @click.argument("name")
 def new(name: str) -> None:
     """Make plugins/NAME, a method that runs, for you to change."""
@@ -215,16 +234,19 @@ def new(name: str) -> None:
     print(f"{templates.new_method(name)}\nnext: fedloom check --method {name}")
 
 
-@fedloom.command()
+@fedloom.command(short_help="Hold methods to the contract.")
 @click.option("--method", help="Name of a method; default: every one.")
 def check(method: str | None) -> None:
     """Hold a method to the contract: yours, or every one."""
     from fedloom.hooks import manifest
 
     known = manifest.discover()
-    plugins = [manifest.find(name) for name in ([method] if method else [*known, *known.broken])]
+    names = [method] if method else [*known, *known.broken]
+    plugins = [manifest.find(name) for name in names]
+
+    # imported after the names are known to be right: torch takes seconds
     from fedloom.contract import driver
-    from fedloom.machine.device import prepare_torch  # after that: torch takes seconds
+    from fedloom.machine.device import prepare_torch
 
     prepare_torch(threads=1)
     log.setLevel("WARNING")  # no progress of tiny runs
@@ -233,7 +255,7 @@ def check(method: str | None) -> None:
         click.echo(f"{plugin.name} keeps the contract ({done})", err=True)
 
 
-@fedloom.command()
+@fedloom.command(short_help="Count the floats that a client is sent in a round.")
 @click.option("--method", required=True, help="Name of a method.")
 @click.option("--backbone", required=True, help="A model of timm, or of open_clip.")
 @click.option("--classes", type=SOME, required=True, help="Number of classes.")
@@ -246,29 +268,30 @@ def communication(method: str, backbone: str, classes: int, options: dict[str, A
     from fedloom.cli.inspect.downlink import downlink_floats
 
     counts = downlink_floats(method, backbone, classes, options)
-    for name, count in [*sorted(counts.items()), ("total", sum(counts.values()))]:
+    for name, count in sorted(counts.items()):
         print(f"{name:<16}{count:>12,}")
+    print(f"{'total':<16}{sum(counts.values()):>12,}")
 
 
-@fedloom.command()
+@fedloom.command(short_help="Print sources of data and partition schemes.")
 @named
 def datasets(name: str | None) -> None:
     """Print the sources of data and the schemes with their keys, or those of a name."""
     from fedloom.cli.inspect import describe
 
-    print(describe.kinds(name, datasets="source", partitions="scheme"))
+    print(describe.describe_kinds(name, datasets="source", partitions="scheme"))
 
 
-@fedloom.command()
+@fedloom.command(short_help="Print the kinds of tables and figures.")
 @named
 def kinds(name: str | None) -> None:
     """Print the kinds of tables and figures with their keys, or those of a name."""
     from fedloom.cli.inspect import describe
 
-    print(describe.kinds(name, tables="table", figures="figure"))
+    print(describe.describe_kinds(name, tables="table", figures="figure"))
 
 
-@fedloom.group()
+@fedloom.group(short_help="Download and check the data sets of the papers.")
 def data() -> None:
     """List, download and check the data sets of the papers."""
 
@@ -281,7 +304,7 @@ def list_recipes() -> None:
     """Print every recipe in a line."""
     from fedloom.cli.make import get_data
 
-    print(get_data.listing())
+    print(get_data.list_recipes())
 
 
 @data.command("get", params=[ROOT])
@@ -294,7 +317,7 @@ def get_data(name: str, root: str | None) -> None:
     """
     from fedloom.cli.make import get_data
 
-    get_data.get(name, root)
+    get_data.download_data_set(name, root)
 
 
 @data.command("check", params=[ROOT])
@@ -307,16 +330,16 @@ def check_data(name: str, root: str | None, pixels: bool) -> int:
     """
     from fedloom.cli.make import get_data
 
-    return get_data.check(name, root, pixels)
+    return get_data.check_data_set(name, root, pixels)
 
 
-@fedloom.command()
+@fedloom.command(short_help="Check this machine, and say how to fix it.")
 def doctor() -> int:
     """Check versions, GPUs and disks of this machine; print what to do."""
-    return findings()
+    return print_findings()
 
 
-@fedloom.command()
+@fedloom.command(short_help="Print the config's JSON Schema, for an editor.")
 def schema() -> None:
     """Print the config's keys as JSON Schema, for an editor."""
     from fedloom.cli.make.config_schema import config_schema

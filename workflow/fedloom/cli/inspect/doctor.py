@@ -1,4 +1,7 @@
-"""`fedloom doctor`: whether this machine has what jobs need, and what to do where it has not."""
+"""`fedloom doctor`: check that this machine meets the requirements of jobs.
+
+It reports how to fix what is missing.
+"""
 
 import os
 import shutil
@@ -19,12 +22,12 @@ from fedloom.planning import paths
 LITTLE = 1e9  # bytes of free disk, which few jobs fill
 
 
-def findings() -> int:
-    """Print a line per finding, with what to do where something is wrong; return 1 if any is."""
+def print_findings() -> int:
+    """Print a line per finding, and how to fix what is wrong; return 1 if anything is, else 0."""
     status = 0
-    for look in (versions, devices, disk, killed):
+    for check in (check_versions, check_devices, check_disk, check_leftovers):
         try:
-            for fact in look():
+            for fact in check():
                 print("ok   ", fact)
         except FedLoomError as error:
             print("MEND ", error)
@@ -32,31 +35,45 @@ def findings() -> int:
     return status
 
 
-def versions() -> Iterator[str]:
-    """Yield the versions of Python and of what jobs need; raise an error if one is missing."""
-    known = {"Python": python_version()} | packages.versions() | {"Snakemake": version("snakemake")}
+def check_versions() -> Iterator[str]:
+    """Yield the versions of Python and of the packages of jobs; a missing one is an error."""
+    known = {
+        "Python": python_version(),
+        **packages.versions(),
+        "Snakemake": version("snakemake"),
+    }
     yield ", ".join(f"{name} {version}" for name, version in known.items())
-    if missing := [name for name in packages.PACKAGES if name not in known]:
-        cure = "`make venv` in a clone, or `pip install` them"
-        raise FedLoomError(f"{', '.join(missing)}: not installed; run {cure}")
+
+    missing = [name for name in packages.PACKAGES if name not in known]
+    if missing:
+        raise FedLoomError(
+            f"{', '.join(missing)}: not installed; run `make venv` in a clone, or `pip install` "
+            "them"
+        )
 
 
-def devices() -> Iterator[str]:
+def check_devices() -> Iterator[str]:
     """Yield the cores, the memory, and the GPUs, which torch must be able to use."""
+    cores = len(os.sched_getaffinity(0))
     memory = psutil.virtual_memory().total
-    yield f"cores: {len(os.sched_getaffinity(0))}, memory: {memory / 1e9:.1f} GB"
-    visible, shown = gpus.visible(), os.environ.get(gpus.VISIBLE)
-    named = "" if shown is None else f"; {gpus.VISIBLE} is '{shown}'"
-    yield f"GPUs: {len(gpus.installed())}; jobs may take {len(visible)}{named}"
+    yield f"cores: {cores}, memory: {memory / 1e9:.1f} GB"
+
+    visible = gpus.visible()
+    fact = f"GPUs: {len(gpus.installed())}; jobs may take {len(visible)}"
+    if gpus.VISIBLE in os.environ:
+        fact += f"; {gpus.VISIBLE} is '{os.environ[gpus.VISIBLE]}'"
+    yield fact
+
     if visible:
         from fedloom.machine.device import check_gpus  # imports torch, which takes seconds
 
         check_gpus()
 
 
-def disk() -> Iterator[str]:
-    """Yield the free space for results, which is too little below a gigabyte."""
-    check_usable(results := Path(paths.RESULTS))
+def check_disk() -> Iterator[str]:
+    """Yield the free space for results; less than a gigabyte is an error."""
+    results = Path(paths.RESULTS)
+    check_usable(results)
     folder = results.resolve() if results.exists() else Path.cwd()
     free = shutil.disk_usage(folder).free
     fact = f"disk of results: {free / 1e9:.1f} GB free in {folder}"
@@ -65,8 +82,8 @@ def disk() -> Iterator[str]:
     yield fact
 
 
-def killed() -> Iterator[str]:
-    """Yield what jobs at work are writing; what killed jobs left is an error."""
+def check_leftovers() -> Iterator[str]:
+    """Yield the temporary files of jobs at work; those of killed jobs are an error."""
     left = list[str]()
     for path in leftovers(Path(paths.RESULTS)):
         shown = f"{path} ({decimal(size_of(path))})"
@@ -74,6 +91,7 @@ def killed() -> Iterator[str]:
             left.append(shown)
         else:
             yield f"being written, here or on another machine: {shown}"
+
     if left:
         raise FedLoomError(f"left by killed jobs: {', '.join(left)}; run `fedloom clean STUDY`")
     yield "nothing is left of killed jobs"

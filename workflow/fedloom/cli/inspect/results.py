@@ -83,12 +83,18 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
 
     from fedloom.report.tidy import COLUMNS, frame, with_files
 
+    # what the record says of the study
     facts = {key.decode(): value.decode() for key, value in record.schema.metadata.items()}
-    name, versions = facts["study"], json.loads(facts["versions"])
+    name = facts["study"]
+    versions = json.loads(facts["versions"])
+
+    # the evaluations
     out = Path(folder or paths.at(paths.EXPORT, study=name))
     runs = with_files(record, Path(), trials=False)
     rows = frame(runs)
     write_table(out / "results.parquet", pa.Table.from_pandas(rows, preserve_index=False))
+
+    # what they are, and how they were made
     text = README.format(
         study=name,
         rows=len(rows),
@@ -103,11 +109,15 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
 
 def record_of(study: str | PathLike | None, folder: Path) -> "pa.Table":
     """Return the record of a finished study, whose file may lie in the folder."""
-    name = "" if study is None else str(study)
+    # the study's file, if it is not a plain name
     files = list[Path]()
-    if "/" in name or name.endswith((".yaml", ".yml")):
-        inside = folder / name
-        files = [inside if inside.is_file() else file_of(name)]
-    if files or study is None:
-        name = merge(read_all([*files_below(files, folder), *files]))["study"]["name"]
-    return read_record(name, folder)
+    if study is not None:
+        name = str(study)
+        if "/" in name or name.endswith((".yaml", ".yml")):
+            inside = folder / name
+            files = [inside if inside.is_file() else file_of(name)]
+        else:
+            return read_record(name, folder)
+
+    contents = read_all([*files_below(files, folder), *files])
+    return read_record(merge(contents)["study"]["name"], folder)

@@ -1,4 +1,4 @@
-"""`fedloom show` and `fedloom diff`: what a run was given, where that comes from, and its curve."""
+"""`fedloom show` and `fedloom diff`: the settings of a run, where each is from, and its curve."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -16,9 +16,10 @@ from fedloom.planning.runs import Run
 from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
 
-WIDTH = 40  # characters of a value
-ROWS = 12  # of a curve, at most
-CURVES = {  # by their names here
+WIDTH = 40  # characters of a value that are shown
+MOST_ROWS = 12  # of a curve
+# the columns of a curve, and how they are called here
+CURVES = {
     "participating_mean": "mean",
     "participating_worst": "worst",
     "held_out_mean": "held-out",
@@ -26,17 +27,69 @@ CURVES = {  # by their names here
 }
 
 
-def plan_of(every: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -> Plan:
+def show_run(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
+    """Return a run's accuracies, its curve, and its settings with where each comes from."""
+    plan = plan_of([run], study, changes)
+
+    numbers = [
+        f"{name.replace('_', ' ')} {number:.2f} %" for name, number in accuracies(plan, run).items()
+    ]
+    rows = [
+        [key, _short_text(setting.value), setting.origin] for key, setting in settings_of(plan, run)
+    ]
+    settings = tabulate(rows, ["setting", "value", "from"], disable_numparse=True)
+    folder = paths.at(paths.RUN, run)
+    return f"{folder}\n{', '.join(numbers)}\n\n{_curve(run)}\n\n{settings}"
+
+
+def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, ...]) -> str:
+    """Return in which settings two runs differ, and their accuracies with the difference."""
+    plan = plan_of(runs, study, changes)
+    titles = [run.path for run in runs]
+
+    # settings that differ
+    first = dict(settings_of(plan, runs[0]))
+    second = dict(settings_of(plan, runs[1]))
+    absent = Setting("-", "")
+    rows = []
+    for key in first | second:
+        one = first.get(key, absent)
+        other = second.get(key, absent)
+        if one.value != other.value:
+            origins = [one.origin] if one.origin == other.origin else [one.origin, other.origin]
+            shown = "; ".join(origin for origin in origins if origin)
+            rows.append([key, _short_text(one.value), _short_text(other.value), shown])
+    settings = "no setting differs"
+    if rows:
+        settings = tabulate(rows, ["setting", *titles, "from"], disable_numparse=True)
+
+    # accuracies that both have
+    before = accuracies(plan, runs[0])
+    after = accuracies(plan, runs[1])
+    numbers = [
+        [name, before[name], after[name], after[name] - before[name]]
+        for name in before
+        if name in after
+    ]
+    decimals = ("", ".2f", ".2f", "+.2f")
+    change = tabulate(numbers, ["accuracy in %", *titles, "difference"], floatfmt=decimals)
+    return f"{settings}\n\n{change}"
+
+
+def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -> Plan:
     """Return the plan of a study, which must have the runs' labels and say how they were made."""
     plan = load_plan([study] if study else [], {SET: changes})
-    for run in every:
+    for run in runs:
         for section in ("dataset", "partition", "backbone", "method"):
-            known, label = getattr(plan.settings, f"{section}s"), getattr(run, section)
+            known = getattr(plan.settings, f"{section}s")
+            label = getattr(run, section)
             check_known(label, known, f"study {plan.name} (--study names another): no {section}")
-        settings = provenance.digest_of_settings(plan.run_spec(run))  # without rounds
+
+        # the digest of the settings leaves the number of rounds out
+        settings = provenance.digest_of_settings(plan.run_spec(run))
         rounds = int(metrics.frame(paths.at(paths.ROUNDS, run))["round"].max())
-        made_by = (provenance.facts_of_run(run)["settings"], rounds)
-        if made_by != (settings, plan.study(run).rounds):
+        same_settings = provenance.facts_of_run(run)["settings"] == settings
+        if not same_settings or rounds != plan.study(run).rounds:
             raise FedLoomError(
                 f"{run.path}: made with other settings or {rounds} rounds, not as "
                 f"{plan.files[-1]} says; name its study with --study, or the same --set"
@@ -51,44 +104,22 @@ def accuracies(plan: Plan, run: Run) -> dict[str, float]:
 
 
 def _curve(run: Run) -> str:
-    """Return at most ROWS evaluated rounds: mean, worst and held-out accuracy, training loss."""
+    """Return at most MOST_ROWS evaluated rounds: accuracies in percent, and training loss."""
     rows = metrics.evaluation(paths.at(paths.EVALUATION, run))
     loss = metrics.frame(paths.at(paths.ROUNDS, run)).set_index("round")["train_loss"]
     curves = metrics.curves(rows).join(loss)[list(CURVES)]
     curve = curves.rename(columns=CURVES).dropna(axis="columns", how="all")
-    curve = curve[:: -ceil(len(curve) / ROWS)][::-1].reset_index()  # with the last round
-    decimals = [{"round": "", "train loss": ".3f"}.get(str(name), ".1f") for name in curve]
+
+    # thin it out from the end, so that the last round is shown
+    step = ceil(len(curve) / MOST_ROWS)
+    positions = range(len(curve) - 1, -1, -step)
+    curve = curve.iloc[sorted(positions)].reset_index()
+
+    formats = {"round": "", "train loss": ".3f"}
+    decimals = [formats.get(str(name), ".1f") for name in curve]
     return tabulate(curve.to_dict("list"), headers="keys", floatfmt=decimals)
 
 
-def show(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
-    """Return a run's accuracies, its curve, and its settings with where each comes from."""
-    plan = plan_of([run], study, changes)
-    numbers = [f"{k.replace('_', ' ')} {n:.2f} %" for k, n in accuracies(plan, run).items()]
-    table = [[key, _text(s.value), s.origin] for key, s in settings_of(plan, run)]
-    settings = tabulate(table, ["setting", "value", "from"], disable_numparse=True)
-    return f"{paths.at(paths.RUN, run)}\n{', '.join(numbers)}\n\n{_curve(run)}\n\n{settings}"
-
-
-def diff(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, ...]) -> str:
-    """Return in which settings two runs differ, and their accuracies with the difference."""
-    plan = plan_of(runs, study, changes)
-    one, two = (dict(settings_of(plan, run)) for run in runs)
-    absent = Setting("-", "")
-    pairs = {key: (one.get(key, absent), two.get(key, absent)) for key in one | two}
-    rows = [
-        [key, _text(a.value), _text(b.value), "; ".join(filter(None, {a.origin: 0, b.origin: 0}))]
-        for key, (a, b) in pairs.items()
-        if a.value != b.value
-    ]
-    before, after = (accuracies(plan, run) for run in runs)
-    numbers = [[k, before[k], after[k], after[k] - before[k]] for k in before if k in after]
-    heads = [run.path for run in runs]
-    settings = tabulate(rows, ["setting", *heads, "from"], disable_numparse=True)
-    decimals = ("", ".2f", ".2f", "+.2f")
-    change = tabulate(numbers, ["accuracy in %", *heads, "difference"], floatfmt=decimals)
-    return f"{settings if rows else 'no setting differs'}\n\n{change}"
-
-
-def _text(value: Any) -> str:
+def _short_text(value: Any) -> str:
+    """Return a value as text that fits into a cell."""
     return shortened(str(value), WIDTH)

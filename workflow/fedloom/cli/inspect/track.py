@@ -43,31 +43,36 @@ Log = Callable[[int, dict[str, float]], object]
 Tracker = Callable[[Path, str, str, Settings], AbstractContextManager[Log]]
 
 
-def track(name: str) -> None:
+def track_study(name: str) -> None:
     """Tell a tracker of all rounds of the study that was begun last here, until it ends."""
-    tracker: Tracker = find(name).load()
-    first = run_progress.last_begun()
-    plan, _ = study_of(first["arguments"])
+    tracker: Tracker = find_tracker(name).load()
+    first_event = run_progress.last_begun()
+    plan, _ = study_of(first_event["arguments"])
     folder = paths.at(paths.TRACKED, tracker=name)
     folder.mkdir(parents=True, exist_ok=True)
+
     begin = partial(tracker, folder, plan.name)
     runs = [*plan.runs, *trial_runs(plan.settings)]
-    every = [Followed(plan, run, begin, first["time"]) for run in runs]
-    over = False
-    while not over:
-        over = run_progress.ended(first)  # before the last look, so that nothing is lost
-        for each in every:
-            each.look()
-        if not over:
+    followed = [FollowedRun(plan, run, begin, first_event["time"]) for run in runs]
+
+    has_ended = False
+    while not has_ended:
+        # asked before the final read, so that no round is missed
+        has_ended = run_progress.ended(first_event)
+        for each in followed:
+            each.read_new_rounds()
+        if not has_ended:
             time.sleep(POLL)
-    for each in every:
+
+    for each in followed:
         each.context.close()
-    print(f"{sum(bool(each.told) for each in every)} runs in {folder}")
+    told = [each for each in followed if each.told]
+    print(f"{len(told)} runs in {folder}")
 
 
 @dataclass
-class Followed:
-    """A run, and what a tracker was told of it."""
+class FollowedRun:
+    """A run, and the rounds of it that a tracker was told of."""
 
     plan: Plan
     run: Run
@@ -78,7 +83,7 @@ class Followed:
     told: dict[int, dict[str, float]] = field(default_factory=dict)  # values by round
     files: dict[Path, float] = field(default_factory=dict)  # that these are from
 
-    def look(self) -> None:
+    def read_new_rounds(self) -> None:
         """Tell of the rounds that are new, or of all of them where the run is trained anew."""
         files = self.files
         try:
@@ -89,9 +94,13 @@ class Followed:
                 raise
             return  # a job replaced them just now
         self.files = files
+
+        # a run that is trained anew is told from its first round
         if any(rounds.get(number, values) != values for number, values in self.told.items()):
             self.context.close()
-            self.log, self.told = None, {}
+            self.log = None
+            self.told = {}
+
         for number in sorted(rounds.keys() - self.told.keys()):
             if self.log is None:
                 self.log = self.context.enter_context(self.begin(self.run.path, self._settings()))
@@ -104,38 +113,59 @@ class Followed:
         """Return the job's checkpoint and the receipts of finished jobs, with their times."""
         ends = map(paths.end, job_ends(self.plan.study(self.run)))
         states = [paths.at(paths.STATE, self.run, end=end) for end in ends]
-        head = states[0].with_name(paths.CHECKPOINT)
-        times = {f: f.stat().st_mtime for f in (head, *map(receipt_of, states)) if f.exists()}
-        return {f: time for f, time in times.items() if f != head or time > self.since}
+        checkpoint = states[0].with_name(paths.CHECKPOINT)
+
+        times = dict[Path, float]()
+        for file in (checkpoint, *map(receipt_of, states)):
+            if file.exists():
+                times[file] = file.stat().st_mtime
+
+        # a checkpoint from before the study was begun may be of other settings
+        if times.get(checkpoint, self.since) <= self.since:
+            times.pop(checkpoint, None)
+        return times
 
     def _rounds(self, files: dict[Path, float]) -> dict[int, dict[str, float]]:
         """Return the columns of rounds.parquet, and accuracies in percent, by round."""
         found = dict[int, dict[str, float]]()
         if not all(Path(file).exists() for file in self.plan.choice(self.run)):
             return found
+
         settings = provenance.digest_of_settings(self.plan.run_spec(self.run))
         for file in files:
             if file.name == paths.CHECKPOINT:
-                tables = [_of_checkpoint(file, name) for name in TABLES]
+                rounds, evaluation = (_read_checkpoint(file, name) for name in TABLES)
             elif provenance.facts_of_job(self.run, int(file.stem))["settings"] == settings:
-                names = [paths.at(paths.JOB_TABLES[n], self.run, end=file.stem) for n in TABLES]
-                tables = [read_table(name, metrics.columns_of(name)) for name in names]
-            else:  # of other settings
+                rounds, evaluation = (self._read_job_table(file.stem, name) for name in TABLES)
+            else:  # a job of other settings
                 continue
-            rounds, evaluation = (table.to_pandas() for table in tables)
-            accuracies = metrics.curves(metrics.personal(evaluation)).add_prefix("accuracy/")
-            rows = rounds.set_index("round").join(accuracies).to_dict("index")
+
+            clients = metrics.personal(evaluation.to_pandas())
+            accuracies = metrics.curves(clients).add_prefix("accuracy/")
+            rows = rounds.to_pandas().set_index("round").join(accuracies).to_dict("index")
             for number, values in rows.items():
-                found[number] = {name: n for name, n in values.items() if isfinite(n)}
+                finite = {name: value for name, value in values.items() if isfinite(value)}
+                found[number] = finite
         return found
 
+    def _read_job_table(self, end: str, table: str) -> pa.Table:
+        """Read a table of the job that ended with the round `end`."""
+        file = paths.at(paths.JOB_TABLES[table], self.run, end=end)
+        return read_table(file, metrics.columns_of(file))
+
     def _settings(self) -> Settings:
-        """Return labels and settings; what is neither number nor text becomes text."""
-        found = vars(self.run) | {key: s.value for key, s in settings_of(self.plan, self.run)}
-        return {key: v if isinstance(v, bool | int | float) else str(v) for key, v in found.items()}
+        """Return labels and settings; a value that is not a number becomes text."""
+        found = dict(vars(self.run))
+        for key, setting in settings_of(self.plan, self.run):
+            found[key] = setting.value
+
+        plain: Settings = {}
+        for key, value in found.items():
+            plain[key] = value if isinstance(value, bool | int | float) else str(value)
+        return plain
 
 
-def _of_checkpoint(head: Path, table: str) -> pa.Table:
+def _read_checkpoint(head: Path, table: str) -> pa.Table:
     """Read rows as fedloom.federated.checkpoint does, but without torch, which takes 0.5 GB."""
     with safe_open(head, "numpy") as file:
         parts = json.loads(file.metadata()["fedloom"])["facts"]["parts"]
@@ -146,10 +176,11 @@ def _of_checkpoint(head: Path, table: str) -> pa.Table:
     return pa.concat_tables(tables, promote_options="default")
 
 
-def find(name: str) -> EntryPoint:
+def find_tracker(name: str) -> EntryPoint:
     """Return where a tracker is loaded from; its name must be known and its client installed."""
-    own = [EntryPoint(own, f"{__name__}:{own}", GROUP) for own in OWN]
-    known = {entry.name: entry for entry in (*entry_points(group=GROUP), *own)}
+    known = {entry.name: entry for entry in entry_points(group=GROUP)}
+    for own in OWN:
+        known[own] = EntryPoint(own, f"{__name__}:{own}", GROUP)
     check_known(name, known, "no tracker")
     require(name)
     return known[name]

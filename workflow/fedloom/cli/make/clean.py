@@ -11,7 +11,7 @@ import click
 from rich.filesize import decimal
 from tabulate import tabulate
 
-from fedloom.cli.run.launch import alone, locked
+from fedloom.cli.run.launch import exclusive_folder, is_locked
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
 from fedloom.common.run_tables import LABELS
@@ -38,20 +38,23 @@ UNITS = [
 ]
 
 
-def clean(studies: Sequence[Path], yes: bool) -> None:
+def clean_results(studies: Sequence[Path], yes: bool) -> None:
     """List the results that none of these studies uses, and delete them if the user agrees."""
     plans = [load_plan([file]) for file in studies]
-    with alone():
-        if locked():
-            line = "Snakemake works in this folder, or was killed; finish its run, then clean up"
-            raise FedLoomError(line)
-        found = unused(plans)
+    with exclusive_folder():
+        if is_locked():
+            raise FedLoomError(
+                "Snakemake works in this folder, or was killed; finish its run, then clean up"
+            )
+        found = find_unused(plans)
         if not found:
             print("nothing to delete: every result is of one of these studies")
             return
+
         rows = [[decimal(size), path] for path, size in found.items()]
         total = [decimal(sum(found.values())), f"in all: {len(found)} folders and files"]
         print(tabulate([*rows, total], tablefmt="plain", disable_numparse=True))
+
         if yes or click.confirm("Delete all of these?"):
             for path in found:
                 _delete(path)
@@ -73,15 +76,24 @@ def _receipts(path: Path) -> list[Path]:
     return [candidate for candidate in candidates if candidate.exists()]
 
 
-def unused(plans: Sequence[Plan]) -> dict[Path, int]:
+def find_unused(plans: Sequence[Plan]) -> dict[Path, int]:
     """Return files and folders of results that none of the studies uses, with their bytes.
 
-    What killed jobs left half written is among them, wherever it lies.
+    The largest come first. Files that killed jobs left half written are among them, wherever they
+    lie.
     """
-    used = {path for plan in plans for path in _used(plan)}
-    there = {path for pattern in UNITS for path in Path().glob(re.sub(r"{\w+}", "*", pattern))}
-    left = {path for path in leftovers(Path(paths.RESULTS)) if abandoned(path)}
-    unused = (there - used) | left
+    used = set[Path]()
+    for plan in plans:
+        used.update(_used(plan))
+
+    present = set[Path]()
+    for pattern in UNITS:
+        present.update(Path().glob(re.sub(r"{\w+}", "*", pattern)))
+
+    half_written = {path for path in leftovers(Path(paths.RESULTS)) if abandoned(path)}
+    unused = (present - used) | half_written
+
+    # a folder is deleted with its contents
     outermost = {path for path in unused if unused.isdisjoint(path.parents)}
     sizes = {path: size_of(path) for path in outermost}
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
@@ -90,15 +102,23 @@ def unused(plans: Sequence[Plan]) -> dict[Path, int]:
 def _used(plan: Plan) -> Iterator[Path]:
     """Yield the units of a study: its runs and trials, those of its record, and their data."""
     settings = plan.settings
-    every: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
+    of_runs: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
+
+    # a study that ran with --set has runs that its file does not name
     record = paths.at(paths.RECORD, study=plan.name)
-    if record.is_file():  # of runs that the file does not name, if it ran with --set
-        every += read_table(record, LABELS).to_pylist()
+    if record.is_file():
+        of_runs += read_table(record, LABELS).to_pylist()
+
+    # runs answer images of other datasets, and of scenarios that no method trains on
+    of_data = list[dict[str, Any]]()
     for run in plan.runs:
-        others = transferred_to(settings, run)
-        every += [{"dataset": name, "backbone": run.backbone} for name in others]
+        for name in transferred_to(settings, run):
+            of_data.append({"dataset": name, "backbone": run.backbone})
     for scenario, backbone in product(settings.select.scenarios, settings.select.backbones):
-        every.append(vars(scenario) | {"backbone": backbone})
-    for pattern, labels in product(UNITS, every):
-        if set(re.findall(r"{(\w+)}", pattern)) <= {*labels, "study"}:
-            yield paths.at(pattern, **labels, study=plan.name)
+        of_data.append({**vars(scenario), "backbone": backbone})
+
+    for pattern in UNITS:
+        fields = set(re.findall(r"{(\w+)}", pattern))
+        for labels in (*of_runs, *of_data):
+            if fields <= {*labels, "study"}:
+                yield paths.at(pattern, **labels, study=plan.name)

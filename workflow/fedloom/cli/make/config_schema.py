@@ -16,28 +16,43 @@ def whole(sub: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
     """
     if "$ref" in sub:
         target = root["$defs"][sub["$ref"].rsplit("/", 1)[1]]
-        sub = target | {key: value for key, value in sub.items() if key != "$ref"}
+        sub = {**target, **_without(sub, "$ref")}
+
     options = [option for option in sub.get("anyOf", ()) if option != {"type": "null"}]
     if len(options) == 1:
-        sub = whole(options[0], root) | {k: v for k, v in sub.items() if k != "anyOf"}
+        sub = {**whole(options[0], root), **_without(sub, "anyOf")}
+    elif options:
+        sub = {**sub, "anyOf": options}
+
     if sub.get("default", ...) is None:
-        sub = {key: value for key, value in sub.items() if key != "default"}
-    return sub | {"anyOf": options} if len(options) > 1 else sub
+        return _without(sub, "default")
+    return sub
+
+
+def _without(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a schema without one of its keys."""
+    return {name: value for name, value in schema.items() if name != key}
 
 
 def kind_schema(section: str, name: str) -> dict[str, Any]:
     """Return the schema of an entry of a kind: its own keys first, then those that all have."""
     model = KINDS[section][name]
     schema = model.model_json_schema()
-    own = [key for key in schema["properties"] if key in model.__annotations__]
+    properties = schema["properties"]
+
+    # the key that names the kind, the kind's own keys, then the others
     named = {NAMED_BY[section]: {"const": name}}
-    ordered = {key: schema["properties"][key] for key in own} | schema["properties"]
+    own = {key: entry for key, entry in properties.items() if key in model.__annotations__}
+    ordered = {**named, **own, **properties}
+
+    # a partition may override the study's protocol, and be a grid
     if section == "partitions":
         protocol = Protocol.model_json_schema()
-        schema["$defs"] = schema.get("$defs", {}) | protocol.pop("$defs")
+        schema["$defs"] = {**schema.get("$defs", {}), **protocol.pop("$defs")}
         ordered["protocol"] = protocol
-        ordered |= PartitionGrid.model_json_schema()["properties"]
-    schema["properties"] = named | ordered
+        ordered.update(PartitionGrid.model_json_schema()["properties"])
+
+    schema["properties"] = ordered
     schema["required"] = [*named, *schema.get("required", [])]
     return schema
 
@@ -50,8 +65,12 @@ def config_schema() -> dict[str, Any]:
         for kind in kinds:
             root["$defs"] |= kind.pop("$defs", {})
         (entries,) = root["properties"][section]["patternProperties"].values()  # by label
-        entries["anyOf"] = [*kinds, *([RECIPE] if section == "datasets" else [])]
+        entries["anyOf"] = kinds
+        if section == "datasets":
+            entries["anyOf"] = [*kinds, RECIPE]
+
+    # a required key may be in another file
     for part in (root, root["$defs"]["Study"], root["$defs"]["Select"]):
-        part.pop("required", None)  # another file may have it
+        part.pop("required", None)
     root["properties"]["include"] = INCLUDE
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | root

@@ -15,8 +15,8 @@ COUNTED = ("images", "train", "test", "classes")
 HEADERS = ("name", "papers", "images", "classes", "got by", "there", "licence")
 
 
-def listing() -> str:
-    """Return a line per recipe: its papers, its counts, how it is got, and whether it is there."""
+def list_recipes() -> str:
+    """Return a line per recipe: papers, counts, how it is downloaded, and whether it is there."""
     rows = [_row(recipes.find(name)) for name in recipes.names()]
     return tabulate(rows, HEADERS, disable_numparse=True)
 
@@ -37,54 +37,82 @@ def _row(recipe: Recipe) -> list[str]:
 
 def is_there(recipe: Recipe, root: str | None = None) -> bool:
     """Return True if there are files below `root`, or the recipe's, and of all of its parts."""
-    if parts := recipe.parts():
-        roots = [f"{root}/{part.folder}" if root else None for _, part in parts]
-        return all(is_there(part, each) for (_, part), each in zip(parts, roots, strict=True))
+    parts = recipe.parts()
+    if parts:
+        for _, part in parts:
+            root_of_part = f"{root}/{part.folder}" if root else None
+            if not is_there(part, root_of_part):
+                return False
+        return True
+
     folder = resource(root or recipe.root)
-    return is_folder(folder) and any(not p.name.startswith(".") for p in folder.iterdir())
+    if not is_folder(folder):
+        return False
+    return any(not path.name.startswith(".") for path in folder.iterdir())
 
 
-def get(name: str, root: str | None) -> None:
-    """Download a data set's files as its recipe says; steps to do by hand are an error."""
+def download_data_set(name: str, root: str | None) -> None:
+    """Download a data set's files as its recipe says.
+
+    Raises:
+        FedLoomError: it lists the steps that must be done by hand.
+    """
     from fedloom.data import download
 
     recipe = recipes.find(name)
     steps = download.get(recipe, root)
-    then = f"fedloom data check {name}" + (f" --root {root}" if root else "")
+    check_command = f"fedloom data check {name}"
+    if root:
+        check_command += f" --root {root}"
     if not steps:
-        print(f"{recipe.name}: got; now see whether it is right: {then}")
+        print(f"{recipe.name}: downloaded; verify it with {check_command}")
         return
+
+    # the user may have done the steps already
     with suppress(FedLoomError):  # of files that are not there yet
-        if recipe.counts.plain and check(name, root, pixels=False) == 0:
+        if recipe.counts.plain and check_data_set(name, root, pixels=False) == 0:
             return
-    steps.append(f"See whether all is there: {then}")
+    steps.append(f"Verify the files with {check_command}")
     numbered = "\n".join(f"  {number}. {step}" for number, step in enumerate(steps, 1))
-    raise FedLoomError(f"{recipe.name}: the rest is to be done by hand\n{numbered}")
+    raise FedLoomError(f"{recipe.name}: the remaining steps must be done by hand\n{numbered}")
 
 
-def check(name: str, root: str | None, pixels: bool) -> int:
-    """Print in what a data set's files differ from its recipe, and return 2 if they do."""
+def check_data_set(name: str, root: str | None, pixels: bool) -> int:
+    """Print how a data set's files differ from its recipe; return 2 if they do, else 0.
+
+    With `pixels`, every image is read too.
+    """
     from fedloom.data import expected_counts, sources
     from fedloom.data.images import unreadable
     from fedloom.data.preparation import prepared
 
+    # list the images as a job of the rule `dataset` does
     recipe = recipes.find(name)
-    entry = {"recipe": name} | ({"root": root} if root else {})
+    entry = {"recipe": name}
+    if root:
+        entry["root"] = root
     settings = recipes.dataset_entry(recipe.name, entry)
     ready = prepared(sources.read(settings.pop("source"), settings), settings)
     lines = expected_counts.differences(ready, recipe.counts.plain)
+
     if pixels and not settings.get("skip_unreadable"):
         with progress(len(ready.labels), "images") as bar:
             for item in ready.items():
                 bar.update()
-                lines += filter(None, [unreadable(item)])
+                problem = unreadable(item)
+                if problem:
+                    lines.append(problem)
+
     for line in lines:
         print(f"{recipe.name}: {line}")
     if lines:
         return 2
+
+    training = int((~ready.test).sum())
+    test = int(ready.test.sum())
+    classes = len(expected_counts.trained_classes(ready))
     print(
-        f"{recipe.name}: {int((~ready.test).sum()):,} training and {int(ready.test.sum()):,} test "
-        f"images of {len(expected_counts.trained_classes(ready)):,} classes; nothing differs from "
-        "the counts that the recipe states"
+        f"{recipe.name}: {training:,} training and {test:,} test images of {classes:,} classes; "
+        "nothing differs from the counts that the recipe states"
     )
     return 0

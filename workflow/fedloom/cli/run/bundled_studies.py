@@ -16,12 +16,17 @@ PROTOCOL = "protocol.yaml"  # shared by the studies of a folder, and no study it
 NO_STUDIES = (PROTOCOL, NUMBERS, CLAIMS)
 
 
-def studies() -> list[Path]:
-    """Return the files of all studies that ship, with table10 behind table9."""
-    files = [file for folder in (PAPERS, OTHERS) for file in folder.glob("*/*.yaml")]
-    files = [file for file in files if file.name not in NO_STUDIES]
-    split = {file: re.split(r"(\d+)", name_of(file)) for file in files}
-    return sorted(files, key=lambda file: [int(p) if p.isdigit() else p for p in split[file]])
+def all_studies() -> list[Path]:
+    """Return the files of all studies that ship, in natural order: table10 after table9."""
+    files = [*PAPERS.glob("*/*.yaml"), *OTHERS.glob("*/*.yaml")]
+    studies = [file for file in files if file.name not in NO_STUDIES]
+    return sorted(studies, key=_natural_order)
+
+
+def _natural_order(file: Path) -> list[str | int]:
+    """Return the name of a study in parts, with numbers as numbers."""
+    parts = re.split(r"(\d+)", name_of(file))
+    return [int(part) if part.isdigit() else part for part in parts]
 
 
 def name_of(file: Path) -> str:
@@ -34,7 +39,14 @@ def file_of(study: str) -> Path:
     for file in (Path(study), PAPERS / f"{study}.yaml", OTHERS / f"{study}.yaml"):
         if file.exists():
             return file
-    names = [*map(str, Path(study).parent.glob("*.yaml")), *map(name_of, studies())]
-    near = " or ".join(get_close_matches(study, names))
-    hint = f"did you mean {near}?" if near else "`fedloom studies` prints the names"
-    raise FedLoomError(f"{study}: no file, and no study that ships; {hint}")
+
+    beside = [str(file) for file in Path(study).parent.glob("*.yaml")]
+    names = [*beside, *map(name_of, all_studies())]
+    close = get_close_matches(study, names)
+    if close:
+        raise FedLoomError(
+            f"{study}: not a file and not a bundled study; did you mean {' or '.join(close)}?"
+        )
+    raise FedLoomError(
+        f"{study}: not a file and not a bundled study; `fedloom studies` prints the names"
+    )

@@ -39,21 +39,32 @@ def run(
     Raises:
         FedLoomError: it failed; the message is the first error that was printed.
     """
-    folder, words = Path(folder), list[str]()
+    folder = Path(folder)
     if not folder.is_dir():
-        raise FedLoomError(f"{folder}: must be a folder, got none; make it, or name another")
-    if study is not None:
-        file = _written(study, folder) if isinstance(study, Mapping) else Path(study)
+        raise FedLoomError(f"{folder}: folder does not exist; create it, or pass another")
+
+    words = [sys.executable, "-P", "-m", "fedloom", "run"]
+    if isinstance(study, Mapping):
+        words.append(str(_write_study(study, folder).absolute()))
+    elif study is not None:
+        file = Path(study)  # or a name of a study that ships
         words.append(str(file.absolute() if file.is_file() else file))
-    words += ["--cores", str(cores)] if cores else []
-    words += [
-        f"--set={key}={json.dumps(_plain(value, key))}" for key, value in (changes or {}).items()
-    ]
-    path, errors = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")]), list[str]()
+    if cores:
+        words += ["--cores", str(cores)]
+    for key, value in (changes or {}).items():
+        words.append(f"--set={key}={json.dumps(_plain(value, key))}")
+
+    # the process imports the library that this one has imported
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = str(LIBRARY)
+    if os.environ.get("PYTHONPATH"):
+        environment["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
+
+    errors = list[str]()
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "fedloom", "run", *words],
+        words,
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep)},
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -75,26 +86,32 @@ def run(
         raise FedLoomError(errors[0] if errors else f"the study failed with exit status {status}")
 
 
-def _written(study: Mapping[str, Any], folder: Path) -> Path:
+def _write_study(study: Mapping[str, Any], folder: Path) -> Path:
     """Write a study's keys to a file below `folder` that `fedloom track` can read too."""
     given = study.get("study")
-    name = given.get("name") if isinstance(given, Mapping) else None
+    name = "unnamed"
+    if isinstance(given, Mapping) and given.get("name"):
+        name = str(given["name"])
+
     # only the last part, as nobody has checked the name yet
-    file = folder / paths.at(paths.GIVEN, study=Path(str(name or "unnamed")).name)
+    file = folder / paths.at(paths.GIVEN, study=Path(name).name)
     with replacing(file) as temporary:
         YAML().dump(_plain(study, ""), temporary)
     return file
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Return a value as YAML and JSON can write it: of NumPy, a path, a range, a tuple too.
+    """Return a value as YAML and JSON can write it, also one of NumPy, a path, a range or a tuple.
 
     Raises:
         FedLoomError: it is a value that no key of the config can have; `where` is its key.
     """
     if isinstance(value, Mapping):
-        keys = {str(key): f"{where}.{key}" if where else str(key) for key in value}
-        return {str(key): _plain(item, keys[str(key)]) for key, item in value.items()}
+        plain = {}
+        for key, item in value.items():
+            place = f"{where}.{key}" if where else str(key)
+            plain[str(key)] = _plain(item, place)
+        return plain
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist(), where)
     if isinstance(value, list | tuple | range):

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -47,76 +46,118 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
         overrides = parse_config(options.config)
     except ValueError as error:
         raise FedLoomError(f"--config: {error}") from None
-    return load_plan(options.configfile, overrides), bool(options.dryrun or options.unlock)
+    runs_nothing = bool(options.dryrun or options.unlock)
+    return load_plan(options.configfile, overrides), runs_nothing
 
 
-def snakemake(arguments: list[str], shown: bool = False) -> int:
-    """Run Snakemake, its course `shown` in place of its own lines, and return its exit status."""
-    command = [sys.executable, "-m", "snakemake", *arguments]
-    command += [] if Path(SNAKEFILE.name).exists() else ["--snakefile", str(SNAKEFILE)]
-    command += ["--logger", "fedloom"] if shown else []
-    environment = os.environ | {LAUNCHER: "1"} | ({QUIET: "1"} if shown else {})
-    environment["PYTHONSAFEPATH"] = "1"  # the current folder's random.py is not Python's
-    if not os.access(os.environ.get("HOME", ""), os.W_OK | os.X_OK):  # Snakemake needs a cache
-        environment.setdefault("XDG_CACHE_HOME", str(Path(".snakemake/cache").absolute()))
+def run_snakemake(arguments: list[str], display: bool = False) -> int:
+    """Run Snakemake and return its exit status.
+
+    With `display`, its lines are replaced by the display of the study's progress.
+    """
     console = Console(stderr=True)
-    # On a terminal, Snakemake's lines would break into the display, so they are kept for a failure.
-    # A new process group, so that a signal to the launcher alone can be handed on to all jobs.
+    # on a terminal, Snakemake's lines would break into the display: they are kept for a failure
+    keeps_lines = display and console.is_terminal
+
     with (
-        TemporaryFile("w+") if shown and console.is_terminal else nullcontext() as said,
-        _handing_on() as started,
-        subprocess.Popen(command, process_group=0, env=environment, stderr=said) as process,
+        TemporaryFile("w+") if keeps_lines else nullcontext() as kept_lines,
+        _forwarding_signals() as register,
+        # in a process group, so that a signal to the launcher alone can be sent on to all jobs
+        subprocess.Popen(
+            _command(arguments, display),
+            env=_environment(display),
+            process_group=0,
+            stderr=kept_lines,
+        ) as process,
     ):
-        signals = started(process)
-        if shown:
-            try:
-                follow(lambda: process.poll() is not None, console, signals)
-            except Exception as error:  # hours of training are not lost by what shows them
-                print(f"warning: the run goes on without its display: {error!r}", file=sys.stderr)
+        signals = register(process)
+        if display:
+            _display_until_end(process, console, signals)
         status = process.wait()
-        if status and signals:
+
+        if status != 0 and signals:
             print("stopped; the same command resumes it", file=sys.stderr)
             status = -signals[0]
-        elif status and said:
-            said.seek(0)
-            print(said.read(), end="", file=sys.stderr)
-        return status if status >= 0 else 128 - status  # as a shell has it
+        elif status != 0 and kept_lines is not None:
+            kept_lines.seek(0)
+            print(kept_lines.read(), end="", file=sys.stderr)
+
+    # a shell's number for the end by a signal
+    if status < 0:
+        return 128 - status
+    return status
+
+
+def _command(arguments: list[str], display: bool) -> list[str]:
+    """Return the command that starts Snakemake, on the Snakefile of this folder if it has one."""
+    command = [sys.executable, "-m", "snakemake", *arguments]
+    if not Path(SNAKEFILE.name).exists():
+        command += ["--snakefile", str(SNAKEFILE)]
+    if display:
+        command += ["--logger", "fedloom"]
+    return command
+
+
+def _environment(display: bool) -> dict[str, str]:
+    """Return the environment in which Snakemake and its jobs run."""
+    environment = os.environ | {LAUNCHER: "1"}
+    environment["PYTHONSAFEPATH"] = "1"  # a random.py of the current folder is not Python's
+    if display:
+        environment[QUIET] = "1"
+
+    # Snakemake needs a folder for its cache
+    home = os.environ.get("HOME", "")
+    if not os.access(home, os.W_OK | os.X_OK):
+        environment.setdefault("XDG_CACHE_HOME", str(Path(".snakemake/cache").absolute()))
+    return environment
+
+
+def _display_until_end(process: subprocess.Popen, console: Console, signals: list[int]) -> None:
+    """Show the study's progress until Snakemake ends; the run goes on if this fails."""
+    try:
+        follow(lambda: process.poll() is not None, console, signals)
+    except Exception as error:  # an error of the display must not cost hours of training
+        print(f"warning: the run goes on without its display: {error!r}", file=sys.stderr)
 
 
 @contextmanager
-def _handing_on() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
-    """Hand SIGINT and SIGTERM on to a process group, which the yielded function is told of.
+def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
+    """Send SIGINT and SIGTERM on to a process group, and kill it if it does not end in PATIENCE.
 
-    That returns a list to which the signals are added. What does not end in PATIENCE is killed.
+    The yielded function registers the process that leads the group, and returns a list to which
+    the signals that arrive are added.
+
     Snakemake ends its jobs and unlocks on SIGINT; on SIGTERM it would wait for its jobs. Before it
     has any, it would print a traceback on SIGINT, and ends in silence on SIGTERM.
 
     The handlers are set before the process starts: a shell ignores SIGINT in what it starts in the
     background, and a process inherits that, but not a handler.
     """
-    received, processes = list[int](), list[subprocess.Popen]()
+    received = list[int]()
+    processes = list[subprocess.Popen]()
 
     def forward(number: int, _: object) -> None:
-        if number != signal.SIGALRM:
-            received.append(number)
+        received.append(number)
         for process in processes:
-            if number == signal.SIGALRM:
-                os.killpg(process.pid, signal.SIGKILL)
-            elif process.poll() is None:
-                running = _handles_sigterm(process.pid)
-                os.killpg(process.pid, signal.SIGINT if running else signal.SIGTERM)
+            if process.poll() is None:
+                runs_jobs = _handles_sigterm(process.pid)
+                os.killpg(process.pid, signal.SIGINT if runs_jobs else signal.SIGTERM)
                 signal.alarm(PATIENCE)
 
-    def started(process: subprocess.Popen) -> list[int]:
+    def kill(_: int, __: object) -> None:
+        for process in processes:
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def register(process: subprocess.Popen) -> list[int]:
         processes.append(process)
-        if received:  # while it was started
+        if received:  # a signal came while the process was started
             process.terminate()
         return received
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    before = {number: signal.signal(number, forward) for number in numbers}
+    handlers = {signal.SIGINT: forward, signal.SIGTERM: forward, signal.SIGALRM: kill}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield started
+        yield register
     finally:
         signal.alarm(0)
         for number, handler in before.items():
@@ -125,32 +166,40 @@ def _handing_on() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
 
 def _handles_sigterm(process: int) -> bool:
     """Return True if a process has a handler of SIGTERM; Snakemake has one once it runs jobs."""
-    status = Path(f"/proc/{process}/status").read_text()
-    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
-    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):  # a bit per signal that is caught
+            caught = int(line.split()[1], 16)
+            return bool(caught >> (signal.SIGTERM - 1) & 1)
+    raise AssertionError("/proc has the line SigCgt of every process")
 
 
-def locked() -> bool:
-    """Return True if Snakemake's lock of this folder is there: of one at work, or killed."""
+def is_locked() -> bool:
+    """Return True if Snakemake's lock of this folder is there: it is at work, or was killed."""
     return any(Path(".snakemake/locks").glob("*"))
 
 
-def unlock(arguments: list[str]) -> None:
-    """Remove the lock of a killed Snakemake; one at work is an error, if this user may see it."""
+def remove_stale_lock(arguments: list[str]) -> None:
+    """Remove the lock of a killed Snakemake.
+
+    A Snakemake at work in this folder is an error, if this user may see it.
+    """
+    here = str(Path.cwd())
     for process in psutil.process_iter(["cwd", "cmdline"]):
-        names = [Path(word).name for word in (process.info["cmdline"] or [])[:3]]
-        if process.info["cwd"] == str(Path.cwd()) and "snakemake" in names:
+        words = process.info["cmdline"] or []
+        names = [Path(word).name for word in words[:3]]
+        if process.info["cwd"] == here and "snakemake" in names:
             raise FedLoomError(f"snakemake (process {process.pid}) works here; wait for it")
+
     print("removing the lock of a run that was killed", file=sys.stderr)
-    snakemake([*arguments, "--unlock"])
+    run_snakemake([*arguments, "--unlock"])
 
 
-def alone() -> AbstractContextManager[None]:
-    """Hold this folder's lock, after the runs that other launchers started have ended."""
+def exclusive_folder() -> AbstractContextManager[None]:
+    """Acquire this folder's lock, waiting for other runs to finish."""
     return held(LOCK, WAITING, partial(print, file=sys.stderr))
 
 
-def run(
+def run_study(
     files: Sequence[Path] = (),
     changes: Sequence[str] = (),
     cores: int | None = None,
@@ -163,29 +212,48 @@ def run(
     Snakemake's `options` may name the study instead of `files`, and `changes` are as
     "study.rounds=4".
     """
-    twice = [word for word in options if word.partition("=")[0] in STUDY_OPTIONS]
-    if twice and (files or changes):  # Snakemake would take the last alone
-        raise FedLoomError(f"{twice[0]}: is given with a study or --set before `--`; give one")
-    arguments = [*options, *(["--configfile", *map(str, files)] if files else [])]
-    arguments += ["--config", f"{SET}={json.dumps(changes)}"] if changes else []
-    arguments += ["--cores", str(cores)] if cores else []
-    arguments += ["--dry-run"] if dry else []
-    study, dry = study_of(arguments) if options else (load_plan(files, {SET: [*changes]}), dry)
+    # the study must be named once: Snakemake would take the last one and ignore the other
+    naming = [word for word in options if word.partition("=")[0] in STUDY_OPTIONS]
+    if naming and (files or changes):
+        raise FedLoomError(f"{naming[0]}: is given with a study or --set before `--`; give one")
+
+    arguments = [*options]
+    if files:
+        arguments += ["--configfile", *map(str, files)]
+    if changes:
+        arguments += ["--config", f"{SET}={json.dumps(changes)}"]
+    if cores:
+        arguments += ["--cores", str(cores)]
     if dry:
-        return snakemake(arguments)
+        arguments += ["--dry-run"]
+
+    if options:
+        study, dry = study_of(arguments)
+    else:
+        study = load_plan(files, {SET: [*changes]})
+    if dry:
+        return run_snakemake(arguments)
+
     check_usable(Path(paths.RESULTS))
-    with alone():
+    with exclusive_folder():
         check_images(study)
-        if locked():
-            unlock(arguments)
+        if is_locked():
+            remove_stale_lock(arguments)
         run_progress.begin(study, arguments)
         try:
-            status = snakemake(arguments, shown=True)
+            status = run_snakemake(arguments, display=True)
             if status == 0:  # before another run may change the results
-                write_record(study)
-                print(f"\n{summary(study)}")
-                if reporting:  # imported only now, as it is slow
-                    print(f"report  {import_module('fedloom.report.page').write(study)}")
+                _finish(study, reporting)
         finally:
             run_progress.end()
     return status
+
+
+def _finish(study: Plan, reporting: bool) -> None:
+    """Write the record of a study that has run, and print its first table and its report's path."""
+    write_record(study)
+    print(f"\n{summary(study)}")
+    if reporting:
+        from fedloom.report import page  # it takes seconds
+
+        print(f"report  {page.write(study)}")
