@@ -38,7 +38,7 @@ from fedloom.backbones.clip import model as clip
 from fedloom.common.files import write_table
 from fedloom.common.receipts import check_receipt
 from fedloom.data import federation, sources
-from fedloom.data.partition import divide
+from fedloom.data.partition import divide_dataset
 from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
@@ -81,7 +81,7 @@ def glyphs(folder: Path) -> federation.Federation:
     file = folder / "images.arrow"
     sources.build("glyphs", GLYPHS, file)
     store = ImageStore(file)
-    table = divide(store.labels, store.test, store.domains, PARTITION, seed=0)
+    table = divide_dataset(store.labels, store.test, store.domains, PARTITION, seed=0)
     write_table(folder / "partition.parquet", table)
     names = check_receipt(file)["classes"]
     return federation.load(store, folder / "partition.parquet", names, torch.device("cpu"))

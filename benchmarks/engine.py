@@ -32,7 +32,7 @@ from fedloom.backbones import vit
 from fedloom.backbones.backbone import Pixels, load_backbone
 from fedloom.backbones.clip import text
 from fedloom.data.federation import Federation
-from fedloom.data.store import Example, ImageStore, write
+from fedloom.data.store import Example, ImageStore, write_images
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
@@ -57,7 +57,7 @@ def federation(
             yield Example(rng.integers(0, 256, shape, np.uint8), k % classes, k == 0, "noise")
 
     names = [f"class {k}" for k in range(classes)]
-    write(folder / "store", examples(), shape, names, "noise")
+    write_images(folder / "store", examples(), shape, names, "noise")
     store = ImageStore(folder / "store")
     rows = np.split(np.arange(count), clients)
     features = torch.nn.functional.normalize(torch.randn(count, 96), dim=-1)

@@ -27,9 +27,8 @@ from fedloom.common.files import write_table
 from fedloom.common.trees import tensor_map
 from fedloom.config.reading import read
 from fedloom.data import federation
-from fedloom.data.partition import divide
-from fedloom.data.store import Example, ImageStore
-from fedloom.data.store import write as write_store
+from fedloom.data.partition import divide_dataset
+from fedloom.data.store import Example, ImageStore, write_images
 from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
@@ -67,10 +66,10 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
         for n in range(clients * each)
     )
     names = [f"class {number}" for number in range(CLASSES)]
-    write_store(folder / "images.arrow", examples, (8, 8, 1), names, "noise")
+    write_images(folder / "images.arrow", examples, (8, 8, 1), names, "noise")
     store = ImageStore(folder / "images.arrow")
     scheme = {"scheme": "iid", "clients": clients, "held_out": 0.0}
-    table = divide(store.labels, store.test, store.domains, scheme, seed=0)
+    table = divide_dataset(store.labels, store.test, store.domains, scheme, seed=0)
     write_table(folder / "partition.parquet", table)
     features = torch.from_numpy(rng.normal(size=(len(store), backbone.width)).astype(np.float32))
     started = time.process_time()

@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.vit import FrozenViT
 from fedloom.data.federation import Federation
-from fedloom.data.store import Example, ImageStore, write
+from fedloom.data.store import Example, ImageStore, write_images
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
@@ -53,7 +53,7 @@ def federation(folder: Path, images: int, backbone, size, device: torch.device) 
     count = CLIENTS * images
     names = [f"class {k}" for k in range(CLASSES)]
     if not (folder / "store").exists():
-        write(folder / "store", examples(count, size), (*size, 3), names, "noise")
+        write_images(folder / "store", examples(count, size), (*size, 3), names, "noise")
     store = ImageStore(folder / "store")
     rows = np.split(np.arange(count), CLIENTS)
     counts = np.stack([np.bincount(store.labels[r], minlength=CLASSES) for r in rows])

@@ -21,7 +21,7 @@ from fedloom.common.files import write_table
 from fedloom.config.reading import read
 from fedloom.config.settings import Settings
 from fedloom.data import federation, sources
-from fedloom.data.partition import divide
+from fedloom.data.partition import divide_dataset
 from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
@@ -39,7 +39,7 @@ def _data(folder: Path, settings: Settings) -> federation.Federation:
     store = ImageStore(folder / "x.arrow")
     partition = settings.partitions["pathological"]
     spec = {"scheme": partition.scheme, **partition.settings}
-    table = divide(store.labels, store.test, store.domains, spec, seed=0)
+    table = divide_dataset(store.labels, store.test, store.domains, spec, seed=0)
     write_table(folder / "p.parquet", table)
     names = [str(number) for number in range(10)]
     return federation.load(store, folder / "p.parquet", names, torch.device("cpu"))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.data.partition import divide
+from fedloom.data.partition import divide_dataset
 from fedloom.federated.evaluate import answer_test_sets, evaluate
 from fedloom.federated.round import initial_state, train_round
 from partitioned import CLASSES, DOMAINS, dataset, with_domains
@@ -28,7 +28,7 @@ NEWCOMERS = {"of": "clients", "at": [2], "keep": False}
 def test_each_class_domain_or_client_arrives_whole_and_the_division_stays(of, keep, seed):
     labels, test, domains = with_domains(seed)
     spec = IID | {"arrivals": {"of": of, "at": [4], "keep": keep}}
-    table, plain = (divide(labels, test, domains, s, seed) for s in (spec, IID))
+    table, plain = (divide_dataset(labels, test, domains, s, seed) for s in (spec, IID))
     assert table.drop_columns(["arrives", "leaves"]).equals(plain)
     rows = table.to_pandas()
     rounds = rows.groupby(COLUMN[of])[["arrives", "leaves"]].nunique()
@@ -48,15 +48,15 @@ def test_there_are_as_many_domains_or_classes_as_parts_or_more():
     ):
         rounds = [*range(2, count + 2)]
         arrivals = {"of": of, "at": rounds[:-1], "keep": False}
-        rows = divide(*data, IID | key | {"arrivals": arrivals}, 0).to_pandas()
+        rows = divide_dataset(*data, IID | key | {"arrivals": arrivals}, 0).to_pandas()
         assert set(rows[rows["client_id"] >= 0]["arrives"]) == {1, *rounds[:-1]}
         with refused("arrivals", of, count):
-            divide(*data, IID | key | {"arrivals": arrivals | {"at": rounds}}, 0)
+            divide_dataset(*data, IID | key | {"arrivals": arrivals | {"at": rounds}}, 0)
 
 
 def test_what_comes_first_is_drawn_by_the_seed_of_the_run_or_the_partition():
     def first(run_seed, **own):
-        rows = divide(*dataset(0), STREAM | own, run_seed).to_pandas()
+        rows = divide_dataset(*dataset(0), STREAM | own, run_seed).to_pandas()
         return {*rows[rows["arrives"] == 1]["label"]}
 
     assert len({frozenset(first(seed)) for seed in range(4)}) > 1
@@ -74,7 +74,7 @@ def test_what_comes_first_is_drawn_by_the_seed_of_the_run_or_the_partition():
 def test_each_part_has_clients_that_train_on_it(of, scheme, seed):
     """Held-out clients, or the domains that only they have, are no part by themselves."""
     arrivals = {"of": of, "at": [3] if of == "domains" else [3, 5], "keep": False}
-    rows = divide(*with_domains(seed), scheme | {"arrivals": arrivals}, seed).to_pandas()
+    rows = divide_dataset(*with_domains(seed), scheme | {"arrivals": arrivals}, seed).to_pandas()
     training = rows[rows["participating"] & ~rows["test"]]
     assert set(training["arrives"]) == {1, *arrivals["at"]}
 

@@ -19,7 +19,7 @@ from fedloom.config.datasets import listing
 from fedloom.config.reading import merge
 from fedloom.config.settings import Dataset
 from fedloom.data import plugins, sources
-from fedloom.data.partition import divide
+from fedloom.data.partition import divide_dataset
 from fedloom.data.store import ImageStore
 from fedloom.hooks import discovery
 from fedloom.machine.install import ROOT
@@ -113,12 +113,12 @@ def test_a_scheme_that_is_dropped_in_divides(drop):
     labels = np.tile(np.arange(10), 600)
     test = np.arange(6000) % 3 == 0
     spec = {"scheme": "quantity_skew", **partition.settings}
-    table = divide(labels, test, np.full(6000, "x"), spec, 3).to_pandas()
+    table = divide_dataset(labels, test, np.full(6000, "x"), spec, 3).to_pandas()
     sizes = table[~table["test"]].groupby("client_id").size()
     assert len(sizes) == 20 and sizes.sum() == 4000
     assert sizes.max() > 4 * sizes.min(), "a small beta: unequal sizes"
     assert (~table["participating"]).groupby(table["client_id"]).first().sum() == 2
-    again = divide(labels, test, np.full(6000, "x"), spec, 3).to_pandas()
+    again = divide_dataset(labels, test, np.full(6000, "x"), spec, 3).to_pandas()
     assert again.equals(table)
 
 
@@ -267,7 +267,7 @@ def test_a_part_of_several_may_be_of_a_plugin(drop, tmp_path):
 def _divide(**settings):
     labels, test = np.tile(np.arange(4), 60), np.arange(240) % 3 == 0
     spec = {"scheme": "own", "held_out": 0, **settings}
-    return divide(labels, test, np.full(240, "all"), spec, 0)
+    return divide_dataset(labels, test, np.full(240, "all"), spec, 0)
 
 
 DIVIDE = "def divide(labels, settings, rng):\n    return "
@@ -276,7 +276,7 @@ DIVIDE = "def divide(labels, settings, rng):\n    return "
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("x = 1", ["own/plugin.py", "divide(labels, settings, rng)"]),
+        ("x = 1", ["own/plugin.py", "divide_dataset(labels, settings, rng)"]),
         (f"{DIVIDE}settings['x']", ["plugin.py:2", "KeyError: 'x'"]),
         (f"{DIVIDE}labels[:3]", ["divide", "[1 2 0]", "160"]),
         (f"{DIVIDE}labels / 2", ["divide", "[0.5 "]),

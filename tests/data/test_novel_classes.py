@@ -16,7 +16,7 @@ from default_config import default_config
 from fedloom.common.files import read_table
 from fedloom.common.ids import UNASSIGNED
 from fedloom.config.partitions import novel_numbers
-from fedloom.data.partition import divide
+from fedloom.data.partition import divide_dataset
 from fedloom.federated.evaluate import answer_test_sets, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion, Score
@@ -46,12 +46,12 @@ def test_no_image_of_a_novel_class_is_a_clients_and_all_others_are_divided_as_wi
 ):
     labels, test, domains = dataset(seed)
     spec = {"scheme": "iid", "clients": 4, "held_out": 0.25}
-    table = divide(labels, test, domains, spec | {"novel_classes": sorted(novel)}, seed)
+    table = divide_dataset(labels, test, domains, spec | {"novel_classes": sorted(novel)}, seed)
     owner, unseen = table["client_id"].to_numpy(), np.isin(labels, sorted(novel))
     assert ((owner == UNASSIGNED) == unseen).all()
     assert not table["participating"].to_numpy()[unseen].any()
     seen = ~unseen
-    alone = divide(labels[seen], test[seen], domains[seen], spec, seed)
+    alone = divide_dataset(labels[seen], test[seen], domains[seen], spec, seed)
     for name in ("client_id", "participating", "test"):
         assert (table[name].to_numpy()[seen] == alone[name].to_numpy()).all()
     assert (table["label"].to_numpy() == labels).all()
@@ -60,7 +60,7 @@ def test_no_image_of_a_novel_class_is_a_clients_and_all_others_are_divided_as_wi
 def test_the_log_names_base_classes_that_held_out_clients_alone_hold(caplog):
     labels, test, domains = dataset(0)
     spec = {"scheme": "disjoint", "clients": 2, "held_out": 0.5, "rest_to_last": False}
-    table = divide(labels, test, domains, spec | {"novel_classes": [0]}, 0).to_pandas()
+    table = divide_dataset(labels, test, domains, spec | {"novel_classes": [0]}, 0).to_pandas()
     (record,) = caplog.records
     untrained = set(table["label"]) - {0} - set(table["label"][table["participating"]])
     assert "held-out" in record.getMessage() and record.args == (sorted(untrained), 0)

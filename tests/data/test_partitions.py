@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.common.errors import FedLoomError
-from fedloom.data.partition import divide
+from fedloom.data.partition import divide_dataset
 from partitioned import CLASSES, dataset, make, with_domains
 from refusals import refused
 
@@ -140,7 +140,7 @@ def test_a_class_that_has_only_test_images_is_named(novel):
     spec = {"scheme": "iid", "clients": 4, "held_out": 0.0} | novel
     names = [f"animal {k}" for k in range(CLASSES)]
     with refused("class 'animal 2'", "no training image", "keep_classes") as error:
-        divide(labels, test, domains, spec, 0, names)
+        divide_dataset(labels, test, domains, spec, 0, names)
     assert "domain" not in str(error.value)
 
 

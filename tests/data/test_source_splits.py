@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedloom.data.partition import divide
+from fedloom.data.partition import divide_dataset
 from fedloom.data.splits import fixed_test_split
 from images_on_disk import build, image_folder
 from refusals import refused
@@ -124,7 +124,7 @@ def test_a_data_set_to_test_on_alone(tmp_path):
     store, about = build(tmp_path, source="folder", root=str(root), test_fraction=1)
     assert (about["test_images"], about["test_split"]) == (8, "all images")
     with refused("2 clients", "0 training images"):
-        divide(store.labels, store.test, store.domains, {"scheme": "iid", "clients": 2}, 0)
+        divide_dataset(store.labels, store.test, store.domains, {"scheme": "iid", "clients": 2}, 0)
 
 
 def test_a_test_folder_of_which_no_image_can_be_read(tmp_path):

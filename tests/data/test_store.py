@@ -5,7 +5,7 @@ import pytest
 
 from fedloom.common.files import write_table
 from fedloom.data import federation, sources, store
-from fedloom.data.partition import divide
+from fedloom.data.partition import divide_dataset
 from images_on_disk import build, image_folder
 
 
@@ -47,7 +47,7 @@ def test_a_federation_hands_out_each_clients_own_images(digits, tmp_path):
 
     images = store.ImageStore(digits / "images.arrow")
     spec = {"scheme": "pathological", "clients": 20, "classes_per_client": 2, "held_out": 0.1}
-    table = divide(images.labels, images.test, images.domains, spec, 0)
+    table = divide_dataset(images.labels, images.test, images.domains, spec, 0)
     write_table(tmp_path / "p.parquet", table)
     data = federation.load(images, tmp_path / "p.parquet", range(10), torch.device("cpu"))
     assert len(data.participating) == 18

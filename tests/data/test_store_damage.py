@@ -21,7 +21,7 @@ def path(tmp_path, monkeypatch):
         store.Example(rng.integers(0, 256, SHAPE, np.uint8), k % 2, k < 2, f"domain {k}")
         for k in range(5)
     ]
-    store.write(tmp_path / "images.arrow", examples, SHAPE, ["ant", "bee"], "noise")
+    store.write_images(tmp_path / "images.arrow", examples, SHAPE, ["ant", "bee"], "noise")
     return tmp_path / "images.arrow"
 
 
@@ -74,7 +74,7 @@ def test_pixels_are_verified_chunk_by_chunk_when_they_are_first_read(path, monke
 def test_a_store_with_the_receipt_of_another_is_refused(path, tmp_path):
     facts = read_receipt(path)
     examples = [store.Example(np.zeros(SHAPE, np.uint8), k % 2, k < 2, "x") for k in range(5)]
-    store.write(tmp_path / "other.arrow", examples, SHAPE, ["ant", "bee"], "noise")
+    store.write_images(tmp_path / "other.arrow", examples, SHAPE, ["ant", "bee"], "noise")
     for receipt in (facts, {"sha256": facts["sha256"]}):
         with pytest.raises(FedLoomError, match=r"other.arrow: "):
             store.ImageStore(tmp_path / "other.arrow", receipt)

@@ -25,7 +25,7 @@ def backbone(tmp_path):
     images, features = tmp_path / "images.arrow", tmp_path / "f.safetensors"
     pixel = np.zeros((1, 1, 1), np.uint8)
     examples = [store.Example(pixel, n % 4, n >= 4, "x") for n in range(12)]
-    store.write(images, examples, (1, 1, 1), ["cat", "cod", "dog", "eel"], "made by a test")
+    store.write_images(images, examples, (1, 1, 1), ["cat", "cod", "dog", "eel"], "made by a test")
     number = torch.arange(12.0)[:, None]
     inputs = torch.stack([number.repeat(1, 3), 100 + number.repeat(1, 3)], 1)
     safetensors.torch.save_file({"inputs": inputs, "final": -number.repeat(1, 3)}, features)

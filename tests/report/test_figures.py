@@ -114,7 +114,7 @@ def series(tmp_path):
     paths = {name: _table(tmp_path / f"{name}.parquet", columns) for name, columns in files.items()}
     images = tmp_path / "images.arrow"
     examples = [store.Example(np.zeros((1, 1, 1), np.uint8), n % 5, n > 4, "x") for n in range(15)]
-    store.write(images, examples, (1, 1, 1), CLASSES, "made by a test")
+    store.write_images(images, examples, (1, 1, 1), CLASSES, "made by a test")
     runs = shown(
         member=MEMBER,
         reported=Reported((2,)),
@@ -458,7 +458,7 @@ def test_the_nearest_class_mean_is_that_of_the_euclidean_distance():
 def test_block_accuracy_of_a_store(tmp_path):
     rows = [(0, False), (1, False), (0, True), (1, True)]
     examples = [store.Example(np.zeros((1, 1, 1), np.uint8), y, t, "x") for y, t in rows]
-    store.write(tmp_path / "s.arrow", examples, (1, 1, 1), ["a", "b"], "made by a test")
+    store.write_images(tmp_path / "s.arrow", examples, (1, 1, 1), ["a", "b"], "made by a test")
     images = store.ImageStore(tmp_path / "s.arrow")
     tokens = torch.tensor([0.0, 1, 0, 1])[:, None]
     inputs = torch.stack([torch.zeros(4, 1), 1 - tokens * torch.tensor([[1], [1], [1], [0]])], 1)

@@ -87,7 +87,7 @@ def _store(name):
     examples = [store.Example(np.zeros((1, 1, 1), np.uint8), y, t, d) for y, t, d in rows]
     path = paths.at(paths.STORE, dataset=name)
     path.parent.mkdir(parents=True)
-    store.write(path, examples, (1, 1, 1), ["x", "y", "z"], "made by a test")
+    store.write_images(path, examples, (1, 1, 1), ["x", "y", "z"], "made by a test")
 
 
 def test_sizes_count_images_classes_and_domains(tmp_path, monkeypatch):

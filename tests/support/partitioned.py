@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedloom.data.partition import divide
+from fedloom.data.partition import divide_dataset
 
 CLASSES = 10
 DOMAINS = ["ink", "oil", "wax"]
@@ -33,7 +33,9 @@ def with_domains(seed, count=900):
 def make(spec, seed=0, data=None):
     """The partition's table, in which no client is tested on a class that it does not train on."""
     labels, test, domains = data or dataset(0)
-    table = divide(labels, test, domains, {"held_out": 0.0, "rest_to_last": False} | spec, seed)
+    table = divide_dataset(
+        labels, test, domains, {"held_out": 0.0, "rest_to_last": False} | spec, seed
+    )
     columns = table.to_pandas()
     trained, tested = (columns[columns["test"] == half] for half in (False, True))
     pairs = [set(zip(each["client_id"], each["label"], strict=True)) for each in (tested, trained)]

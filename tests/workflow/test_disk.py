@@ -20,8 +20,7 @@ from fedloom.common import files, tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
 from fedloom.contract.tiny import tiny_job, tiny_outputs
-from fedloom.data.store import Example
-from fedloom.data.store import write as write_store
+from fedloom.data.store import Example, write_images
 from fedloom.federated import training_job
 from fedloom.hooks import manifest
 from fedloom.jobs import __main__ as jobs_main
@@ -55,7 +54,7 @@ def _table(path):
 def _store(path):
     images = np.random.default_rng(0).integers(0, 255, (200, 32, 32, 3), np.uint8)
     examples = (Example(image, 0, i % 2 == 0, "") for i, image in enumerate(images))
-    write_store(path, examples, (32, 32, 3), ["a"], "noise")
+    write_images(path, examples, (32, 32, 3), ["a"], "noise")
 
 
 class _Wide:

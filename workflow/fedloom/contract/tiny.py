@@ -14,9 +14,8 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common.files import write_table
 from fedloom.config.settings import Backbone
 from fedloom.data import federation
-from fedloom.data.partition import divide
-from fedloom.data.store import Example, ImageStore
-from fedloom.data.store import write as write_store
+from fedloom.data.partition import divide_dataset
+from fedloom.data.store import Example, ImageStore, write_images
 from fedloom.federated import training_job
 from fedloom.federated.build_task import fields_of
 from fedloom.federated.task import Task, WarmStart
@@ -82,9 +81,11 @@ def _tiny_data(folder: Path, scheme: dict, seed: int) -> tuple[ImageStore, Path]
     images = np.clip(noisy, 0, 255).astype(np.uint8)
     examples = [Example(images[i], int(labels[i]), i % 5 < 2, "noise") for i in range(120)]
     path, division = folder / "images.arrow", folder / "partition.parquet"
-    write_store(path, examples, (SIZE, SIZE, 1), list("abcd"), "noise")
+    write_images(path, examples, (SIZE, SIZE, 1), list("abcd"), "noise")
     store = ImageStore(path)
-    write_table(division, divide(store.labels, store.test, store.domains, scheme, seed=seed))
+    write_table(
+        division, divide_dataset(store.labels, store.test, store.domains, scheme, seed=seed)
+    )
     return store, division
 
 

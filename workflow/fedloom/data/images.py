@@ -51,21 +51,32 @@ class _Found:
 
 
 def _write(ready: Prepared, settings: dict[str, Any], path: Path, rgb: bool) -> None:
+    """Write the images that can be read, as RGB or in their own colours."""
     found = _Found()
     examples = _examples(ready, settings, rgb, found)
     first = next(examples, None)
     if first is None:
         skipped = found.skipped
         raise FedLoomError(f"none of {len(skipped)} images can be read, the first is {skipped[0]}")
-    about = ready.classes, ready.provenance, found.skipped, ready.named, ready.test_split
-    store.write(path, chain([first], examples), first.image.shape, *about)
+    store.write_images(
+        path,
+        chain([first], examples),
+        shape=first.image.shape,
+        classes=ready.classes,
+        provenance=ready.provenance,
+        skipped=found.skipped,
+        named=ready.named,
+        test_split=ready.test_split,
+    )
 
 
 def _examples(
     ready: Prepared, settings: dict[str, Any], rgb: bool, found: _Found
 ) -> Iterator[store.Example]:
     """Yield the images, all in the shape of the first; note in `found` what they are like."""
-    first, shape, kept = "", (), set[int]()
+    first = ""  # the name of the first image, which has the shape of all
+    shape: tuple[int, ...] = ()
+    kept = set[int]()  # the classes that have an image
     with progress(len(ready.labels), "images") as bar:
         for row, item in enumerate(ready.items()):
             bar.update()
@@ -73,13 +84,17 @@ def _examples(
                 pixels = _pixels(item, settings, rgb, found)
             except _UnreadableError as error:
                 if not settings.get("skip_unreadable"):
-                    cure = "mend or remove it, or set skip_unreadable: true"
-                    raise FedLoomError(f"{error}; {cure}") from None
+                    raise FedLoomError(
+                        f"{error}; mend or remove it, or set skip_unreadable: true"
+                    ) from None
                 log.warning("skipped %s", error)
                 found.skipped.append(item.name)
                 continue
+
+            # all images have one shape; grey ones are repeated in three channels
             if not shape:
-                first, shape = item.name, pixels.shape
+                first = item.name
+                shape = pixels.shape
             if pixels.shape[:2] != shape[:2]:
                 raise FedLoomError(
                     f"{item.name} is {pixels.shape[1]} x {pixels.shape[0]} pixels, but {first} is "
@@ -88,13 +103,15 @@ def _examples(
             if pixels.shape[2] > shape[2]:
                 raise _ColourAfterGreyError
             pixels = np.repeat(pixels, shape[2] // pixels.shape[2], axis=2)
+
             label = int(ready.labels[row])
             kept.add(label)
             yield store.Example(pixels, label, bool(ready.test[row]), str(ready.domains[row]))
 
-    for label in {*ready.labels.tolist()} - kept if kept else ():
+    lost = {*ready.labels.tolist()} - kept
+    if kept and lost:
         raise FedLoomError(
-            f"no image of class {ready.classes[label]} can be read; mend one of them"
+            f"no image of class {ready.classes[min(lost)]} can be read; mend one of them"
         )
     _check_found(found, settings, len(ready.labels))
 
@@ -132,7 +149,8 @@ def _pixels(item: Item, settings: dict[str, Any], rgb: bool, found: _Found) -> n
             settings.get("grey_bits", 16),
             settings.get("transparency", "ignore"),
         )
-        highest, transparent = highest_grey(image), is_transparent(image)
+        highest = highest_grey(image)
+        transparent = is_transparent(image)
     except FedLoomError:
         raise
     except Exception as error:  # Pillow's decoders raise whatever they like

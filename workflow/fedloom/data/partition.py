@@ -42,7 +42,10 @@ def _held_out(owner: np.ndarray, domains: np.ndarray, spec: dict, seed: int) -> 
 
     They are all of some domains, or drawn: a share of all clients, or some of each domain.
     """
-    clients, names = owner.max() + 1, spec.get("held_out_domains")
+    clients = owner.max() + 1
+
+    # all clients of some domains
+    names = spec.get("held_out_domains")
     if names is not None:
         for name in names:
             check_known(name, np.unique(domains).tolist(), "held_out_domains: no domain")
@@ -50,14 +53,17 @@ def _held_out(owner: np.ndarray, domains: np.ndarray, spec: dict, seed: int) -> 
         if len(held) == clients:
             raise FedLoomError("held_out_domains: must leave a domain to train on; remove one")
         return held
+
+    # some clients of each domain
     rng = numpy_generator(seed, "held out")
-    count = spec.get("held_out_per_domain", 0)
-    if not count:
-        return rng.permutation(clients)[: held_out_count(clients, spec)]
-    each = spec["clients_per_domain"]
-    return np.concatenate(
-        [start + rng.permutation(each)[:count] for start in range(0, clients, each)]
-    )
+    per_domain = spec.get("held_out_per_domain", 0)
+    if per_domain:
+        size = spec["clients_per_domain"]
+        drawn = [start + rng.permutation(size)[:per_domain] for start in range(0, clients, size)]
+        return np.concatenate(drawn)
+
+    # a share of all clients
+    return rng.permutation(clients)[: held_out_count(clients, spec)]
 
 
 def _test_owners(
@@ -76,31 +82,43 @@ def _test_owners(
     are those of the test images; `train` and `owner` [N] label and client of the training images.
     `classes` are the names of the classes, for errors.
     """
-    untrained = np.setdiff1d(labels, train)
-    if len(untrained):
-        number = untrained[0]
-        name = f"'{classes[number]}'" if classes else number
-        if not where:
-            raise FedLoomError(
-                f"class {name} has test images but no training image; add training images, or "
-                "leave the class out by the dataset's keep_classes"
-            )
-        raise FedLoomError(
-            f"class {name} has test images but no training image{where}; add training "
-            "images, or use a scheme that does not keep domains apart"
-        )
+    _check_trained(labels, train, where, classes)
     result = np.empty(len(labels), int)
     owed = rng.random(clients) * 1e-6  # ties are broken at random
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         shares = np.bincount(owner[train == label], minlength=clients)
+
+        # every client gets its share rounded down; one image more goes to those that are owed most
         exact = len(rows) * shares / shares.sum()
         counts = np.floor(exact).astype(int)
         due = np.where(exact > counts, exact - counts + owed, -np.inf)  # of the class's holders
-        counts[np.argsort(-due, kind="stable")[: len(rows) - counts.sum()]] += 1
+        rest = len(rows) - counts.sum()
+        counts[np.argsort(-due, kind="stable")[:rest]] += 1
         owed += exact - counts
+
         result[rows] = rng.permutation(np.repeat(np.arange(clients), counts))
     return result
+
+
+def _check_trained(
+    labels: np.ndarray, train: np.ndarray, where: str, classes: Sequence[str]
+) -> None:
+    """Refuse test images of a class, `labels` [M], of which no image is to `train` on [N]."""
+    untrained = np.setdiff1d(labels, train)
+    if not len(untrained):
+        return
+    number = untrained[0]
+    name = f"'{classes[number]}'" if classes else number
+    if not where:
+        raise FedLoomError(
+            f"class {name} has test images but no training image; add training images, or "
+            "leave the class out by the dataset's keep_classes"
+        )
+    raise FedLoomError(
+        f"class {name} has test images but no training image{where}; add training "
+        "images, or use a scheme that does not keep domains apart"
+    )
 
 
 def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> np.ndarray:
@@ -114,10 +132,15 @@ def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> 
     for client, label in pairs:
         rows = np.flatnonzero((owner == client) & (labels == label))
         kept[rng.permutation(rows)[:shots]] = True
+
     few = (counts < shots).sum()
     if few:
-        line = "shots is %d, but clients hold fewer training images of a class %d times out of %d"
-        log.warning(line, shots, few, len(pairs))
+        log.warning(
+            "shots is %d, but clients hold fewer training images of a class %d times out of %d",
+            shots,
+            few,
+            len(pairs),
+        )
     return kept
 
 
@@ -131,16 +154,22 @@ def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: 
     rng = numpy_generator(seed, "validation")
     held = np.zeros(len(labels), bool)
     for client in np.unique(owner[owner != UNASSIGNED]):
+        # the client's images by class, within a class at random
         rows = rng.permutation(np.flatnonzero(owner == client))
         rows = rows[np.argsort(labels[rows], kind="stable")]
         _, starts, counts = np.unique(labels[rows], return_index=True, return_counts=True)
         if counts.max() < 2:
-            line = "has no two images of one class to hold one back for study.tune; leave tune out"
-            raise FedLoomError(f"client {client} {line}, use fewer clients, or raise shots")
+            raise FedLoomError(
+                f"client {client} has no two images of one class to hold one back for study.tune; "
+                "leave tune out, use fewer clients, or raise shots"
+            )
+
+        # every 1/share-th of them, counted by class
         steps = np.diff(np.floor(np.arange(len(rows) + 1) * share + 0.5))
         taken = np.minimum(np.add.reduceat(steps, starts), counts - 1).astype(int)
         if not taken.any():
             taken[counts.argmax()] = 1
+
         position = np.arange(len(rows)) - np.repeat(starts, counts)  # within its class
         held[rows[position < np.repeat(taken, counts)]] = True
     return held
@@ -148,29 +177,39 @@ def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: 
 
 def _arrivals(table: pa.Table, spec: dict, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first round [N] in which each image is there, and the first [N] without it."""
-    keys, columns = spec["arrivals"], {"classes": "label", "domains": "domain"}
+    keys = spec["arrivals"]
+    starts = np.array([1, *keys["at"]])  # the first round of each part
+
+    # what arrives: classes, domains or clients
+    columns = {"classes": "label", "domains": "domain"}
     column = table[columns.get(keys["of"], "client_id")].to_numpy(zero_copy_only=False)
-    starts, rows = np.array([1, *keys["at"]]), table.to_pandas()
+    rows = table.to_pandas()
     assigned = rows["client_id"].to_numpy() != UNASSIGNED
     trains = assigned & rows["participating"].to_numpy() & ~rows["test"].to_numpy()
-    order = numpy_generator(spec.get("seed", seed), "arrivals").permutation(
-        np.unique(column[assigned])
-    )
+
+    # in which order
+    rng = numpy_generator(spec.get("seed", seed), "arrivals")
+    order = rng.permutation(np.unique(column[assigned]))
     trained = np.isin(order, column[trains])
     if trained.sum() < len(starts):
         raise FedLoomError(
             f"arrivals: must have {keys['of']} to train on for {len(starts)} parts, got "
             f"{trained.sum()}; name fewer rounds under at"
         )
+
+    # members that train are divided by themselves, so that every part has some to train on
     part = np.zeros(len(table), int)
-    for found in (order[trained], order[~trained]):  # so that every part has some to train on
+    for found in (order[trained], order[~trained]):
         for number, members in enumerate(np.array_split(found, len(starts))):
             part[np.isin(column, members)] = number
+
     ends = np.array([*starts[1:], NEVER])
-    return starts[part], np.full(len(part), NEVER) if keys["keep"] else ends[part]
+    if keys["keep"]:
+        ends = np.full(len(starts), NEVER)
+    return starts[part], ends[part]
 
 
-def divide(
+def divide_dataset(
     labels: np.ndarray,
     test: np.ndarray,
     domains: np.ndarray,
@@ -196,15 +235,16 @@ def divide(
         seed: the run's; the entry's own `seed` goes before it.
         classes: the names of the classes, for errors; default: their numbers.
     """
-    divided = _beside_novel if "novel_classes" in spec else _divide
-    table = divided(labels, test, domains, spec, seed, classes)
+    divide_images = _divide_base_classes if "novel_classes" in spec else _divide
+    table = divide_images(labels, test, domains, spec, seed, classes)
     if "arrivals" in spec:
-        for name, rounds in zip(("arrives", "leaves"), _arrivals(table, spec, seed), strict=True):
-            table = table.append_column(name, pa.array(rounds, pa.int32()))
+        arrives, leaves = _arrivals(table, spec, seed)
+        table = table.append_column("arrives", pa.array(arrives, pa.int32()))
+        table = table.append_column("leaves", pa.array(leaves, pa.int32()))
     return table
 
 
-def _beside_novel(
+def _divide_base_classes(
     labels: np.ndarray,
     test: np.ndarray,
     domains: np.ndarray,
@@ -212,19 +252,28 @@ def _beside_novel(
     seed: int,
     classes: Sequence[str],
 ) -> pa.Table:
-    """Divide all images but those of `novel_classes`; see `divide`."""
+    """Divide all images but those of `novel_classes`; see `divide_dataset`."""
     seen = ~np.isin(labels, spec["novel_classes"])
     base, numbers = np.unique(labels[seen], return_inverse=True)  # schemes count classes from 0
     names = [str(classes[int(label)]) for label in base] if classes else []
     table = _divide(numbers, test[seen], domains[seen], spec, seed, names)
-    owner, held, training = np.full(len(labels), UNASSIGNED), test.copy(), np.zeros_like(test)
-    for column, name in ((owner, "client_id"), (held, "test"), (training, "participating")):
-        column[seen] = table[name]
+
+    # the images of novel classes are nobody's
+    owner = np.full(len(labels), UNASSIGNED)
+    owner[seen] = table["client_id"]
+    held = test.copy()
+    held[seen] = table["test"]
+    training = np.zeros_like(test)
+    training[seen] = table["participating"]
+
     untrained = np.setdiff1d(labels[seen], labels[training & ~held])
     if len(untrained):
-        line = "no client trains on base classes %s, which held-out clients alone hold (seed %d)"
-        log.warning(line, untrained.tolist(), seed)
-    return _table(owner, labels, held, training, domains)
+        log.warning(
+            "no client trains on base classes %s, which held-out clients alone hold (seed %d)",
+            untrained.tolist(),
+            seed,
+        )
+    return _partition_table(owner, labels, held, training, domains)
 
 
 def _divide(
@@ -235,18 +284,23 @@ def _divide(
     seed: int,
     classes: Sequence[str],
 ) -> pa.Table:
-    """Divide images over clients, without a look at `novel_classes`; see `divide`."""
+    """Divide images over clients, without a look at `novel_classes`; see `divide_dataset`."""
     seed = spec.get("seed", seed)
     rng = numpy_generator(seed, "partition")
+
+    # each group's training images by its scheme, its test images in proportion to these
     owner = np.full(len(labels), UNASSIGNED)
     clients = 0
     of_client: list[str] = []  # the name of each client's group
     for name, here, divide_group, inner in _groups(domains, spec["scheme"], spec):
-        train, held = here & ~test, here & test
+        train = here & ~test
+        held = here & test
         each = inner["clients"]
         if train.sum() < each:
-            line = f"{each} clients{name} must share {train.sum()} training images"
-            raise FedLoomError(f"{line}; use fewer clients, or add images")
+            raise FedLoomError(
+                f"{each} clients{name} must share {train.sum()} training images; use fewer "
+                "clients, or add images"
+            )
         own = divide_group(labels[train], inner, rng)
         owner[train] = clients + own
         owner[held] = clients + _test_owners(
@@ -254,7 +308,9 @@ def _divide(
         )
         clients += each
         of_client += [name] * each
-    shared = owner == UNASSIGNED  # of no domain
+
+    # test images of no domain go to all clients
+    shared = owner == UNASSIGNED
     if (shared & ~test).any():
         raise FedLoomError(f"{(shared & ~test).sum()} training images are of no domain; name it")
     if shared.any():
@@ -262,25 +318,48 @@ def _divide(
         owner[shared] = _test_owners(
             labels[shared], labels[~test], holders, clients, rng, "", classes
         )
+
     for kind, split in (("training", ~test), ("test", test)):
         empty = np.flatnonzero(np.bincount(owner[split], minlength=clients) == 0)
         if len(empty):
-            who = f"client {empty[0]}{of_client[empty[0]]} has no {kind} images (seed {seed}, "
-            who += f"{len(empty)} such clients of {clients})"
-            cure = "use fewer clients, a larger alpha or more classes per client"
-            raise FedLoomError(f"{who}; {cure}")
+            raise FedLoomError(
+                f"client {empty[0]}{of_client[empty[0]]} has no {kind} images (seed {seed}, "
+                f"{len(empty)} such clients of {clients}); use fewer clients, a larger alpha or "
+                "more classes per client"
+            )
+
     training = ~np.isin(owner, _held_out(owner, domains, spec, seed))
+
+    # training images beyond the shots are nobody's
     if "shots" in spec:
         rows = np.flatnonzero(~test)
         dropped = rows[~_few_shots(labels[rows], owner[rows], spec["shots"], seed)]
-        owner[dropped], training[dropped] = UNASSIGNED, False
+        owner[dropped] = UNASSIGNED
+        training[dropped] = False
+
+    # images held back from training take the place of the test images
     if "validation" in spec:
-        held = validation_split(labels, np.where(test, UNASSIGNED, owner), spec["validation"], seed)
-        owner, training, test = np.where(test, UNASSIGNED, owner), training & ~test, held
-    return _table(owner, labels, test, training, domains)
+        owner = np.where(test, UNASSIGNED, owner)
+        training = training & ~test
+        test = validation_split(labels, owner, spec["validation"], seed)
+
+    return _partition_table(owner, labels, test, training, domains)
 
 
-def _table(*columns: np.ndarray) -> pa.Table:
-    """Return the columns behind `index` as a table."""
-    every = [np.arange(len(columns[0])), *columns]
-    return pa.table(dict(zip(PARTITION.names, every, strict=True)), schema=PARTITION)
+def _partition_table(
+    owner: np.ndarray,
+    labels: np.ndarray,
+    test: np.ndarray,
+    training: np.ndarray,
+    domains: np.ndarray,
+) -> pa.Table:
+    """Return the columns [N] of all images as a table."""
+    columns = {
+        "index": np.arange(len(owner)),
+        "client_id": owner,
+        "label": labels,
+        "test": test,
+        "participating": training,
+        "domain": domains,
+    }
+    return pa.table(columns, schema=PARTITION)

@@ -4,7 +4,8 @@ Every source has the keys for it; docs/data.md has the order in which they are a
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -29,43 +30,39 @@ def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
     check_columns(listed)
     if not len(listed.labels):
         raise FedLoomError(f"there are no images ({listed.provenance})")
-    classes, labels = _class_names(listed, settings), listed.labels
-    outside = np.flatnonzero((labels < 0) | (labels >= len(classes)))
-    if len(outside):
-        line = f"label {labels[outside[0]]} of image {outside[0]} is not in 0..{len(classes) - 1}"
-        raise FedLoomError(f"{line} ({listed.provenance})")
-    kept = np.ones(len(labels), bool)  # of the images that the source lists
-    domains = np.full(len(labels), "all") if listed.domains is None else listed.domains
+    classes = _class_names(listed, settings)
+    labels = listed.labels
+    _check_labels(labels, classes, listed.provenance)
+    domains = listed.domains
+    if domains is None:
+        domains = np.full(len(labels), "all")
+
+    # images of some classes, and of large domains; bool [N] of the images that the source lists
+    kept = np.ones(len(labels), bool)
     if "keep_classes" in settings:
-        labels, kept = _of_classes(labels, classes, settings["keep_classes"])
+        labels, kept = _choose_classes(labels, classes, settings["keep_classes"])
         classes = settings["keep_classes"]
-    for name in [*classes, *np.unique(domains)]:
-        if not isinstance(name, str) or not name.isprintable():
-            line = "a name that is not UTF-8 text; rename it, or set class_names"
-            raise FedLoomError(f"class or domain {name!a}: {line}")
+    _check_names([*classes, *np.unique(domains)])
     if "min_images_per_domain" in settings:
         training = kept if listed.test is None else kept & ~listed.test
-        kept &= _of_large_domains(domains, training, settings["min_images_per_domain"])
+        kept &= _choose_large_domains(domains, training, settings["min_images_per_domain"])
+
+    # the official test split, or one that is drawn
     if listed.test is None:
         test, rule = fixed_test_split(labels[kept], domains[kept], settings["test_fraction"])
     else:
-        test, rule = listed.test[kept], listed.test_split
+        test = listed.test[kept]
+        rule = listed.test_split
     log.info("%d of %d are test images: %s", test.sum(), kept.sum(), rule)
-    stay = _of_splits(labels[kept], test, domains[kept], classes, settings)
+
+    # fewer images of each half
+    stay = _choose_by_caps(labels[kept], test, domains[kept], classes, settings)
     kept[kept] = stay
     if not kept.all():
         log.info("%d of %d listed images are kept", kept.sum(), len(kept))
 
-    def items() -> Iterator[Item]:
-        for item, keep in zip_longest(listed.items(), kept):
-            if item is None or keep is None:
-                got = "fewer" if item is None else "more"
-                raise FedLoomError(f"the source lists {len(kept)} labels, but {got} items")
-            if keep:
-                yield item
-
     return Prepared(
-        items=items,
+        items=partial(_kept_items, listed, kept),
         labels=labels[kept],
         classes=classes,
         provenance=listed.provenance,
@@ -76,11 +73,44 @@ def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
     )
 
 
+def _kept_items(listed: ImageList, kept: np.ndarray) -> Iterator[Item]:
+    """Yield the listed images that are `kept`, bool [N]."""
+    for item, keep in zip_longest(listed.items(), kept):
+        if item is None:
+            raise FedLoomError(f"the source lists {len(kept)} labels, but fewer items")
+        if keep is None:
+            raise FedLoomError(f"the source lists {len(kept)} labels, but more items")
+        if keep:
+            yield item
+
+
+def _check_labels(labels: np.ndarray, classes: list[str], provenance: str) -> None:
+    """Refuse labels [N] that are not numbers of the classes."""
+    outside = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+    if len(outside):
+        first = outside[0]
+        raise FedLoomError(
+            f"label {labels[first]} of image {first} is not in 0..{len(classes) - 1} ({provenance})"
+        )
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Refuse names of classes and domains that are not printable text."""
+    for name in names:
+        if not isinstance(name, str) or not name.isprintable():
+            raise FedLoomError(
+                f"class or domain {name!a}: a name that is not UTF-8 text; rename it, or set "
+                "class_names"
+            )
+
+
 def _class_names(listed: ImageList, settings: dict[str, Any]) -> list[str]:
+    """Return the names of the classes: those of the config, or else of the source."""
     classes = settings.get("class_names", listed.classes)
     if len(classes) != len(listed.classes):
-        line = f"class_names has {len(classes)} names for {len(listed.classes)} classes"
-        raise FedLoomError(line)
+        raise FedLoomError(
+            f"class_names has {len(classes)} names for {len(listed.classes)} classes"
+        )
     _check_distinct(classes)
     return classes
 
@@ -107,7 +137,7 @@ def _check_distinct(classes: list[str]) -> None:
         )
 
 
-def _of_classes(
+def _choose_classes(
     labels: np.ndarray, classes: list[str], names: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose the images of the classes `names`, bool [N], and number them anew, -1 for others."""
@@ -118,7 +148,7 @@ def _of_classes(
     return number[labels], number[labels] >= 0
 
 
-def _of_large_domains(domains: np.ndarray, training: np.ndarray, least: int) -> np.ndarray:
+def _choose_large_domains(domains: np.ndarray, training: np.ndarray, least: int) -> np.ndarray:
     """Choose the images [N] of the domains that have `least` of the images `training`, bool [N]."""
     names, domain = np.unique(domains, return_inverse=True)
     large = np.bincount(domain[training], minlength=len(names)) >= least
@@ -128,7 +158,7 @@ def _of_large_domains(domains: np.ndarray, training: np.ndarray, least: int) -> 
     return (large | (names == NO_DOMAIN))[domain]
 
 
-def _of_splits(
+def _choose_by_caps(
     labels: np.ndarray,
     test: np.ndarray,
     domains: np.ndarray,
@@ -152,22 +182,28 @@ def _of_splits(
             rows = np.flatnonzero(half & chosen & (labels == label))
             chosen[rng.permutation(rows)[number:]] = False
 
+    # training images by their order, or by a long tail
     if "first_per_domain" in settings:
         for domain in np.unique(domains[~test]):
             rows = np.flatnonzero((domains == domain) & ~test)
             chosen[rows[settings["first_per_domain"] :]] = False
     if "long_tail" in settings:
         draw(~test, "long tail", long_tail(counts(~test), **settings["long_tail"]))
+
+    # at most so many of a class, and of all classes
     for key, half in (("max_train_per_class", ~test), ("max_test_per_class", test)):
         if key in settings:
             draw(half, key, np.full(len(names), settings[key]))
     for key, half in (("max_train", ~test), ("max_test", test)):
         if settings.get(key, np.inf) < counts(half).sum():
             draw(half, key, largest_remainder(settings[key], counts(half)))
+
     lost = np.setdiff1d(labels[~test], labels[~test & chosen])
     if len(lost):
-        keys = "first_per_domain, long_tail or max_train"
-        raise FedLoomError(f"class '{names[lost[0]]}': {keys} leave it no image to train on")
+        raise FedLoomError(
+            f"class '{names[lost[0]]}': first_per_domain, long_tail or max_train leave it no image "
+            "to train on"
+        )
     return chosen
 
 
@@ -178,4 +214,5 @@ def long_tail(counts: np.ndarray, factor: float) -> np.ndarray:
     is the number of the largest class.
     """
     exponents = np.arange(len(counts)) / max(1, len(counts) - 1)
-    return np.minimum(np.floor(counts.max() * (1 / factor) ** exponents + 1e-9).astype(int), counts)
+    profile = np.floor(counts.max() * (1 / factor) ** exponents + 1e-9).astype(int)
+    return np.minimum(profile, counts)

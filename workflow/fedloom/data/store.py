@@ -33,7 +33,7 @@ class Example(NamedTuple):
     domain: str
 
 
-def write(
+def write_images(
     store: Path,
     examples: Iterable[Example],
     shape: tuple[int, int, int],
@@ -49,24 +49,42 @@ def write(
         skipped: images that are left out; it may grow while `examples` are drawn.
         named, test_split: see ImageList.
     """
-    pixels = pa.binary(int(np.prod(shape)))
-    kinds = {"image": pixels, "label": pa.int32(), "test": pa.bool_(), "domain": pa.string()}
-    sides = dict(zip(("height", "width", "channels"), map(str, shape), strict=True))
-    schema = pa.schema(kinds, metadata=sides)
-    total, tests = 0, 0
-    size, iterator = max(1, min(BATCH, CHUNK // pixels.byte_width)), iter(examples)
+    height, width, channels = shape
+    bytes_of_image = int(np.prod(shape))
+    schema = pa.schema(
+        {
+            "image": pa.binary(bytes_of_image),
+            "label": pa.int32(),
+            "test": pa.bool_(),
+            "domain": pa.string(),
+        },
+        metadata={"height": str(height), "width": str(width), "channels": str(channels)},
+    )
+
+    total = 0
+    tests = 0
+    size = max(1, min(BATCH, CHUNK // bytes_of_image))
+    iterator = iter(examples)
     with replacing(store) as temporary, pa.ipc.new_file(temporary, schema) as writer:
         while group := list(islice(iterator, size)):
-            images, *others = zip(*group, strict=True)
-            columns = [[image.tobytes() for image in images], *others]
-            arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
-            total, tests = total + len(group), tests + sum(example.test for example in group)
+            columns = {
+                "image": [example.image.tobytes() for example in group],
+                "label": [example.label for example in group],
+                "test": [example.test for example in group],
+                "domain": [example.domain for example in group],
+            }
+            writer.write_batch(pa.RecordBatch.from_pydict(columns, schema))
+            total += len(group)
+            tests += sum(example.test for example in group)
         if not tests:
             raise FedLoomError(
                 f"none of {total} images ({len(skipped)} unreadable) is a test image; name test "
                 "images that can be read, or take a dataset without an official split"
             )
+
+    facts = _checksums(store)
+    if not named:
+        facts["named"] = False
     write_receipt(
         store,
         images=total,
@@ -76,15 +94,15 @@ def write(
         shape=shape,
         skipped=len(skipped),
         provenance=provenance,
-        **_checksums(store),
-        **({} if named else {"named": False}),
+        **facts,
     )
 
 
 def _checksums(store: Path) -> dict[str, Any]:
     """Return position, length and CRC-32 of each chunk's pixels, and the sha256 of the rest."""
     whole = pa.memory_map(str(store)).read_buffer()
-    data, parts = memoryview(whole), []
+    data = memoryview(whole)
+    parts = []
     for chunk in pa.ipc.open_file(whole).read_all()["image"].chunks:
         pixels = chunk.buffers()[1]
         start = pixels.address - whole.address
@@ -94,7 +112,8 @@ def _checksums(store: Path) -> dict[str, Any]:
 
 def _digest_between(data: memoryview, parts: Sequence[tuple[int, int, int]]) -> str:
     """Return the sha256 of the bytes before, between and after the parts."""
-    result, end = hashlib.sha256(), 0
+    result = hashlib.sha256()
+    end = 0
     for start, length, _ in (*parts, (len(data), 0, 0)):
         result.update(data[end:start])
         end = start + length
@@ -106,14 +125,21 @@ class ImageStore:
 
     def __init__(self, path: Path, facts: Mapping[str, Any] | None = None):
         """Map the file into memory, and verify all but the pixels by `facts`, its receipt."""
-        facts = read_receipt(path) if facts is None else facts
+        if facts is None:
+            facts = read_receipt(path)
         if not path.is_file() or "parts" not in facts:
             raise changed(path)
+
+        # all bytes but the pixels are verified now, the pixels when they are read
         whole = pa.memory_map(str(path)).read_buffer()
-        self._path, self._data, self._parts = path, memoryview(whole), facts["parts"]
+        self._path = path
+        self._data = memoryview(whole)
+        self._parts = facts["parts"]
         if _digest_between(self._data, self._parts) != facts["rest"]:
             raise changed(path)
         self._unverified = set(range(len(self._parts)))
+
+        # the columns, and a view of the pixels of every chunk
         self._table = pa.ipc.open_file(whole).read_all()
         meta = self._table.schema.metadata
         self.shape = tuple(int(meta[key]) for key in (b"height", b"width", b"channels"))
@@ -141,6 +167,7 @@ class ImageStore:
             if zlib.crc32(self._data[start : start + length]) != checksum:
                 raise changed(self._path)
             self._unverified.remove(chunk)
+
         # image by image, to copy each once: Arrow's `take` may copy the whole column before it
         # takes from it, and numpy makes another array when it is indexed by a list
         pixels = np.empty((len(rows), *self.shape), np.uint8)

@@ -4,7 +4,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_table
 from fedloom.common.receipts import read_receipt, write_receipt
 from fedloom.config.partitions import novel_numbers
-from fedloom.data.partition import divide
+from fedloom.data.partition import divide_dataset
 from fedloom.data.store import ImageStore
 from fedloom.planning import paths
 from fedloom.planning.job_specs import PartitionJob
@@ -20,7 +20,7 @@ def run(job: PartitionJob, threads: int) -> None:
         classes = read_receipt(store)["classes"]
         if "novel_classes" in spec:
             spec["novel_classes"] = novel_numbers(spec["novel_classes"], classes)
-        table = divide(images.labels, images.test, images.domains, spec, seed, classes)
+        table = divide_dataset(images.labels, images.test, images.domains, spec, seed, classes)
         write_table(out, table)
     except FedLoomError as error:
         raise FedLoomError(f"partition '{label}': {error}") from None
