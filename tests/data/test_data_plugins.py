@@ -276,7 +276,7 @@ DIVIDE = "def divide(labels, settings, rng):\n    return "
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("x = 1", ["own/plugin.py", "divide_dataset(labels, settings, rng)"]),
+        ("x = 1", ["own/plugin.py", "divide(labels, settings, rng)"]),
         (f"{DIVIDE}settings['x']", ["plugin.py:2", "KeyError: 'x'"]),
         (f"{DIVIDE}labels[:3]", ["divide", "[1 2 0]", "160"]),
         (f"{DIVIDE}labels / 2", ["divide", "[0.5 "]),
