@@ -151,7 +151,7 @@ def test_two_processes_do_not_fetch_into_one_folder_at_a_time(tmp_path, monkeypa
 
     monkeypatch.setattr(download, "fetch_archive", slow)
     with ThreadPoolExecutor(2) as pool:
-        [*pool.map(download.get, [given] * 2, [str(tmp_path / "data")] * 2)]
+        [*pool.map(download.download_recipe, [given] * 2, [str(tmp_path / "data")] * 2)]
     assert most == [1, 1]
 
 

@@ -44,22 +44,32 @@ def unpack(file: Path, into: Path, most: int | None = None) -> list[str]:
     aside = into / f".{file.name}.unpacking"
     try:
         into.mkdir(parents=True, exist_ok=True)
-        _remove(aside)  # of a call that was killed
-        with zipfile.ZipFile(file) if file.suffix == ".zip" else tarfile.open(file) as archive:
+        _remove(aside)  # left by a call that was killed
+        with _opened(file) as archive:
             members = [*_checked(_members(archive), file, into, most)]
             aside.mkdir()
             _write(members, aside)
         _move(aside, into)
-    except Exception as error:  # of damage, whatever the format's reader raises
-        stays = isinstance(error, RuntimeError) or getattr(error, "errno", None) is not None
-        if not stays:
-            file.unlink()
-        cure = "mend that, or unpack it by hand" if stays else "run it again"
-        reason = f"cannot be unpacked into {into} ({in_words(error)})"
-        raise FedLoomError(f"{file}: {reason}; {cure}") from None
+    except Exception as error:  # a damaged archive raises whatever the format's reader does
+        reason = f"{file}: cannot be unpacked into {into} ({in_words(error)})"
+        is_refused = isinstance(error, RuntimeError)
+        cannot_be_written = getattr(error, "errno", None) is not None
+        if is_refused or cannot_be_written:
+            raise FedLoomError(f"{reason}; mend that, or unpack it by hand") from None
+        file.unlink()
+        raise FedLoomError(f"{reason}; run it again") from None
     finally:
         _remove(aside)
-    return sorted({part for member in members for part in PurePosixPath(member.name).parts[:1]})
+
+    first_parts = [PurePosixPath(member.name).parts[:1] for member in members]
+    return sorted({part for parts in first_parts for part in parts})
+
+
+def _opened(file: Path) -> zipfile.ZipFile | tarfile.TarFile:
+    """Open an archive as its suffix says."""
+    if file.suffix == ".zip":
+        return zipfile.ZipFile(file)
+    return tarfile.open(file)
 
 
 def _remove(folder: Path) -> None:
@@ -107,8 +117,9 @@ def _checked(
     """
     stated = most or max(SMALL, GROWTH * file.stat().st_size)
     free = int(SHARE * shutil.disk_usage(into).free)
-    size, count, looked_at = 0, 0, set[Path]()
-    for member in members:
+    size = 0
+    looked_at = set[Path]()
+    for count, member in enumerate(members, 1):
         path = PurePosixPath(member.name)
         if not member.plain:
             raise RuntimeError(f"{member.name!r} is a link, a device or a sparse file")
@@ -121,7 +132,7 @@ def _checked(
             if folder.resolve() != into.resolve() / folder.relative_to(into):
                 raise RuntimeError(f"{member.name!r} would be written through a link in {into}")
 
-        size, count = size + member.size, count + 1
+        size += member.size
         if size > stated or count > MEMBERS:
             raise RuntimeError(
                 f"it holds more than {stated:,} bytes or {MEMBERS:,} files; if it is to, state its "
@@ -138,7 +149,8 @@ def _write(members: list[Member], aside: Path) -> None:
         path = aside / member.name
         folder = path if member.opened is None else path.parent
         folder.mkdir(parents=True, exist_ok=True)
-        if content := member.opened and member.opened():
+        content = member.opened() if member.opened is not None else None
+        if content is not None:
             with content, path.open("wb") as written:
                 shutil.copyfileobj(content, written, PIECE)
 

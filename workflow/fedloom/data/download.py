@@ -1,4 +1,6 @@
-"""Get a data set's files as its recipe says: torchvision, Hugging Face's hub, archives, or by hand.
+"""Download a data set's files as its recipe says.
+
+They come from torchvision, Hugging Face's hub or archives; the rest are steps for a person.
 
 An archive lies in <root>/.downloads while it is fetched. Once it is in place or unpacked, a record
 of the recipe's entry remains there, by which a second call knows that nothing is left to do.
@@ -23,34 +25,43 @@ FOLDER = ".downloads"
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 
 
-def get(recipe: Recipe, root: str | None = None) -> list[str]:
-    """Bring a data set's files below the root, and return the steps that a person must do.
+def download_recipe(recipe: Recipe, root: str | None = None) -> list[str]:
+    """Download a data set's files below the root, and return the steps that a person must do.
 
-    Files that are there already are not fetched again. The parts of a data set of several are got
-    one by one. The root is the recipe's by default.
+    Files that are there already are not fetched again. The parts of a data set of several are
+    downloaded one by one. The root is the recipe's by default.
     """
     root = root or recipe.root
-    folder, how = resource(root), recipe.get.plain
+    folder = resource(root)
+    how = recipe.get.plain
     if how.keys() - {"manual"}:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FedLoomError(f"{recipe.name}: root {folder}: {error.strerror}") from None
+
+    # the parts of a data set of several
     steps = []
     for name in how.get("recipes", ()):
         part = find(name)
-        shared = part.folder == recipe.folder
-        steps += get(part, root if shared else f"{root}/{part.folder}")
+        root_of_part = root if part.folder == recipe.folder else f"{root}/{part.folder}"
+        steps += download_recipe(part, root_of_part)
+
+    # torchvision downloads when it lists the images
     if how.get("torchvision"):
         entry = {"recipe": str(recipe.file), "root": root, "download": True}
         settings = dataset_entry(recipe.name, entry)
         read(settings.pop("source"), settings)
+
     if "hub" in how:
         fetch_from_hub(**how["hub"], root=folder)
+
     for archive in how.get("archives", ()):
         with held(folder / FOLDER / ".lock", f"{folder}: another process fetches it", log.info):
             fetch_archive(archive, folder)
-    return steps + [step.replace("{root}", str(folder)) for step in how.get("manual", ())]
+
+    steps += [step.replace("{root}", str(folder)) for step in how.get("manual", ())]
+    return steps
 
 
 def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path) -> None:
@@ -76,12 +87,16 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
         ) from None
     if missing:
         raise FedLoomError(f"{where}: has no file '{missing[0]}'; mend the recipe")
+
+    # a file that differs is deleted, so that another call fetches it anew
     wrong = sorted(mismatch["path"] for mismatch in compared.mismatches)
     for path in wrong:
         (root / path).unlink()
     if wrong:
-        line = f"{', '.join(wrong)} differed from the hub's digest and is deleted; run it again"
-        raise FedLoomError(f"{where}: {line}")
+        raise FedLoomError(
+            f"{where}: {', '.join(wrong)} differed from the hub's digest and is deleted; run it "
+            "again"
+        )
 
 
 def fetch_archive(archive: dict[str, Any], root: Path) -> None:
@@ -91,17 +106,24 @@ def fetch_archive(archive: dict[str, Any], root: Path) -> None:
     """
     url = archive["url"]
     name = archive.get("name") or url.partition("?")[0].rstrip("/").rpartition("/")[2]
-    into, file = root / archive.get("into", "."), root / FOLDER / name
+    into = root / archive.get("into", ".")
+    file = root / FOLDER / name
+
+    # the record of an earlier call
     record = file.with_name(f"{name}.done.json")
     done = read_json(record) if record.is_file() else {}
     if done.get("entry") == archive and all((into / made).exists() for made in done["made"]):
         log.info("%s: is here already", name)
         return
+
+    # download and compare
     file.parent.mkdir(parents=True, exist_ok=True)
     kind = next((key for key in ("sha256", "md5") if key in archive), None)
     if not file.exists():
         _download(url, file, kind is not None)
     _check(file, url, kind, archive.get(kind or ""))
+
+    # unpack, or put it in place
     into.mkdir(parents=True, exist_ok=True)
     if name.endswith(ARCHIVES):
         log.info("%s: unpacking it into %s", name, into)
@@ -136,16 +158,20 @@ def _download(url: str, file: Path, compared: bool) -> None:
 def _check(file: Path, url: str, kind: str | None, stated: str | None) -> None:
     """Delete a file, and raise, if it is a web page or its digest not the one that is `stated`."""
     with file.open("rb") as stream:
-        page = stream.read(1000).lstrip().lower().startswith((b"<!doctype html", b"<html"))
+        is_page = stream.read(1000).lstrip().lower().startswith((b"<!doctype html", b"<html"))
         stream.seek(0)
         digest = hashlib.file_digest(stream, kind or "sha256").hexdigest()
-    wrong = None
-    if page:
-        wrong = f"it is a web page; open the address in a browser, and put its file at {file}"
-    elif kind and digest != stated:
-        wrong = f"its {kind} is {digest}, not the recipe's {stated}; run it again, or mend that"
-    if wrong:
+    if is_page:
         file.unlink()
-        raise FedLoomError(f"{url}: deleted what came, because {wrong}")
+        raise FedLoomError(
+            f"{url}: deleted what came, because it is a web page; open the address in a browser, "
+            f"and put its file at {file}"
+        )
+    if kind and digest != stated:
+        file.unlink()
+        raise FedLoomError(
+            f"{url}: deleted what came, because its {kind} is {digest}, not the recipe's {stated}; "
+            "run it again, or mend that"
+        )
     if not kind:
         log.info("%s: its sha256 is %s; the recipe has no digest to compare it with", url, digest)

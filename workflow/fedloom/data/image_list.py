@@ -75,6 +75,7 @@ def array_items(pixels: np.ndarray) -> Callable[[], Iterator[Item]]:
 
 
 def _load(path: str) -> Image.Image:
+    """Read and decode an image file, which must not be a device or a pipe."""
     check_regular(path)
     return decoded(path)
 
@@ -85,8 +86,12 @@ def check_columns(listed: ImageList) -> None:
     kinds = {"labels": ("iu", "integers"), "domains": ("U", "text"), "test": ("b", "booleans")}
     for name, (kind, words) in kinds.items():
         values = getattr(listed, name)
+        if values is None:
+            continue
         column = np.asarray(values)
-        fits = column.shape == (count,) and (not count or column.dtype.kind in kind)
-        if values is not None and not fits:
-            line = f"the source's {name} must be {words} [{count}], got"
-            raise FedLoomError(f"{line} an array {[*column.shape]} of {column.dtype}")
+        has_kind = count == 0 or column.dtype.kind in kind
+        if column.shape != (count,) or not has_kind:
+            raise FedLoomError(
+                f"the source's {name} must be {words} [{count}], got an array {[*column.shape]} of "
+                f"{column.dtype}"
+            )

@@ -36,8 +36,11 @@ def tidied(names: Sequence[str]) -> list[str]:
         written.setdefault(tidy(name), set()).add(name)
     for name, ways in written.items():
         if len(ways) > 1:
-            line = "'%s' is one name, written with blanks around it or in %d ways of Unicode"
-            log.warning(line, name, len(ways))
+            log.warning(
+                "'%s' is one name, written with blanks around it or in %d ways of Unicode",
+                name,
+                len(ways),
+            )
     return [tidy(name) for name in names]
 
 
@@ -59,8 +62,12 @@ def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
     label of an image comes from, for errors.
     """
     labels = tidied(labels)
-    first = {label: image for image, label in reversed([*enumerate(labels)])}
+    first = dict[str, int]()  # the first image of each label
+    for image, label in enumerate(labels):
+        first.setdefault(label, image)
     numeric = {label for label in first if WHOLE.fullmatch(label)}
+
+    # each label by itself
     for label, image in sorted(first.items(), key=lambda item: item[1]):
         if label in numeric and _integer(label) < 0:
             raise FedLoomError(
@@ -76,6 +83,8 @@ def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
             raise FedLoomError(
                 f"{where(image)}: a label must be one line of text, got {label!a}; correct it"
             )
+
+    # all labels together
     if numeric and len(numeric) < len(first):
         word = min(first.keys() - numeric, key=first.__getitem__)
         number = min(numeric, key=first.__getitem__)
@@ -83,6 +92,8 @@ def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
             f"{where(first[word])}: labels must be numbers alone, which class_names can name, or "
             f"words alone, got '{word}' beside '{number}'; correct it"
         )
+
+    # classes in order
     if numeric:
         labels = [str(_integer(label)) for label in labels]
     distinct = sorted({*labels}, key=int if numeric else str)

@@ -33,25 +33,35 @@ def fixed_test_split(
     if fraction == 1:
         return np.ones(len(labels), bool), "all images"
     if len(np.unique(labels)) == len(labels):
-        line = "classes has one image, which leaves none to test on; add images, or take a dataset"
-        raise FedLoomError(f"each of {len(labels)} {line} with an official test split")
-    cells = _cells(labels, domains)
+        raise FedLoomError(
+            f"each of {len(labels)} classes has one image, which leaves none to test on; add "
+            "images, or take a dataset with an official test split"
+        )
+
     # every 1/fraction-th image in order, but not the last one of a cell
+    cells = _cells(labels, domains)
     chosen = np.diff(np.floor(np.arange(len(labels) + 1) * fraction + 0.5)) > 0
     full = np.minimum.reduceat(chosen, cells.starts)
     chosen[cells.starts[full]] = False
-    share, several = f"{fraction:.6g} of", np.ptp(cells.domain) > 0
-    rule = f"{share} every class" + (" in every domain" if several else "")
+    several_domains = np.ptp(cells.domain) > 0
+    rule = f"{fraction:.6g} of every class"
+    if several_domains:
+        rule += " in every domain"
+
+    # where that is not fair to a class or a domain, shares of classes and of domains
     if not _is_sound(cells, np.add.reduceat(chosen.astype(int), cells.starts), fraction):
         taken = _by_class_and_by_domain(cells, fraction)
         position = np.arange(len(labels)) - np.repeat(cells.starts, cells.sizes)
         chosen = position < np.repeat(taken, cells.sizes)
-        rule = f"{share} all images, but not of every class, where there are too few images"
-        if several:
+        rule = (
+            f"{fraction:.6g} of all images, but not of every class, where there are too few images"
+        )
+        if several_domains:
             rule = (
-                f"{share} every class and {share} every domain, but not of every class in every "
-                "domain, where there are too few images"
+                f"{fraction:.6g} of every class and {fraction:.6g} of every domain, but not of "
+                "every class in every domain, where there are too few images"
             )
+
     test = np.zeros(len(labels), bool)
     test[cells.order] = chosen
     return test, rule
@@ -85,21 +95,25 @@ def _by_class_and_by_domain(cells: _Cells, fraction: float) -> np.ndarray:
     """
     exact = fraction * cells.sizes
     taken = np.floor(exact).astype(int)
-    shares = _of_classes(np.bincount(cells.label, cells.sizes).astype(int), fraction)
+    shares = _shares_of_classes(np.bincount(cells.label, cells.sizes).astype(int), fraction)
     rng = numpy_generator(0, "test split of domains")
     owed = rng.random(cells.domain.max() + 1) * 1e-6  # ties are broken at random
     for label, share in enumerate(shares):
         own = np.flatnonzero(cells.label == label)
+
+        # the order in which cells give one image more
         due = exact[own] - taken[own] + owed[cells.domain[own]]
-        last = taken[own] + 1 == cells.sizes[own]
-        whole = exact[own] == taken[own]  # its share is a whole number
-        first = own[np.lexsort((-due, last, whole))]
-        taken[first[: max(0, share - taken[own].sum())]] += 1
+        is_last_image = taken[own] + 1 == cells.sizes[own]
+        is_whole_share = exact[own] == taken[own]
+        first = own[np.lexsort((-due, is_last_image, is_whole_share))]
+
+        missing = max(0, share - taken[own].sum())
+        taken[first[:missing]] += 1
         owed[cells.domain[own]] += exact[own] - taken[own]
     return taken
 
 
-def _of_classes(sizes: np.ndarray, fraction: float) -> np.ndarray:
+def _shares_of_classes(sizes: np.ndarray, fraction: float) -> np.ndarray:
     """Choose how many test images each class gives, int [C] less than `sizes` [C].
 
     Shares are rounded so that the whole set gives its own, at least one image; what a class of one

@@ -60,7 +60,7 @@ def download_data_set(name: str, root: str | None) -> None:
     from fedloom.data import download
 
     recipe = recipes.find(name)
-    steps = download.get(recipe, root)
+    steps = download.download_recipe(recipe, root)
     check_command = f"fedloom data check {name}"
     if root:
         check_command += f" --root {root}"

@@ -86,6 +86,8 @@ def read(settings: dict[str, Any]) -> ImageList:
         raise FedLoomError("test_list needs split, which names the folder that it lies in")
     if "test_last" in settings and split:
         raise FedLoomError(f"test_last: {root} has a folder of test images; leave it out")
+
+    # the files of both halves, or of the only one
     files: list[Row] = []
     for name, test in zip(split or ["."], (False, True), strict=False):
         if test and "test_list" in settings:
@@ -93,13 +95,21 @@ def read(settings: dict[str, Any]) -> ImageList:
             files += _listed(root / name, trained, **settings["test_list"])
         else:
             files += _tree(root / name, test, settings)
+
+    # their classes and domains
     labels = tidied([file.label for file in files])
     classes = _classes(root, {*labels}, settings)
     number = {folder: label for label, folder in enumerate(classes)}
     domains = np.array(tidied([file.domain for file in files]))
-    test, rule = np.array([file.test for file in files]) if split else None, "official"
+
+    # the test split
+    test = None
+    rule = "official"
+    if split:
+        test = np.array([file.test for file in files])
     if "test_last" in settings:
         test, rule = _last(domains, **settings["test_last"])
+
     return ImageList(
         items=file_items([file.path for file in files]),
         labels=np.array([number[label] for label in labels]),
@@ -137,9 +147,12 @@ def _split(root: Path, settings: dict[str, Any]) -> list[str]:
 
 def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
     """Yield the images below a folder in a fixed order; its layers must be as the keys say."""
-    # a layer has a folder of one name, or one for every domain or class
-    above, below = (Path(settings.get(key, "")).parts for key in ("classes_in", "images_in"))
-    layers = ("*",) * settings["domains"] + above + ("*",) + below
+    # a layer has a folder of one name, or one for every domain or class (*)
+    above = Path(settings.get("classes_in", "")).parts
+    below = Path(settings.get("images_in", "")).parts
+    of_domains = ("*",) if settings["domains"] else ()
+    layers = (*of_domains, *above, "*", *below)
+
     for folder, inner, entries in walk(str(base)):
         parts = Path(folder).relative_to(base).parts
         if any(layer not in ("*", part) for layer, part in zip(layers, parts, strict=False)):
@@ -152,8 +165,11 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
                 )
             _check_no_images(entries)
             continue
+
+        # a folder of images
         if inner:
-            name, own = printable(inner[0]), parts[-1]
+            name = printable(inner[0])
+            own = parts[-1]
             raise FedLoomError(
                 f"{folder}: a folder '{name}' where images should be; remove it, or, if it is of a "
                 "layer of folders, set domains: true (for root/domain/class/file), images_in: "
@@ -164,10 +180,16 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
             raise FedLoomError(f"{folder}: a class folder without images; fill or remove it")
         if len(images) < len(entries):
             others = [entry.name for entry in entries if not _may_be_image(entry.name)]
-            line = "%s: left out %d files that are texts or data: %s"
-            log.info(line, printable(folder), len(others), printable(shortened(", ".join(others))))
-        label, domain = parts[-1 - len(below)], parts[0] if settings["domains"] else "all"
-        yield from (Row(path, label, domain, test) for path in images)
+            log.info(
+                "%s: left out %d files that are texts or data: %s",
+                printable(folder),
+                len(others),
+                printable(shortened(", ".join(others))),
+            )
+        label = parts[-1 - len(below)]
+        domain = parts[0] if settings["domains"] else "all"
+        for path in images:
+            yield Row(path, label, domain, test)
 
 
 def _may_be_image(path: str) -> bool:
@@ -190,10 +212,16 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Row]:
 
     Their classes must be among those of the training images, `classes`.
     """
+    # the images that are there, without the list itself
     folder = named_folder(base / images, "test_list")
-    there = [entry.path for _, _, entries in walk(str(folder)) for entry in entries]
-    left = dict.fromkeys(filter(_may_be_image, there))
+    left = dict[str, None]()
+    for _, _, entries in walk(str(folder)):
+        for entry in entries:
+            if _may_be_image(entry.path):
+                left[entry.path] = None
     left.pop(f"{base / file}", None)
+
+    # those that the list names
     files = []
     for row in rows(base / file, "test", Columns()):
         path = f"{base / images}/{os.path.normpath(row.path)}"
@@ -203,6 +231,7 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Row]:
             raise FedLoomError(f"{row.where}: class '{row.label}' has no training images")
         del left[path]
         files.append(row._replace(path=path, domain="all"))
+
     if left:
         raise FedLoomError(
             f"{base / file}: leaves out {len(left)} of {len(files) + len(left)} images, as "
@@ -215,15 +244,27 @@ def _classes(root: Path, folders: set[str], settings: dict[str, Any]) -> dict[st
     """Return the name of every folder's class, in the order of the classes."""
     if "names" not in settings:
         return {folder: folder for folder in sorted(folders)}
+
+    # the lines of the file: a folder and the name of its class
     file = root / settings["names"]
     lines = [line.split(maxsplit=1) for line in text_of(file).splitlines()]
     named = [line for line in lines if len(line) == 2]
-    place = {str(at): at for at in range(len(named))}
-    place |= {tidy(folder): at for at, (folder, _) in enumerate(named)}
-    for folder in sorted(folders - place.keys()):
-        raise FedLoomError(f"{file}: no name for the folder '{folder}'; add a line, or remove it")
-    ordered = sorted(folders, key=place.__getitem__)
-    return {folder: tidy(settings["renamed"].get(*named[place[folder]])) for folder in ordered}
+
+    # the line of each folder; one that is a number is the number of its line
+    line_of = {str(number): number for number in range(len(named))}
+    for number, (folder, _) in enumerate(named):
+        line_of[tidy(folder)] = number
+    unnamed = folders - line_of.keys()
+    if unnamed:
+        raise FedLoomError(
+            f"{file}: no name for the folder '{min(unnamed)}'; add a line, or remove it"
+        )
+
+    classes = dict[str, str]()
+    for folder in sorted(folders, key=line_of.__getitem__):
+        in_file, name = named[line_of[folder]]
+        classes[folder] = tidy(settings["renamed"].get(in_file, name))
+    return classes
 
 
 def _last(domains: np.ndarray, images: int, of: int) -> tuple[np.ndarray, str]:

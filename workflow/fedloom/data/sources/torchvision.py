@@ -43,32 +43,44 @@ def read(settings: dict[str, Any]) -> ImageList:
     """List the images of a torchvision dataset; its official test split is kept if it has one."""
     import torchvision
 
+    # the training and the test half, or the whole
     kind = _class(settings["name"])
     halves = [_open(kind, settings, arguments) for arguments in _arguments(kind, settings)]
-    labels = [_labels(half) for half in halves]
-    names = getattr(halves[0], "classes", None) or getattr(halves[0], "categories", None) or []
-    names = [", ".join(c) if isinstance(c, tuple | list) else str(c) for c in names]
+    labels_of_halves = [_labels(half) for half in halves]
 
     def items() -> Iterator[Item]:
-        for half, part, own in zip(halves, (" train", " test"), labels, strict=False):
+        words = (" train", " test") if len(halves) == 2 else ("",)
+        for half, word, own in zip(halves, words, labels_of_halves, strict=True):
             for row, label in enumerate(own):
-                at = f"{'' if len(halves) == 1 else part} image {row}{_path(half, row)}"
-                name = printable(f"torchvision {settings['name']}{at}")
+                place = f"{word} image {row}{_path(half, row)}"
+                name = printable(f"torchvision {settings['name']}{place}")
                 yield Item(name, partial(_load, half, row, int(label)))
 
-    everything = np.concatenate(labels)
+    labels = np.concatenate(labels_of_halves)
+    names = _class_names(halves[0])
+    numbers = [str(number) for number in range(labels.max(initial=-1) + 1)]
+    test = None
+    if len(halves) == 2:
+        test = np.repeat([False, True], [len(half) for half in halves])
     version = f"torchvision {torchvision.__version__} {settings['name']}"
     return ImageList(
         items=items,
-        labels=everything,
-        classes=names or [str(number) for number in range(everything.max(initial=-1) + 1)],
+        labels=labels,
+        classes=names or numbers,
         provenance=f"{version}: {described(settings)}",
-        test=np.repeat([False, True], [*map(len, halves)]) if len(halves) == 2 else None,
+        test=test,
         named=bool(names),
     )
 
 
+def _class_names(dataset: Any) -> list[str]:
+    """Return the names of a dataset's classes, or [] where torchvision has none."""
+    names = getattr(dataset, "classes", None) or getattr(dataset, "categories", None) or []
+    return [", ".join(name) if isinstance(name, tuple | list) else str(name) for name in names]
+
+
 def _class(name: str) -> type:
+    """Return torchvision's class of a dataset."""
     from torchvision import datasets
 
     check_known(name, datasets.__all__, "torchvision has no dataset")
@@ -77,20 +89,26 @@ def _class(name: str) -> type:
 
 def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Return arguments of the training and the test half, or of the whole without halves."""
+    # the arguments that the class takes; **kwargs are handed to a parent class
     names: set[str] = set()
-    for parent in kind.__mro__:  # **kwargs are handed to a parent class
+    for parent in kind.__mro__:
         parameters = inspect.signature(parent.__init__).parameters.values()
         names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
+
+    # those of both halves
     arguments = {"root": str(resource(settings["root"])), "download": settings["download"]}
-    common = {key: value for key, value in arguments.items() if key in names} | settings["options"]
+    common = {key: value for key, value in arguments.items() if key in names}
+    common.update(settings["options"])
+
+    # those of each half: the config's, or what most of torchvision's classes call it
     if settings["train"] or settings["test"]:
-        halves = [settings["train"], settings["test"]]
-    else:
-        free = [key for key in OFFICIAL if key in names - settings["options"].keys()]
-        halves = [{free[0]: value} for value in OFFICIAL[free[0]]] if free else [{}]
-    return [common | half for half in halves]
+        return [{**common, **settings["train"]}, {**common, **settings["test"]}]
+    for key, values in OFFICIAL.items():
+        if key in names and key not in settings["options"]:
+            return [{**common, key: value} for value in values]
+    return [common]
 
 
 def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> Any:
@@ -100,12 +118,17 @@ def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> An
     try:
         return kind(**arguments)
     except (TypeError, ValueError) as error:
-        reason, cure = error, "set options, train or test to arguments that it takes"
+        raise FedLoomError(
+            f"torchvision {kind.__name__}: {one_line(error).rstrip('.')}; set options, train or "
+            "test to arguments that it takes"
+        ) from None
     except Exception as error:  # damaged files raise whatever their format's reader does
-        cure = f"put its unpacked files below {arguments.get('root')}, or "
-        cure += "mend the connection" if settings["download"] else "set download: true"
-        reason = f"not there, or not whole: {in_words(error)}"
-    raise FedLoomError(f"torchvision {kind.__name__}: {one_line(reason).rstrip('.')}; {cure}")
+        cure = "mend the connection" if settings["download"] else "set download: true"
+        raise FedLoomError(
+            f"torchvision {kind.__name__}: not there, or not whole: "
+            f"{in_words(error).rstrip('.')}; put its unpacked files below "
+            f"{arguments.get('root')}, or {cure}"
+        ) from None
 
 
 def _load(dataset: Any, row: int, label: int) -> Image.Image:
@@ -121,11 +144,7 @@ def _load(dataset: Any, row: int, label: int) -> Image.Image:
 
 def _labels(dataset: Any) -> np.ndarray:
     """Return class numbers [N]; images are read for them where torchvision keeps none apart."""
-    kept = [getattr(dataset, name, None) for name in ("targets", "labels", "_labels", "y")]
-    for files in (getattr(dataset, name, None) for name in ("samples", "_samples")):
-        if isinstance(files, list) and all(isinstance(s, tuple) and len(s) == 2 for s in files):
-            kept.append([label for _, label in files])
-    targets = next((own for own in kept if own is not None and len(own) == len(dataset)), None)
+    targets = _listed_labels(dataset)
     try:
         if targets is None:
             targets = (dataset[row][1] for row in range(len(dataset)))
@@ -135,6 +154,21 @@ def _labels(dataset: Any) -> np.ndarray:
             f"torchvision {type(dataset).__name__}: labels cannot be listed ({in_words(error)}); "
             "mend or remove the image, or take a classification dataset"
         ) from None
+
+
+def _listed_labels(dataset: Any) -> Any:
+    """Return the labels that torchvision lists apart from the images; None if it does not."""
+    for name in ("targets", "labels", "_labels", "y"):
+        labels = getattr(dataset, name, None)
+        if labels is not None and len(labels) == len(dataset):
+            return labels
+    for name in ("samples", "_samples"):
+        files = getattr(dataset, name, None)
+        if not isinstance(files, list) or len(files) != len(dataset):
+            continue
+        if all(isinstance(file, tuple) and len(file) == 2 for file in files):
+            return [label for _, label in files]
+    return None
 
 
 def _path(dataset: Any, row: int) -> str:
