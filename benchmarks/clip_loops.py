@@ -44,7 +44,7 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.hooks import loader, manifest
-from fedloom.hooks.loader import Hooks
+from fedloom.hooks.run_hooks import Hooks
 from fedloom.machine.device import prepare_torch
 
 MICRO = {"name": "micro_clip", "weights": "workflow/resources/micro_clip.safetensors"}

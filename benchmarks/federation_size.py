@@ -36,7 +36,7 @@ from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import Task
 from fedloom.hooks import loader, manifest
-from fedloom.hooks.loader import Hooks
+from fedloom.hooks.run_hooks import Hooks
 from fedloom.machine.device import prepare_torch
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import resolve

@@ -13,7 +13,7 @@ import yaml
 
 from fedloom.federated.build_task import build_task
 from fedloom.federated.task import Task
-from fedloom.hooks.loader import Hooks
+from fedloom.hooks.run_hooks import Hooks
 from fedloom.machine.device import prepare_torch
 from fedloom.planning import paths
 from fedloom.planning.load_plan import load_plan

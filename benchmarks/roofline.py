@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import Task
 from fedloom.hooks import manifest
-from fedloom.hooks.loader import Hooks
+from fedloom.hooks.run_hooks import Hooks
 from fedloom.machine.install import ROOT
 
 METHODS = """head_tuning fedvpt fedvpt_deep pep_fedpt sgpt pfedpg pfpt fedlora fedavg_adapter

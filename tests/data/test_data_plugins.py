@@ -338,8 +338,8 @@ def test_entry_points_may_be_of_the_backport_of_importlib_metadata(monkeypatch):
     """Its finder takes the place of Python's own as soon as any package imports it."""
     place = {"group": "fedloom.sources", "name": "theirs", "value": "nowhere", "module": "nowhere"}
     monkeypatch.setattr(discovery, "entry_points", lambda group: [type("Entry", (), place)()])
-    found = discovery.gather("source", [], kinds.DataPlugin)
-    assert str(found.broken["theirs"]).endswith("no module nowhere")
+    found = discovery.discover_plugins("source", [], kinds.DataPlugin)
+    assert str(found.errors["theirs"]).endswith("no module nowhere")
 
 
 def test_examples_import_a_toolbox_alone():

@@ -12,8 +12,8 @@ from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import ROUNDS, with_metrics
 from fedloom.federated.state import State
-from fedloom.hooks import hookspecs, loader, manifest
-from fedloom.hooks.loader import Hooks
+from fedloom.hooks import loader, manifest
+from fedloom.hooks.run_hooks import Hooks
 from fedloom.toolbox import hookimpl, tensor_map
 
 
@@ -55,8 +55,7 @@ def run(tmp_path):
     def make(method="p_pt"):
         plugin = manifest.find(method)
         task = tiny_task(plugin, tmp_path)
-        modules = [hookspecs, loader.import_plugin(plugin), sys.modules[__name__]]
-        hooks = Hooks(loader._relay(*modules), loader._relay(*modules), (plugin,))
+        hooks = Hooks(loader.import_plugin(plugin), [sys.modules[__name__]], (plugin,))
         return task, hooks
 
     return make
@@ -64,7 +63,7 @@ def run(tmp_path):
 
 def test_what_a_wrapper_keeps_is_its_clients_and_no_part_of_their_personal_state(run):
     task, hooks = run("p_pt")
-    hooks = _without(hooks, "receive")
+    hooks._wrappers["receive"] = []
     state, seen = initial_state(task, hooks), dict.fromkeys(task.data.participating, 0)
     for number in (1, 2, 3):
         state, row = train_round(task.at(number), hooks, State.of(state.tree()))
@@ -74,16 +73,6 @@ def test_what_a_wrapper_keeps_is_its_clients_and_no_part_of_their_personal_state
         assert counted == {k: count for k, count in seen.items() if count}
     assert max(seen.values()) > 1, "else nothing is handed back"
     assert all(list(own) == ["prompts"] for own in state.clients.values())
-
-
-def _without(hooks, name):
-    """The hooks, without what this module does in one of them."""
-    for relay in (hooks._relay, hooks._unpacking):
-        caller = getattr(relay, name)
-        for impl in list(caller.get_hookimpls()):
-            if impl.plugin is sys.modules[__name__]:
-                caller._remove_plugin(impl.plugin)
-    return hooks
 
 
 def test_the_servers_metrics_are_columns_of_rounds(run):

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from copy import copy
 
 import pytest
 
@@ -11,6 +10,7 @@ from fedloom.cli.inspect import describe
 from fedloom.common.errors import FedLoomError
 from fedloom.config import kinds, method_labels
 from fedloom.hooks import manifest
+from fedloom.hooks.discovery import PluginCatalogue
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import load_plan, resolve
 
@@ -92,7 +92,7 @@ def test_a_source_that_is_broken(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "examples/sources/medmnist", tmp_path / "medmnist")
     (tmp_path / "medmnist/source.toml").write_text("name = 3")
     found = kinds.discover("source", tmp_path)
-    monkeypatch.setattr(kinds, "broken", lambda: found.broken)
+    monkeypatch.setattr(kinds, "broken", lambda: found.errors)
     config = default_config()
     config["datasets"]["scans"] = {"source": "medmnist", "file": "x"}
     with pytest.raises(FedLoomError, match=r"datasets.scans.source: .*source.toml: "):
@@ -100,9 +100,8 @@ def test_a_source_that_is_broken(tmp_path, monkeypatch):
 
 
 def test_a_label_of_a_broken_plugin_harms_only_who_selects_it(monkeypatch):
-    found = copy(manifest.discover())
-    found.broken = {"pep_fedpt": FedLoomError("method.toml: broken")}
-    del found["pep_fedpt"]
+    plugins = {name: each for name, each in manifest.discover().items() if name != "pep_fedpt"}
+    found = PluginCatalogue(plugins, {"pep_fedpt": FedLoomError("method.toml: broken")})
     for module in (manifest, method_labels):
         monkeypatch.setattr(module, "discover", lambda: found)
     config = default_config()

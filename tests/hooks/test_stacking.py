@@ -10,6 +10,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.config import method_labels
 from fedloom.contract import checks
 from fedloom.hooks import manifest
+from fedloom.hooks.discovery import PluginCatalogue
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import resolve
 
@@ -62,7 +63,7 @@ def study(tmp_path, monkeypatch):
         shutil.copytree(manifest.find(name).folder, tmp_path / name)
     shutil.copytree(ROOT / "examples/methods/masks", tmp_path / "masks")
     plugins = copy(manifest.discover())
-    plugins |= manifest.discover(tmp_path)
+    plugins = PluginCatalogue({**plugins, **manifest.discover(tmp_path)}, {})
     for module in (manifest, method_labels):
         monkeypatch.setattr(module, "discover", lambda: plugins)
 

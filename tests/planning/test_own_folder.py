@@ -56,7 +56,7 @@ def test_a_folder_of_plugins_may_have_rooms(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert manifest.find("direct").folder == tmp_path / "plugins/direct"
     assert manifest.find("in_room").folder == tmp_path / "plugins/methods/in_room"
-    assert not manifest.discover().broken
+    assert not manifest.discover().errors
 
 
 def test_every_plugin_that_ships_lies_in_the_room_of_its_kind():

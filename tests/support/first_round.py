@@ -11,7 +11,7 @@ from fedloom.data.federation import Batch
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import Cohort, Task, Update, cohort
 from fedloom.hooks import loader, manifest
-from fedloom.hooks.loader import Hooks
+from fedloom.hooks.run_hooks import Hooks
 from fedloom.toolbox import Tree, stack
 
 

@@ -241,7 +241,7 @@ def check(method: str | None) -> None:
     from fedloom.hooks import manifest
 
     known = manifest.discover()
-    names = [method] if method else [*known, *known.broken]
+    names = [method] if method else [*known, *known.errors]
     plugins = [manifest.find(name) for name in names]
 
     # imported after the names are known to be right: torch takes seconds

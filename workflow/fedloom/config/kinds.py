@@ -22,9 +22,10 @@ from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import ClientScheme, SchemeKind
 from fedloom.config.reading import CONFIG
 from fedloom.hooks import manifest
-from fedloom.hooks.discovery import Found, Located, gather
-from fedloom.hooks.loader import guarded, import_plugin
+from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_plugins
+from fedloom.hooks.loader import import_plugin
 from fedloom.hooks.options import check_schemas, check_value
+from fedloom.hooks.plugin_code import run_plugin_code
 from fedloom.machine.install import plugin_folders
 
 # the key that names what an entry is checked against
@@ -111,7 +112,7 @@ class PluginKeys(Keys):
         return {k: v for k, v in self.model_dump().items() if v is not None or k in options}
 
 
-class KindPlugin(Located):
+class KindPlugin(PluginManifest):
     """A plugin that brings a kind: the keys of table.toml or figure.toml, which is its name."""
 
     @property
@@ -182,22 +183,22 @@ def _field(option: dict[str, Any]) -> Any:
 
 
 @cache
-def discover(kind: str, folder: Path | None = None) -> Found[Any]:
+def discover(kind: str, folder: Path | None = None) -> PluginCatalogue[Any]:
     """Return the plugins of a kind, one of OF_PLUGINS, as `manifest.discover` does methods."""
     model = DataPlugin if kind in ("source", "scheme") else KindPlugin
-    return gather(kind, [folder] if folder else plugin_folders(), model)
+    return discover_plugins(kind, [folder] if folder else plugin_folders(), model)
 
 
 def broken() -> dict[str, FedLoomError]:
     """Return the errors of all plugins that cannot be used, methods too, by name."""
     every = [manifest.discover(), *map(discover, OF_PLUGINS)]
-    return {name: error for found in every for name, error in found.broken.items()}
+    return {name: error for found in every for name, error in found.errors.items()}
 
 
 def called(kind: str, name: str, call: Callable[[], Result]) -> Result:
     """Return what `call` returns; what a plugin's kind raises becomes one line that names it."""
     plugin = discover(kind).get(name)
-    return call() if plugin is None else guarded(call, [plugin], kind)
+    return call() if plugin is None else run_plugin_code(call, [plugin], kind)
 
 
 def derived(module: ModuleType, base: type[Keys]) -> list[type[Keys]]:

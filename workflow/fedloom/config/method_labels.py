@@ -4,7 +4,6 @@ A trial is a method with some options set, tested on a share of the clients' tra
 """
 
 from collections.abc import Iterable
-from copy import copy
 from dataclasses import replace
 from itertools import chain, product
 from math import lcm
@@ -15,7 +14,7 @@ from fedloom.config import grids
 from fedloom.config.reading import CONFIG
 from fedloom.config.settings import VALIDATION, Grid, Method, Partition, Settings, Trial, Wrapper
 from fedloom.config.study import Axes, MethodEntry, Tune
-from fedloom.hooks.discovery import Found
+from fedloom.hooks.discovery import PluginCatalogue
 from fedloom.hooks.manifest import Plugin, discover, find
 from fedloom.hooks.training_options import Training
 
@@ -24,61 +23,103 @@ TUNE = f"{CONFIG} study.tune"
 
 def resolve_methods(
     labels: list[str], entries: dict[str, MethodEntry], training: Training
-) -> tuple[Found[Method], dict[str, Grid]]:
+) -> tuple[PluginCatalogue[Method], dict[str, Grid]]:
     """Return the methods by label, members of grids among them, and the grids by label.
 
     A label of a broken plugin is broken too; a plugin's name among the selected `labels` needs no
     entry. `training` is the study's.
     """
     plugins = discover()
-    is_method = {name: plugin.kind == "method" for name, plugin in plugins.items()}
-    named = [k for k in labels if k not in entries and (k in plugins.broken or is_method.get(k))]
-    entries = {name: MethodEntry(plugin=name) for name in named} | entries
-    methods, all_grids = Found[Method](), dict[str, Grid]()
-    for label, entry in entries.items():
+    all_entries = {**_entries_of_plugins(labels, entries), **entries}
+
+    methods = dict[str, Method]()
+    errors = dict[str, FedLoomError]()
+    all_grids = dict[str, Grid]()
+    for label, entry in all_entries.items():
         where = f"{CONFIG} methods.{label}"
-        names = [entry.plugin, *(around.plugin for around in entry.wrappers)]
-        broken = [plugins.broken[name] for name in names if name in plugins.broken]
+
+        # a label of a broken plugin is an error where it is asked for
+        names = [entry.plugin, *(wrapper.plugin for wrapper in entry.wrappers)]
+        broken = [plugins.errors[name] for name in names if name in plugins.errors]
         if broken:
-            methods.broken[label] = broken[0]
+            errors[label] = broken[0]
             continue
-        if len(set(names)) < len(names):
-            raise FedLoomError(f"{where}.wrappers: the list has a wrapper twice; name each once")
-        plugin, wrappers = find(entry.plugin, f"{where}.plugin", "method"), list[Wrapper]()
-        for i, given in enumerate(entry.wrappers):
-            at = f"{where}.wrappers[{i}]"
-            around = find(given.plugin, f"{at}.plugin", "wrapper")
-            options = around.options(given.options, f"{at}.options")
-            wrappers.append(Wrapper(around.name, options))
-        options = plugin.options(entry.options, f"{where}.options")
-        method = Method(
-            label=label,
-            plugin=plugin.name,
-            title=entry.title or (plugin.title if label == plugin.name else label),
-            options=options,
-            training=plugin.training(training.given, entry.training.given),
-            wrappers=tuple(wrappers),
-            families=plugin.families,
-            needs=plugin.needs,
-            artefacts=_artefacts(plugin, options, wrappers),
-            look=plugin.look.plain,
-            own_training=entry.training.given,
-            rounds=entry.rounds,
-        )
-        added = [(label, method)]
+
+        # the method, or the members of its grid
+        added = [_method_of(label, entry, training, where)]
         if entry.grid is not None:
-            grid = all_grids[label] = grid_of(method, entry.grid, f"{where}.grid")
-            added = [
-                (name, replace(_varied(method, name, title, member.options, where), member=member))
-                for name, title, member in grids.members(grid)
-            ]
-        for name, each in added:
-            _check_wrappers(each, f"{where}.wrappers")
-            if name in methods or (name != label and name in entries):
-                line = f"{where}.grid: '{name}' is another label too"
-                raise FedLoomError(f"{line}; leave one of them out")
-            methods[name] = each
-    return methods, all_grids
+            grid = grid_of(added[0], entry.grid, f"{where}.grid")
+            all_grids[label] = grid
+            added = _members_of(added[0], grid, where)
+        for method in added:
+            _check_wrappers(method, f"{where}.wrappers")
+            taken = method.label != label and method.label in all_entries
+            if method.label in methods or taken:
+                raise FedLoomError(
+                    f"{where}.grid: '{method.label}' is another label too; leave one of them out"
+                )
+            methods[method.label] = method
+    return PluginCatalogue(methods, errors), all_grids
+
+
+def _entries_of_plugins(
+    labels: list[str], entries: dict[str, MethodEntry]
+) -> dict[str, MethodEntry]:
+    """Return an entry for each selected label that has none and is the name of a method's plugin.
+
+    A broken plugin may be a method's.
+    """
+    plugins = discover()
+    found = {}
+    for name in labels:
+        if name in entries:
+            continue
+        is_method = name in plugins and plugins[name].kind == "method"
+        if is_method or name in plugins.errors:
+            found[name] = MethodEntry(plugin=name)
+    return found
+
+
+def _method_of(label: str, entry: MethodEntry, training: Training, where: str) -> Method:
+    """Return the method of a label, checked; `training` is the study's."""
+    names = [wrapper.plugin for wrapper in entry.wrappers]
+    if len(set(names)) < len(names) or entry.plugin in names:
+        raise FedLoomError(f"{where}.wrappers: the list has a wrapper twice; name each once")
+
+    plugin = find(entry.plugin, f"{where}.plugin", "method")
+    options = plugin.options(entry.options, f"{where}.options")
+    wrappers = list[Wrapper]()
+    for position, given in enumerate(entry.wrappers):
+        place = f"{where}.wrappers[{position}]"
+        wrapper = find(given.plugin, f"{place}.plugin", "wrapper")
+        wrappers.append(Wrapper(wrapper.name, wrapper.options(given.options, f"{place}.options")))
+
+    title = entry.title
+    if not title:
+        title = plugin.title if label == plugin.name else label
+    return Method(
+        label=label,
+        plugin=plugin.name,
+        title=title,
+        options=options,
+        training=plugin.training(training.given, entry.training.given),
+        wrappers=tuple(wrappers),
+        families=plugin.families,
+        needs=plugin.needs,
+        artefacts=_artefacts(plugin, options, wrappers),
+        look=plugin.look.plain,
+        own_training=entry.training.given,
+        rounds=entry.rounds,
+    )
+
+
+def _members_of(method: Method, grid: Grid, where: str) -> list[Method]:
+    """Return a method for each combination of a grid's options."""
+    members = []
+    for label, title, member in grids.members(grid):
+        varied = _varied(method, label, title, member.options, where)
+        members.append(replace(varied, member=member))
+    return members
 
 
 def _artefacts(plugin: Plugin, options: dict, wrappers: Iterable[Wrapper]) -> tuple[str, ...]:
@@ -122,14 +163,14 @@ def _varied(method: Method, label: str, title: str, options: dict[str, Any], whe
 
 
 def expand(
-    names: Iterable[str], methods: Found[Method], all_grids: dict[str, Grid], where: str
+    names: Iterable[str], methods: PluginCatalogue[Method], all_grids: dict[str, Grid], where: str
 ) -> list[str]:
     """Return the labels that `names` stand for: all members of a grid by its own label."""
     labels: dict[str, None] = {}
     plugins = {name for name, plugin in discover().items() if plugin.kind == "method"}
     for name in names:
-        if name in methods.broken:
-            raise methods.broken[name]
+        if name in methods.errors:
+            raise methods.errors[name]
         if name not in methods and name not in all_grids:
             near = suggestion(name, {*methods, *all_grids, *plugins})
             raise FedLoomError(f"{where}: no label '{name}'; {near}")
@@ -148,7 +189,8 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
         raise FedLoomError(f"{TUNE}.seed: {tune.seed} is one of study.seeds; take another")
     for label in tune.per_method:
         check_known(label, selected.methods, f"{TUNE}.per_method: the study runs no")
-    methods, trials = copy(settings.methods), {}
+    methods = dict(settings.methods)
+    trials = {}
     for label in selected.methods:
         method = settings.methods[label]
         if method.member is not None:
@@ -161,8 +203,9 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
         made = _trials(method, tune)
         for _, trial in made:
             if trial.label in methods:
-                line = f"{TUNE}: '{trial.label}' is a trial and another label too; rename that"
-                raise FedLoomError(line)
+                raise FedLoomError(
+                    f"{TUNE}: '{trial.label}' is a trial and another label too; rename that"
+                )
             methods[trial.label] = trial
         trials[label] = tuple(Trial(trial.label, options) for options, trial in made)
     partitions, protocols = dict(settings.partitions), dict(settings.protocols)
@@ -175,7 +218,11 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
         partitions[name] = Partition(name, whole.scheme, keys)
         protocols[name] = settings.protocols[label]
     return replace(
-        settings, methods=methods, partitions=partitions, protocols=protocols, trials=trials
+        settings,
+        methods=PluginCatalogue(methods, settings.methods.errors),
+        partitions=partitions,
+        protocols=protocols,
+        trials=trials,
     )
 
 

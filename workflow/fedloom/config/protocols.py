@@ -97,7 +97,7 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
         method = method_of(settings, partition, label)
         plugin, where = find(method.plugin), f"{CONFIG} methods.{method.label}"
         for key in UNSEEN & settings.partitions[partition].settings.keys():
-            reason = plugin.refused_unseen(method.options)
+            reason = plugin.why_unseen_classes_unsupported(method.options)
             if reason is not None:
                 raise FedLoomError(
                     f"{where}: partitions.{partition}.{key} tests clients on classes that none "

@@ -29,7 +29,7 @@ from fedloom.config.settings import (
     local_weights,
 )
 from fedloom.config.study import Config, Protocol
-from fedloom.hooks.discovery import Found
+from fedloom.hooks.discovery import PluginCatalogue
 
 
 def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> Settings:
@@ -98,7 +98,7 @@ def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> S
     return settings
 
 
-def _selection(keys: Config, methods: Found[Method], grids: dict[str, Grid]) -> Selection:
+def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, Grid]) -> Selection:
     """Return the labels that the study runs, grids expanded."""
     select, where = keys.select, f"{CONFIG} select"
     for section in NAMED_BY:

@@ -9,7 +9,7 @@ from fedloom.machine.install import resource
 if TYPE_CHECKING:
     from fedloom.config.output_kinds import OutputKind
     from fedloom.config.study import Protocol, Study
-    from fedloom.hooks.discovery import Found
+    from fedloom.hooks.discovery import PluginCatalogue
 
 VALIDATION = ".validation"  # ends the label of a partition that trials are trained on
 # the kind of backbone that a library gives
@@ -240,7 +240,7 @@ class Settings:
     partitions: dict[str, Partition]
     protocols: dict[str, "Protocol"]
     backbones: dict[str, Backbone]
-    methods: "Found[Method]"
+    methods: "PluginCatalogue[Method]"
     grids: dict[str, Grid]
     tables: dict[str, Output]
     figures: dict[str, Output]

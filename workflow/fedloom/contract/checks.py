@@ -27,8 +27,9 @@ from fedloom.federated.round import collect_updates, initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, Update
 from fedloom.hooks import loader
-from fedloom.hooks.loader import Hooks, describe
 from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.plugin_code import describe_call
+from fedloom.hooks.run_hooks import Hooks
 
 CLOSE = 1e-4  # float32, after two rounds
 CLOSE_IN_SUM = 1e-3  # with wrappers that preserve the sum of the updates alone
@@ -108,7 +109,7 @@ class TinyRun:
 
     def says(self, what: str) -> str:
         """Return how an error about the run begins: "fedopt_pt with top_k: <what>"."""
-        return describe([self.method.name, *(wrapper.name for wrapper in self.wrappers)], what)
+        return describe_call([self.method.name, *(wrapper.name for wrapper in self.wrappers)], what)
 
     def after(self, count: int, **changes: object) -> State:
         task, current = replace(self.task, **changes), self.start

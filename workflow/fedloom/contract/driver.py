@@ -15,8 +15,8 @@ from fedloom.contract.checks import NotLearningError, TinyRun
 from fedloom.contract.tiny import CLIENTS
 from fedloom.federated import check_results as results
 from fedloom.federated.evaluate import evaluate
-from fedloom.hooks.loader import guarded
 from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.plugin_code import run_plugin_code
 
 log = logging.getLogger(__name__)
 DIRICHLET = dict(scheme="dirichlet", kind="client", clients=CLIENTS, alpha=0.5, held_out=0.2)
@@ -54,7 +54,7 @@ def refusal(wrapper: Plugin, method: Plugin) -> str | None:
     """Return what a wrapper says to a method that it refuses; None if it trains the first round."""
     with tempfile.TemporaryDirectory() as folder:
         made = partial(TinyRun, method, Path(folder), wrapper)
-        run = guarded(made, [method, wrapper], "start")  # a broken plugin does not refuse
+        run = run_plugin_code(made, [method, wrapper], "start")  # a broken plugin does not refuse
         try:
             run.aggregate(run.uploads[1])
         except FedLoomError as error:
@@ -68,7 +68,7 @@ def _run_checks(method: Plugin, *wrappers: Plugin) -> None:
     for test in sorted(CHECKS, key=lambda test: test is checks.learns):
         with tempfile.TemporaryDirectory() as folder:
             call = partial(test, method, Path(folder), *wrappers)
-            guarded(call, [method, *wrappers], f"check {test.__name__}")
+            run_plugin_code(call, [method, *wrappers], f"check {test.__name__}")
 
 
 def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:

@@ -10,14 +10,15 @@ from fedloom.common.errors import FedLoomError, one_line, shortened
 from fedloom.config.datasets import described
 from fedloom.config.kinds import DataPlugin, discover
 from fedloom.data.image_list import ImageList, Item
-from fedloom.hooks.loader import guarded, import_plugin
+from fedloom.hooks.loader import import_plugin
+from fedloom.hooks.plugin_code import run_plugin_code
 
 
 def read(source: str, settings: dict[str, Any]) -> ImageList:
     """Return the images that a plugin's source lists."""
     plugin = discover("source")[source]
     function = _function_of(plugin, "read", "settings")
-    images = guarded(lambda: function(settings), [plugin], "read")
+    images = run_plugin_code(lambda: function(settings), [plugin], "read")
     if not isinstance(images, ImageList):
         kind = type(images).__name__
         raise FedLoomError(f"{plugin.file}: read must return an ImageList, got {kind}")
@@ -26,8 +27,8 @@ def read(source: str, settings: dict[str, Any]) -> ImageList:
         images = replace(images, provenance=f"{images.provenance}: {about}")
 
     def items() -> Iterator[Item]:
-        iterator = iter(guarded(images.items, [plugin], "read"))
-        while (item := guarded(lambda: next(iterator, None), [plugin], "read")) is not None:
+        iterator = iter(run_plugin_code(images.items, [plugin], "read"))
+        while (item := run_plugin_code(lambda: next(iterator, None), [plugin], "read")) is not None:
             yield item
 
     return replace(images, items=items)
@@ -39,7 +40,7 @@ def divide(
     """Return the client of every training image, by a plugin's scheme."""
     plugin = discover("scheme")[scheme]
     function = _function_of(plugin, "divide", "labels, settings, rng")
-    owner = np.asarray(guarded(lambda: function(labels, settings, rng), [plugin], "divide"))
+    owner = np.asarray(run_plugin_code(lambda: function(labels, settings, rng), [plugin], "divide"))
     clients, integers = settings["clients"], owner.dtype.kind in "iu"
     if owner.shape == labels.shape and integers and ((owner >= 0) & (owner < clients)).all():
         return owner

@@ -20,8 +20,8 @@ from fedloom.data import federation
 from fedloom.data.store import ImageStore
 from fedloom.federated.task import Task, WarmStart
 from fedloom.hooks import loader, manifest
-from fedloom.hooks.loader import Hooks
 from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.run_hooks import Hooks
 from fedloom.planning.job_specs import RunSpec
 
 

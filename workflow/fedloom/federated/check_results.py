@@ -16,7 +16,7 @@ from fedloom.common.trees import Tree, leaves
 from fedloom.data.federation import Federation
 from fedloom.federated.rows import CLIENTS, ROUNDS
 from fedloom.federated.task import Cohort, Task, Update
-from fedloom.hooks.loader import describe
+from fedloom.hooks.plugin_code import describe_call
 
 LABELS = ("dataset", "partition", "backbone", "method", "seed")  # columns that `evaluate` adds
 CLIENT_COLUMNS = (*LABELS, *CLIENTS.names)
@@ -25,7 +25,7 @@ ROUND_COLUMNS = (*LABELS, *ROUNDS.names, "updates")
 
 def call_of(task: Task, hook: str, *ids: int) -> str:
     """Return how an error names a call of a hook in this round."""
-    return describe([task.method, *task.wrappers], hook, task.round, ids)
+    return describe_call([task.method, *task.wrappers], hook, task.round, ids)
 
 
 def wrong(line: str, value: object) -> FedLoomError:

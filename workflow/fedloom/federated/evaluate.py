@@ -18,7 +18,7 @@ from fedloom.federated.round import attackers, download_to, personal_state
 from fedloom.federated.rows import Confusion, Score
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
-from fedloom.hooks.loader import Hooks
+from fedloom.hooks.run_hooks import Hooks
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from fedloom.common.trees import Tree, count_bytes, on_device, stack
 from fedloom.federated import check_results, groups
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import History, Task, Update, cohort
-from fedloom.hooks.loader import Hooks
+from fedloom.hooks.run_hooks import Hooks
 from fedloom.machine.device import exact_float32
 
 

@@ -25,7 +25,7 @@ from fedloom.federated.round import attackers, initial_state, train_round
 from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
-from fedloom.hooks.loader import Hooks
+from fedloom.hooks.run_hooks import Hooks
 from fedloom.machine import packages
 from fedloom.machine.process_log import progress
 from fedloom.planning.job_specs import TrainJob

@@ -2,10 +2,10 @@
 
 import importlib.util
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import PrivateAttr
 
@@ -22,18 +22,38 @@ ROOMS = ("methods", "wrappers", "sources", "schemes", "tables", "figures")
 Item = TypeVar("Item")
 
 
-class Found(dict[str, Item]):
-    """Things by name; asking for one of the `broken` ones, by name or folder, raises its error."""
+class PluginCatalogue(Mapping[str, Item]):
+    """Plugins by name, or what is made of them, and the errors of those that cannot be used.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.broken: dict[str, FedLoomError] = {}
+    A broken plugin harms only who asks for it: `catalogue[name]` raises its error. Iteration, `in`
+    and `get` leave broken ones out.
+    """
 
-    def __missing__(self, name: str) -> Item:
-        raise self.broken.get(name, KeyError(name))
+    def __init__(self, plugins: dict[str, Item], errors: dict[str, FedLoomError]):
+        """Take the plugins, and the errors by a plugin's name or folder."""
+        self._plugins = plugins
+        self.errors = errors
+
+    def __getitem__(self, name: str) -> Item:
+        if name in self.errors:
+            raise self.errors[name]
+        return self._plugins[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._plugins
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a plugin; the default if there is none, or if it is broken."""
+        return self._plugins.get(name, default)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plugins)
+
+    def __len__(self) -> int:
+        return len(self._plugins)
 
 
-class Located(Keys):
+class PluginManifest(Keys):
     """A plugin of any kind: the keys of its TOML file, and where it lies."""
 
     name: Identifier
@@ -112,24 +132,36 @@ def _installed(entry: EntryPoint) -> tuple[Path, str]:
     return Path(spec.origin).parent, package
 
 
-LocatedPlugin = TypeVar("LocatedPlugin", bound=Located)
+Manifest = TypeVar("Manifest", bound=PluginManifest)
 
 
-def gather(kind: str, folders: Iterable[Path], model: type[LocatedPlugin]) -> Found[LocatedPlugin]:
-    """Return the plugins of a kind, as "method" or "figure": in `folders`, and installed ones."""
-    found: Found[LocatedPlugin] = Found()
-    own = [path for folder in folders for path in _plugins_in(folder) if _is_of(kind, path)]
-    for place in (*own, *entry_points(group=f"fedloom.{kind}s")):
+def discover_plugins(
+    kind: str, folders: Iterable[Path], model: type[Manifest]
+) -> PluginCatalogue[Manifest]:
+    """Return the plugins of a kind, as "method" or "figure": in `folders`, and installed ones.
+
+    A name that two folders define is broken.
+    """
+    places = list[Path | EntryPoint]()
+    for folder in folders:
+        places += [path for path in _plugins_in(folder) if _is_of(kind, path)]
+    places += entry_points(group=f"fedloom.{kind}s")
+
+    found = dict[str, Manifest]()
+    errors = dict[str, FedLoomError]()
+    for place in places:
         try:
             path, module = (place, None) if isinstance(place, Path) else _installed(place)
             plugin = model.of(path / f"{kind}.toml", module)
         except FedLoomError as error:
-            found.broken[place.name] = error
+            errors[place.name] = error
             continue
-        other = found.setdefault(plugin.name, plugin).folder
-        if other != path:
-            line = f"is defined twice: in {other} and in {path}; rename one"
-            found.broken[plugin.name] = FedLoomError(f"{kind} '{plugin.name}' {line}")
-    for name in found.keys() & found.broken.keys():
-        del found[name]
-    return found
+        first = found.setdefault(plugin.name, plugin)
+        if first.folder != path:
+            errors[plugin.name] = FedLoomError(
+                f"{kind} '{plugin.name}' is defined twice: in {first.folder} and in {path}; rename "
+                "one"
+            )
+
+    usable = {name: plugin for name, plugin in found.items() if name not in errors}
+    return PluginCatalogue(usable, errors)

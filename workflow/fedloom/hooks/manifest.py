@@ -16,9 +16,9 @@ from pydantic import Field
 
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Identifier, Keys
-from fedloom.hooks.discovery import Found, Located, gather
+from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_plugins
 from fedloom.hooks.options import check_schemas, fill_in
-from fedloom.hooks.training_options import DEFAULTS, OF_THE_PAPER, Training
+from fedloom.hooks.training_options import DEFAULTS, REQUIRED_IN_METHOD_TOML, Training
 from fedloom.machine.install import plugin_folders
 
 # by default, by family; None of a wrapper
@@ -81,7 +81,7 @@ class Cost(Keys):
 Mean = Literal["plain", "weighted"]
 
 
-class Plugin(Located):
+class Plugin(PluginManifest):
     """A method or a wrapper.
 
     A condition is true, or the values of options with which something holds.
@@ -161,7 +161,7 @@ class Plugin(Located):
         for entry in (each for each in self.needs if each not in CACHES[self.family]):
             line = f"a {self.family or self.kind} has no {entry}; remove it"
             raise FedLoomError(f"{where}needs: {line}")
-        for key in OF_THE_PAPER if is_method and self.trained else ():
+        for key in REQUIRED_IN_METHOD_TOML if is_method and self.trained else ():
             if key not in self.training_defaults.model_fields_set:
                 raise FedLoomError(f"{where}training.{key}: is missing")
         named = {key: getattr(self, key) for key in CONDITIONS}
@@ -201,7 +201,7 @@ class Plugin(Located):
         own = (TEST_SETS,) if _holds(self.unseen_classes, options) else ()
         return (*self.artefacts_with(options), *own)
 
-    def refused_unseen(self, options: dict) -> str | None:
+    def why_unseen_classes_unsupported(self, options: dict) -> str | None:
         """Return why clients cannot be tested on classes that none trained on; None if they can."""
         if _holds(self.unseen_classes, options):
             return None
@@ -300,15 +300,15 @@ def _holds(condition: Condition, options: dict) -> bool:
 
 
 @cache
-def discover(folder: Path | None = None) -> Found[Plugin]:
+def discover(folder: Path | None = None) -> PluginCatalogue[Plugin]:
     """Return all methods and wrappers: those of `folder` (default: all folders), installed ones."""
-    return gather("method", [folder] if folder else plugin_folders(), Plugin)
+    return discover_plugins("method", [folder] if folder else plugin_folders(), Plugin)
 
 
 def find(name: str, where: str = "method", kind: str | None = None) -> Plugin:
     """Return the plugin of that name, and of that kind if it is given; suggest the nearest."""
     plugins = discover()
     known = [k for k, plugin in plugins.items() if kind in (None, plugin.kind)]
-    if name not in plugins.broken:
+    if name not in plugins.errors:
         check_known(name, known, f"{where}: no {kind or 'method'}")
     return plugins[name]

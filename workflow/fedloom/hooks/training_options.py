@@ -7,7 +7,7 @@ from pydantic import Field
 from fedloom.common.schema import UNSET, Count, Keys, Number
 
 # a method that trains says these in its method.toml; the others have a default
-OF_THE_PAPER = ("optimizer", "lr", "schedule", "epochs", "batch_size")
+REQUIRED_IN_METHOD_TOML = ("optimizer", "lr", "schedule", "epochs", "batch_size")
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
 
 
@@ -53,5 +53,7 @@ class Training(Keys):
 
 # what neither method.toml nor the study says, as torch has it
 DEFAULTS: dict[str, Any] = {
-    name: field.default for name, field in Training.model_fields.items() if name not in OF_THE_PAPER
+    name: field.default
+    for name, field in Training.model_fields.items()
+    if name not in REQUIRED_IN_METHOD_TOML
 }

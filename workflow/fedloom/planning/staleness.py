@@ -15,17 +15,17 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_python
 from fedloom.common.receipts import digest, sha256
 from fedloom.config import kinds
-from fedloom.hooks.discovery import Located
+from fedloom.hooks.discovery import PluginManifest
 from fedloom.hooks.manifest import find
 from fedloom.machine.install import LIBRARY
 from fedloom.planning import job_specs
 
-Code = tuple[tuple[str, ...], tuple[Located, ...]]  # modules of fedloom, and plugins
+Code = tuple[tuple[str, ...], tuple[PluginManifest, ...]]  # modules of fedloom, and plugins
 
 
 def code_of(rule: str, job: Any) -> Code:
     """Return the code that a rule's job starts from; imports lead to the rest."""
-    modules, plugins = [f"fedloom.jobs.{rule}_job"], list[Located]()
+    modules, plugins = [f"fedloom.jobs.{rule}_job"], list[PluginManifest]()
 
     def add(kind: str, name: str, module: str | None = None) -> None:
         plugin = kinds.discover(kind).get(name)
@@ -58,7 +58,7 @@ def _sources(source: str, settings: dict[str, Any]) -> list[str]:
     return [source, *(name for part in parts for name in _sources(part["source"], part))]
 
 
-def files_of(modules: Iterable[str], plugins: Iterable[Located] = ()) -> list[str]:
+def files_of(modules: Iterable[str], plugins: Iterable[PluginManifest] = ()) -> list[str]:
     """Return the source files that code leads to, as paths from the working directory.
 
     Of a plugin: all files of its folder, or all modules of the package that it was installed with.
@@ -78,7 +78,7 @@ def files_of(modules: Iterable[str], plugins: Iterable[Located] = ()) -> list[st
 
 
 def digest_of(
-    modules: Iterable[str], plugins: Iterable[Located], known: dict[str, str] | None = None
+    modules: Iterable[str], plugins: Iterable[PluginManifest], known: dict[str, str] | None = None
 ) -> str:
     """Return a digest of the source files that code leads to.
 

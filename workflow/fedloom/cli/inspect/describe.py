@@ -41,7 +41,7 @@ def list_methods() -> str:
     """Return a line per plugin: name, title, backbone and what it does."""
     plugins = discover()
     rows = list[list[str]]()
-    errors = list(plugins.broken.values())
+    errors = list(plugins.errors.values())
     for plugin in plugins.values():
         try:
             rows.append([plugin.name, plugin.title, plugin.family or "any", summary(plugin)])

@@ -37,7 +37,7 @@ def new_method(name: str) -> Path:
         )
     folder = Path("plugins", name)
     known = discover()
-    if folder.exists() or name in known.keys() | known.broken.keys():
+    if folder.exists() or name in known.keys() | known.errors.keys():
         raise FedLoomError(f"{folder}: '{name}' already exists; choose another name")
 
     shutil.copytree(ROOT / "plugins/_template", folder, ignore=IGNORED)

@@ -1,0 +1,204 @@
+"""The hooks of one run: its method's functions inside those of its wrappers."""
+
+import inspect
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fedloom.hooks import hookspecs
+from fedloom.hooks.discovery import PluginManifest
+from fedloom.hooks.plugin_code import run_plugin_code
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedloom.common.trees import Tree
+    from fedloom.data.federation import Batch, Federation
+    from fedloom.federated.state import PersonalStates
+    from fedloom.federated.task import Answers, Cohort, History, Task, Update
+
+HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom_spec"))
+
+
+@dataclass(frozen=True)
+class HookFunction:
+    """A function of a plugin, and the arguments that it takes: it may leave out some."""
+
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "HookFunction":
+        """Return a hook with the names of its arguments."""
+        return cls(function, tuple(inspect.signature(function).parameters))
+
+    def __call__(self, given: dict[str, Any]) -> Any:
+        """Call the function with those of the given arguments that it takes."""
+        return self.function(**{name: given[name] for name in self.arguments})
+
+
+def marked_functions(module: object) -> dict[str, HookFunction]:
+    """Return the functions of a module that are marked as hooks, by the hooks' names."""
+    found = {}
+    for name in HOOKS:
+        function: Any = getattr(module, name, None)
+        if hasattr(function, "fedloom_impl"):
+            found[name] = HookFunction.of(function)
+    return found
+
+
+class Hooks:
+    """The hooks of one run, as methods with keyword arguments.
+
+    `hooks.predict(task=..., received=..., clients=..., batch=...)` calls the method's function, or
+    the default of hooks/hookspecs.py where that is missing or returns None. Around it run the
+    wrappers that have the hook: their code before `yield`, then, from the inside out, the rest.
+    The first wrapper is the innermost one, but of `receive` and `deliver` the last, since it
+    unpacks first. Exceptions leave as `run_plugin_code` says.
+    """
+
+    def __init__(
+        self,
+        method: ModuleType,
+        wrappers: Sequence[ModuleType] = (),
+        plugins: Sequence[PluginManifest] = (),
+    ):
+        """Take the modules of the method and its wrappers, and all manifests, for errors."""
+        self._plugins = tuple(plugins)
+        own = marked_functions(method)
+        defaults = marked_functions(hookspecs)
+        # an `aggregate` that lacks its `return` must not be replaced by the default
+        if "aggregate" in own:
+            del defaults["aggregate"]
+
+        self._functions: dict[str, list[HookFunction]] = {}
+        self._wrappers: dict[str, list[HookFunction]] = {}
+        of_wrappers = [marked_functions(wrapper) for wrapper in wrappers]
+        for name in HOOKS:
+            self._functions[name] = [each[name] for each in (own, defaults) if name in each]
+            self._wrappers[name] = [each[name] for each in of_wrappers if name in each]
+        for name in hookspecs.UNPACKING:
+            self._wrappers[name].reverse()
+
+    def takes(self, hook: str, argument: str) -> bool:
+        """Return True if a plugin's `hook` has this argument; hooks may leave arguments out."""
+        functions = self._functions[hook] + self._wrappers[hook]
+        return any(argument in each.arguments for each in functions)
+
+    def _call(self, hook: str, **given: Any) -> Any:
+        """Call a hook with all of its arguments."""
+        return run_plugin_code(
+            lambda: self._wrapped(hook, self._wrappers[hook], given), self._plugins, hook, given
+        )
+
+    def _wrapped(self, hook: str, wrappers: list[HookFunction], given: dict[str, Any]) -> Any:
+        """Call a hook inside of some wrappers, of which the last is the outermost."""
+        if not wrappers:
+            return self._first_result(hook, given)
+        *inner, outermost = wrappers
+
+        # up to its `yield`
+        generator: Generator[None, Any, Any] = outermost(given)
+        try:
+            next(generator)
+        except StopIteration:
+            line = f"the wrapper's hook '{hook}' must yield once, it yields never"
+            raise RuntimeError(line) from None
+
+        # what it wraps, then the rest of it, which gets the result or the exception
+        try:
+            result = self._wrapped(hook, inner, given)
+        except BaseException as error:
+            return _finish(partial(generator.throw, error), generator, hook)
+        return _finish(partial(generator.send, result), generator, hook)
+
+    def _first_result(self, hook: str, given: dict[str, Any]) -> Any:
+        """Return what the method gives, or else the default; None if both give nothing."""
+        for function in self._functions[hook]:
+            result = function(given)
+            if result is not None:
+                return result
+        return None
+
+    # ---- the hooks, which hooks/hookspecs.py describes ---------------------------------------
+
+    def init_server(self, *, task: "Task") -> "Tree":
+        return self._call("init_server", task=task)
+
+    def init_client(self, *, task: "Task", client: int) -> "Tree":
+        return self._call("init_client", task=task, client=client)
+
+    def unseen_client_state(
+        self, *, task: "Task", client: int, states: "PersonalStates", received: "Tree"
+    ) -> "Tree | None":
+        return self._call(
+            "unseen_client_state", task=task, client=client, states=states, received=received
+        )
+
+    def available_clients(self, *, task: "Task") -> list[int]:
+        return self._call("available_clients", task=task)
+
+    def select_clients(
+        self, *, task: "Task", available: list[int], history: "History"
+    ) -> list[int]:
+        return self._call("select_clients", task=task, available=available, history=history)
+
+    def local_work(self, *, task: "Task", client: int) -> float:
+        return self._call("local_work", task=task, client=client)
+
+    def attackers(self, *, task: "Task") -> list[int]:
+        return self._call("attackers", task=task)
+
+    def training_data(self, *, task: "Task") -> "Federation":
+        return self._call("training_data", task=task)
+
+    def triggered(self, *, task: "Task") -> "Federation | None":
+        return self._call("triggered", task=task)
+
+    def download(self, *, task: "Task", server: "Tree", client: int) -> "Tree":
+        return self._call("download", task=task, server=server, client=client)
+
+    def deliver(self, *, task: "Task", sent: "Tree", client: int) -> "Tree":
+        return self._call("deliver", task=task, sent=sent, client=client)
+
+    def client_update(self, *, task: "Task", received: "Tree", clients: "Cohort") -> "list[Update]":
+        return self._call("client_update", task=task, received=received, clients=clients)
+
+    def receive(self, *, task: "Task", server: "Tree", updates: "list[Update]") -> "list[Update]":
+        return self._call("receive", task=task, server=server, updates=updates)
+
+    def aggregate(self, *, task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
+        return self._call("aggregate", task=task, server=server, updates=updates)
+
+    def personalize(self, *, task: "Task", received: "Tree", clients: "Cohort") -> "Tree | None":
+        return self._call("personalize", task=task, received=received, clients=clients)
+
+    def predict(
+        self, *, task: "Task", received: "Tree", clients: "Cohort", batch: "Batch"
+    ) -> "Tensor | None":
+        return self._call("predict", task=task, received=received, clients=clients, batch=batch)
+
+    def artefact(
+        self,
+        *,
+        task: "Task",
+        server: "Tree",
+        cohorts: "Iterator[tuple[Tree, Cohort, Batch]]",
+        name: str,
+    ) -> dict[str, list]:
+        return self._call("artefact", task=task, server=server, cohorts=cohorts, name=name)
+
+    def audit_table(self, *, task: "Task", answers: "Answers", name: str) -> dict[str, list] | None:
+        return self._call("audit_table", task=task, answers=answers, name=name)
+
+
+def _finish(resume: Callable[[], Any], generator: Generator[None, Any, Any], hook: str) -> Any:
+    """Run a wrapper from its `yield` to its end, and return what it returns."""
+    try:
+        resume()
+    except StopIteration as end:
+        return end.value
+    generator.close()
+    raise RuntimeError(f"the wrapper's hook '{hook}' must yield once, it yields again")
