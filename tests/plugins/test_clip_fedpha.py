@@ -66,18 +66,25 @@ def _projection_by_hand(context, variant, rho):
     return rows.T @ rows
 
 
+ALPHA = 1.65  # between the distances of a client's classes
+
+
 @pytest.mark.parametrize(
-    ("variant", "rho", "global_length"),
+    ("variant", "rho", "global_length", "alpha"),
     [
-        ("paper", 0.25, 5),
-        ("algorithm_1", 0.75, 5),
-        ("released", 0.5, 5),
-        ("released", 0.5, 11),  # the global context is the longest
+        ("paper", 0.25, 5, 2.5),
+        ("paper", 0.25, 5, ALPHA),
+        ("algorithm_1", 0.75, 5, 2.5),
+        ("released", 0.5, 5, 2.5),
+        ("released", 0.5, 11, 2.5),  # the global context is the longest
     ],
 )
-def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_length):
-    """Of contexts of 4 and 8 tokens; the first is read behind its EOT in the released code."""
-    options = {"lengths": [4, 8], "global_length": global_length, "rho": rho, "alpha": 2.5}
+def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_length, alpha):
+    """Of contexts of 4 and 8 tokens; the first is read behind its EOT in the released code.
+
+    Some classes are pushed and others are far enough apart if alpha is ALPHA.
+    """
+    options = {"lengths": [4, 8], "global_length": global_length, "rho": rho, "alpha": alpha}
     task, hooks = tiny("fedpha", variant=variant, **options)
     received, clients, batch = first_cohort(task, hooks, [0, 4])
     assert clients.state["length"].tolist() == [4, 8]
@@ -104,8 +111,11 @@ def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_le
 
         fl, fp, fg = features(local), features(local @ q), features(shared[k])
         pull = ((fl - fp) ** 2).mean()
-        push = np.maximum(2.5 - np.linalg.norm(fl - fg, axis=1), 0).mean()
+        gaps = alpha - np.linalg.norm(fl - fg, axis=1)
+        push = np.maximum(gaps, 0).mean()
         assert pull > 0 and push > 0
+        if alpha == ALPHA and k == 1:
+            assert gaps.min() < 0 < gaps.max()
         for b in range(4):
             image, label = batch.features[k, b].double().numpy(), int(batch.labels[k, b])
             entropies = []

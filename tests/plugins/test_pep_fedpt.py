@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.common.errors import FedLoomError
+from fedloom.federated import groups
 from fedloom.federated.evaluate import artefact, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
@@ -122,7 +123,11 @@ def test_the_later_mix_replaces_the_earlier_one(tiny):
         assert len(passed.weights) == (until >= 3) + (until >= 5)
 
 
-def test_class_means_of_ragged_clients(tiny):
+@pytest.mark.parametrize("at_once", [memory.IMAGES_AT_ONCE, 8])
+def test_class_means_of_ragged_clients(tiny, monkeypatch, at_once):
+    """In one batch, and in several, over all of which the spread is the largest."""
+    monkeypatch.setattr(memory, "IMAGES_AT_ONCE", at_once)
+    monkeypatch.setattr(groups, "FEATURES_AT_ONCE", at_once)
     task, _ = tiny("head_tuning")
     ids = task.data.participating
     clients = cohort(task, ids, [{} for _ in ids])

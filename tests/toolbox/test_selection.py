@@ -71,6 +71,17 @@ def test_padding_does_not_vote(tiny):
     assert actual.tolist() == [[1], [2]]
 
 
+def test_padding_breaks_no_tie(tiny):
+    """Two prompts have a vote each; the second is nearer, but not to the image that fills up."""
+    axes = torch.eye(4)
+    task = _task(tiny, torch.cat([axes[[0, 1]], axes[[2]].expand(9, 4)]))
+    a, b = task.data.participating[:2]
+    task.data.train[a], task.data.train[b] = np.arange(2), np.arange(2, 11)
+    clients = cohort(task, [a, b], [{}, {}])
+    nearer = torch.stack([axes[0] + axes[3], axes[1]])
+    assert top_prompts(task, clients, nearer.expand(2, 2, 4), 1)[0].tolist() == [1]
+
+
 def test_ties_go_to_the_nearer_prompt_then_to_the_first(tiny):
     axes = torch.eye(4)
     task = _task(tiny, axes[[0, 1]])
