@@ -92,7 +92,8 @@ def drawing(rows: list[Folder]) -> str:
         _text(MARGIN + NAME_WIDTH, HEAD - 14, "modules", 12, FAINT),
     ]
     for column, row in enumerate(rows):
-        x, y = left + CELL * column + CELL / 2 + 4, HEAD - 8
+        x = left + CELL * column + CELL / 2 + 4
+        y = HEAD - 8
         turned = f'transform="rotate(-55 {x} {y})"'
         parts.append(_text(x, y, row.name, 12, INK, turned))
 

@@ -180,7 +180,8 @@ def toolbox_page() -> str:
     """Return the reference of what `fedloom.toolbox` offers."""
     path = LIBRARY / "toolbox/__init__.py"
     tree = ast.parse(path.read_text())
-    chapters, values = [], []
+    chapters = []
+    values = []
     for node in tree.body:
         if not isinstance(node, ast.ImportFrom):
             continue

@@ -26,7 +26,8 @@ def kinds(section: str) -> dict[str, type]:
 
 def entry(section: str, kind: type, study: str, label: str, keys: dict) -> str:
     """Return what a kind shows, the YAML of a study's entry, and its table or figure."""
-    about, name = sentence({"description": kind.__doc__}), keys["kind"]
+    about = sentence({"description": kind.__doc__})
+    name = keys["kind"]
     block = yaml.safe_dump({section: {label: keys}}, default_flow_style=None, sort_keys=False)
     result = f"![{about}](../gallery/{study}.{label}.png)"
     if section == "tables":

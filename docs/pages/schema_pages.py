@@ -46,7 +46,8 @@ def type_of(sub: dict, root: dict) -> str:
 
 def list_of(sub: dict, root: dict) -> str:
     """Return in words what a list holds, and how many."""
-    least, most = sub.get("minItems"), sub.get("maxItems")
+    least = sub.get("minItems")
+    most = sub.get("maxItems")
     items = type_of(sub.get("items", {}), root)
     if least is None and most is None:
         return f"list: {items}"

@@ -33,7 +33,8 @@ def entry(path: Path, shared: set[tuple[str, str]]) -> str:
 
 def price(plan: Plan) -> str:
     """Return the cost of a study, from the first job to the last, in a sentence."""
-    cost, rate = study_cost(plan), RATES[plan.settings.study.precision]
+    cost = study_cost(plan)
+    rate = RATES[plan.settings.study.precision]
     jobs = sum(cost.jobs.values())
     disk = decimal(int(1e6 * sum(cost.disk.values())))
     if not cost.operations:
@@ -63,13 +64,16 @@ def chapter(folder: str, paths: list[Path]) -> str:
     """Return the studies of a folder, after the facts that all studies of a paper share."""
     protocol = paths[0].parent / bundled_studies.PROTOCOL
     if folder in TITLES:
-        title, parts, known = TITLES[folder], [], set[tuple[str, str]]()
+        title = TITLES[folder]
+        parts = []
+        known = set[tuple[str, str]]()
     else:
         ((_, content),) = read_all([protocol])
         keys = ("deviations", "open_questions")
         deviations, questions = (content["study"].get(key, {}) for key in keys)
         known = {*deviations.items(), *questions.items()}
-        title, parts = text(folder), ["These apply to all its studies unless overridden:"]
+        title = text(folder)
+        parts = ["These apply to all its studies unless overridden:"]
         parts += sentences("Different from the paper", deviations, set())
         parts += sentences("Left open by the paper", questions, set())
     return "\n\n".join([f"## {title}", *parts, *(entry(path, known) for path in paths)])

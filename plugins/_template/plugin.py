@@ -39,5 +39,6 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # the server has no head, and therefore no model
-    prompts, head = received["params"]["prompts"], clients.state["head"]
+    prompts = received["params"]["prompts"]
+    head = clients.state["head"]
     return task.backbone.forward_prompted(batch.images, prompts, head)  # [K, B, C]

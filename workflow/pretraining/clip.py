@@ -198,7 +198,8 @@ def train(recipe: Recipe) -> tuple[open_clip.CLIP, Tensor]:
     """Return a micro CLIP in eval mode, and the rows of its vocabulary that were trained."""
     chosen = classes(recipe.classes)
     images, labels, _, names = glyphs.render_set(chosen, noise=0.0)
-    images, texts = torch.from_numpy(images[..., 0]), Texts(names)
+    images = torch.from_numpy(images[..., 0])
+    texts = Texts(names)
     count = torch.from_numpy(np.bincount(labels))
     first = count.cumsum(0) - count  # images are ordered by class
     generator = torch.Generator().manual_seed(recipe.seed)
@@ -286,7 +287,8 @@ def quality(weights: Path) -> dict[str, float]:
 def _card(
     model: nn.Module, recipe: Recipe, found: dict[str, float], minutes: float, weights: Path
 ) -> str:
-    source, chosen = glyphs.classes("source"), classes(recipe.classes)
+    source = glyphs.classes("source")
+    chosen = classes(recipe.classes)
     rows = "\n".join(f"| {name} | {value} |" for name, value in asdict(recipe).items())
     enough = found["zero_shot"] >= ZERO_SHOT_AT_LEAST
     apart = sum(glyphs.name_of(glyph) in strangers() for glyph in glyphs.classes("target", 100))

@@ -66,7 +66,8 @@ def descend(
         schedule.step()
         now = time.monotonic()
         if now - said >= 15 or step == recipe.steps:
-            said, pace = now, (now - start) / step
+            said = now
+            pace = (now - start) / step
             log.info(
                 "step %d of %d, loss %.3f, right %.2f, %.3f s a step, %.1f min left",
                 *(step, recipe.steps, value.item(), right.float().mean().item(), pace),

@@ -86,7 +86,8 @@ def train(recipe: Recipe) -> VisionTransformer:
     images, labels, _, names = glyphs.render_set(
         glyphs.classes("source", recipe.classes), noise=0.0
     )
-    images, labels = torch.from_numpy(images[..., 0]), torch.from_numpy(labels)
+    images = torch.from_numpy(images[..., 0])
+    labels = torch.from_numpy(labels)
     generator = torch.Generator().manual_seed(recipe.seed)
     with torch.random.fork_rng(devices=[]):  # timm's initialisers draw from the global stream
         torch.manual_seed(recipe.seed)
@@ -146,7 +147,8 @@ def _linear_probe(backbone: vit.FrozenViT) -> float:
     from sklearn.model_selection import train_test_split
 
     pixels, labels = load_digits(return_X_y=True)  # [N, 64] in 0..16, [N]
-    pixels, labels = np.asarray(pixels), np.asarray(labels)
+    pixels = np.asarray(pixels)
+    labels = np.asarray(labels)
     scans = np.round(pixels.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)[..., None]
     tokens = _class_tokens(backbone, scans).numpy()
     rows = np.arange(len(labels))  # the split of the source sklearn_digits
@@ -158,7 +160,8 @@ def _linear_probe(backbone: vit.FrozenViT) -> float:
 
 def _prototypes(backbone: vit.FrozenViT) -> float:
     families = {True: ("DejaVu Sans", "DejaVu Serif"), False: ("DejaVu Sans Mono", "STIX")}
-    tokens, labels = {}, {}
+    tokens = {}
+    labels = {}
     for known, names in families.items():
         images, numbers, faces, _ = glyphs.render_set(
             glyphs.classes("target", 100), draws=2, seed=0 if known else 1

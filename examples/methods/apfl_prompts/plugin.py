@@ -33,7 +33,8 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
     trained = fl.train_locally(
         task, loss, received, clients, params=start, clip_apart=("shared", "own")
     )
-    shared, own = trained.params["shared"], trained.params["own"]
+    shared = trained.params["shared"]
+    own = trained.params["own"]
     alpha = task.options.alpha
     mixed = {name: (1 - alpha) * shared[name] + alpha * own[name] for name in own}
     return fl.make_updates(trained, clients, kept=["own"], state={"own": mixed})

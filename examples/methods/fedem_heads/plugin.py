@@ -60,6 +60,7 @@ def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
 
 @fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    heads, weights = received["params"]["heads"], clients.state["weights"]
+    heads = received["params"]["heads"]
+    weights = clients.state["weights"]
     chances = torch.einsum("kbd,kmcd->kbmc", batch.features, heads).softmax(-1)
     return torch.einsum("km,kbmc->kbc", weights, chances).clamp(min=1e-30).log()

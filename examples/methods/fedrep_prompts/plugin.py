@@ -24,7 +24,8 @@ def init_client(task: ViTTask, client: int) -> Tree:
 
 def fit_heads(task: ViTTask, received: Tree, clients: Cohort, phase: int) -> fl.Trained:
     """Train the clients' heads on the received body, which stays as it is."""
-    params, epochs = received["params"] | clients.state, task.options.head_epochs
+    params = received["params"] | clients.state
+    epochs = task.options.head_epochs
     return fl.train_locally(
         task, fl.shallow_loss, received, clients,
         params=params, train=("head",), epochs=epochs, phase=phase,

@@ -45,7 +45,8 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
     cluster = best_cluster(task, received, clients)
     params = {"head": received["params"]["heads"][range(len(clients)), cluster]}  # [K, C, d]
     trained = fl.train_locally(task, loss, received, clients, params=params)
-    choice, state = F.one_hot(cluster, task.options.clusters), {"cluster": cluster}  # s_i: [K, M]
+    choice = F.one_hot(cluster, task.options.clusters)  # s_i: [K, M]
+    state = {"cluster": cluster}
     return fl.make_updates(trained, clients, state=state, metrics=state, choice=choice)
 
 

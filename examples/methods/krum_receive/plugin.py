@@ -31,7 +31,8 @@ def flat(update: Update) -> Tensor:
 
 @fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
-    updates, options = (yield), task.wrappers["krum_receive"]
+    updates = yield
+    options = task.wrappers["krum_receive"]
     if len(updates) <= options.kept:
         return updates
     if len(updates) < 2 * options.byzantine + 3:

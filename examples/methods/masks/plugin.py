@@ -20,7 +20,9 @@ from fedloom.toolbox import Cohort, Task, Tree, Update
 
 def pair_mask(task: Task, client: int, other: int, payload: Tree) -> Tree:
     """Return what `client` adds for the pair: a mask of the payload's shape, or its negative."""
-    options, low, high = task.wrappers["masks"], min(client, other), max(client, other)
+    options = task.wrappers["masks"]
+    low = min(client, other)
+    high = max(client, other)
     weight = len(task.data.train[client]) if task.aggregation == "weighted" else 1
     generator = task.generator("masks", low, high)
     scale = (options.scale if client == low else -options.scale) / weight

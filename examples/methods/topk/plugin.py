@@ -39,7 +39,8 @@ def dense(start: Tree, sparse: Tree) -> Tree:
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    share, packed = task.wrappers["topk"].share, []
+    share = task.wrappers["topk"].share
+    packed = []
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})
         params, start, rest = fl.split_known(sent, fl.unstack(received, k).get("params", {}))

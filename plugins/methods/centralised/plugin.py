@@ -49,7 +49,8 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 @fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    params, history = fl.mean(updates), server.get("history")
+    params = fl.mean(updates)
+    history = server.get("history")
     if history is None:
         return {"params": params}
     return {"params": params, "history": fl.extend_history(task, history, params["shared_prompts"])}

@@ -28,7 +28,9 @@ PROMPTS_AT_ONCE = 6400  # a shifted context before a class's name, of all client
 
 @fl.hookimpl
 def init_server(task: CLIPTask) -> Tree:
-    clip, options, generator = task.backbone, task.options, task.generator("meta-net")
+    clip = task.backbone
+    options = task.options
+    generator = task.generator("meta-net")
     inputs = clip.encode(["a"]).shape[1]  # d'
     hidden = max(1, inputs // REDUCTION)
 
@@ -49,7 +51,8 @@ def shifts(params: Tree, features: Tensor) -> Tensor:
 
 def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of images, each under its shifted context."""
-    clip, parts = task.backbone, []
+    clip = task.backbone
+    parts = []
     prompts = len(batch.features) * len(task.data.classes)  # of an image of each client
     for images in batch.features.split(max(1, PROMPTS_AT_ONCE // prompts), 1):
         shifted = params["context"][:, None] + shifts(params, images)[:, :, None]  # [K, b, L, d]

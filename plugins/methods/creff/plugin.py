@@ -52,7 +52,8 @@ def real_gradients(task: Task, received: Tree, clients: Cohort) -> tuple[Tensor,
         [K, C, C, d], by class of the images, then row of the classifier; and [K, C], true where
         a client has images of the class.
     """
-    params, head = received["params"], received["constants"]["retrained"]
+    params = received["params"]
+    head = received["constants"]["retrained"]
     total = head.new_zeros(*head.shape[:2], *head.shape[1:])
     count = head.new_zeros(head.shape[:2])
     for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
@@ -94,10 +95,12 @@ def match(task: Task, features: Tensor, head: Tensor, target: Tensor, known: Ten
 
 def retrain(task: Task, features: Tensor) -> Tensor:
     """Train a new classifier [C, d] on the federated features [C, m, d] by SGD."""
-    options, stream = task.options, task.generator("re-training")
+    options = task.options
+    stream = task.generator("re-training")
     labels = torch.eye(len(features), device=features.device)
     labels = labels.repeat_interleave(features.shape[1], 0)  # [C m, C]
-    examples, head = features.flatten(0, 1), fl.random_head(task, task.round)
+    examples = features.flatten(0, 1)
+    head = fl.random_head(task, task.round)
     for _ in range(options.retraining_epochs):
         order = torch.randperm(len(examples), generator=stream).to(features.device)
         for rows in order.split(options.retraining_batch):

@@ -98,7 +98,8 @@ def clipped(gradient: Tensor, limit: float) -> Tensor:
 
 def spread(task: CLIPTask) -> float:
     """Return the standard deviation of the noise of a client's gradient; 0 without privacy."""
-    options, training = task.options, task.training
+    options = task.options
+    training = task.training
     if options.epsilon == 0:
         return 0.0
     sigma = math.sqrt(training.rounds * math.log(1 / DELTA)) / options.epsilon
@@ -107,13 +108,16 @@ def spread(task: CLIPTask) -> float:
 
 def sizes(task: CLIPTask) -> list[int]:
     """Return how many numbers a step draws: of V, and as noise of u, of v and of p_G."""
-    length, rank, width = task.options.length, task.options.rank, task.backbone.width
+    length = task.options.length
+    rank = task.options.rank
+    width = task.backbone.width
     return [width * rank, length * rank, rank * width, length * width]
 
 
 def drawn(task: CLIPTask, clients: Cohort) -> Tensor:
     """Draw what the steps of a round need [K, S, D] from N(0, 1), before any step."""
-    training, rows = task.training, []
+    training = task.training
+    rows = []
     for client, images in zip(clients.ids, clients.num_examples, strict=True):
         epoch = math.ceil(images / training.batch_size)
         steps = training.local_steps or training.epochs * epoch
@@ -128,9 +132,13 @@ def noisy_context(task: CLIPTask, params: Tree, numbers: Tensor) -> Tensor:
     Args:
         numbers: what this step draws [K, D].
     """
-    rank, limit, noise = task.options.rank, task.options.limit, spread(task)
+    rank = task.options.rank
+    limit = task.options.limit
+    noise = spread(task)
     start, of_u, of_v, of_shared = numbers.split(sizes(task), 1)
-    shared, personal = params["shared"] * 1, params["personal"] * 1  # gradients pass here
+    # gradients pass here
+    shared = params["shared"] * 1
+    personal = params["personal"] * 1
     with torch.no_grad():
         u, v = factors(personal, start.unflatten(1, (-1, rank)))
 
@@ -171,7 +179,8 @@ def loss(
 
 @fl.hookimpl
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
-    known, start = {"numbers": drawn(task, clients)}, received["params"] | clients.state
+    known = {"numbers": drawn(task, clients)}
+    start = received["params"] | clients.state
     counters = {"step": torch.zeros(len(clients), device=task.backbone.device)}
     if task.options.variant == "released":
         return released.upload(task, loss, received | known, clients, counters)

@@ -77,7 +77,8 @@ def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
     of_personal = updates[-1].payload["gradient_of_personal"]  # every client's
     gradients = {"shared": of_shared, "personal": of_personal}
 
-    training, lr = task.training, fl.learning_rate(task)
+    training = task.training
+    lr = fl.learning_rate(task)
     contexts = {name: server["clients"][name].clone() for name in NAMES}
     momentum = dict(server["momentum"])
     for update in updates:

@@ -52,7 +52,9 @@ def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute cross-entropy plus proximal term [K, B], and report the cross-entropy."""
-    model, given, moments = task.backbone, (batch.images, params["head"], params["weights"]), {}
+    model = task.backbone
+    given = (batch.images, params["head"], params["weights"])
+    moments = {}
     if _has_statistics(task):
         logits, moments = model.forward_batch(*given, batch.mask)
     else:

@@ -38,7 +38,8 @@ def model(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
 
 @fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    start, body = model(task, received, clients), tuple(received["params"])
+    start = model(task, received, clients)
+    body = tuple(received["params"])
     trained = fl.train_locally(task, fl.model_loss, received, clients, params=start, train=body)
     del trained.params["head"]
     return fl.make_updates(trained, clients)

@@ -33,7 +33,8 @@ def texts(task: CLIPTask) -> Tensor:
 
 @fl.hookimpl
 def init_server(task: CLIPTask) -> Tree:
-    width, generator = texts(task).shape[1], task.generator("adapter")
+    width = texts(task).shape[1]
+    generator = task.generator("adapter")
 
     def draw(*shape: int) -> Tensor:
         uniform = 2 * torch.rand(shape, generator=generator) - 1

@@ -35,7 +35,8 @@ from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 @fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    drawn, zero = task.options.head == "drawn", fl.init_model(task)
+    drawn = task.options.head == "drawn"
+    zero = fl.init_model(task)
     numbers = range(task.options.components)
     models = [zero | ({"head": fl.random_head(task, m)} if drawn else {}) for m in numbers]
     return {"params": fl.tensor_map(torch.clone, fl.stack(models))}  # {name: [M, ...]}
@@ -128,7 +129,8 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 @fl.hookimpl
 def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
-    table, weights = losses_by_row(task, received["params"], clients), clients.state["weights"]
+    table = losses_by_row(task, received["params"], clients)
+    weights = clients.state["weights"]
     for _ in range(task.options.newcomer_steps):
         weights = m_step(task, clients, weights, table)
     return {"weights": weights}

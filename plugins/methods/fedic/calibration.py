@@ -8,7 +8,8 @@ from fedloom.toolbox import Task, Tree
 
 def init_calibration(task: Task) -> Tree:
     """Return scales of one, and shifts and a gate of zero, which leave each class as it is."""
-    classes, device = task.num_classes, task.backbone.device
+    classes = task.num_classes
+    device = task.backbone.device
     return {
         "client": torch.ones(classes, device=device),
         "client_bias": torch.zeros(1, device=device),

@@ -67,7 +67,8 @@ def server_rows(task: Task) -> np.ndarray:
 @torch.no_grad()
 def outputs(task: Task, models: Tree, rows: np.ndarray) -> tuple[Tensor, Tensor]:
     """Compute features [S, n, d] and logits [S, n, C] of S models {name: [S, ...]} on n images."""
-    count, parts = len(models["head"]), []
+    count = len(models["head"])
+    parts = []
     for start in range(0, len(rows), 64):
         batch = task.data.batch([rows[start : start + 64]] * count)
         parts.append(fl.model_features(task, models, batch.images))
@@ -89,7 +90,8 @@ def descend(
         loss: of the tree and the positions [B] of a batch among the n rows.
         decay: of the weights.
     """
-    options, stream = task.options, task.generator(purpose)
+    options = task.options
+    stream = task.generator(purpose)
     params = fl.tensor_map(lambda value: value.detach().clone().requires_grad_(), params)
     flat = [value for _, value in fl.leaves(params)]
     optimizer = torch.optim.Adam(flat, options.server_lr, weight_decay=decay)
@@ -131,7 +133,8 @@ def teach(task: Task, average: Tree, models: Tree, rows: np.ndarray) -> Tensor:
         lambda logits, labels, _: F.cross_entropy(logits, labels),
     )
     features, logits = outputs(task, models, rows)
-    middle, own = features.mean(0), outputs(task, fl.stack([tuned]), rows)[1][0]
+    middle = features.mean(0)
+    own = outputs(task, fl.stack([tuned]), rows)[1][0]
 
     def loss(params: Tree, some: Tensor) -> Tensor:
         some = some.to(logits.device)
@@ -149,10 +152,12 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 
 @fl.hookimpl
 def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
-    updates, rows = sorted(updates, key=lambda update: update.client), server_rows(task)
+    updates = sorted(updates, key=lambda update: update.client)
+    rows = server_rows(task)
     average = fl.mean(updates, weighted=True)
     models = fl.stack([update.payload["params"] for update in updates])
-    wanted, t = teach(task, average, models, rows), task.options.temperature
+    wanted = teach(task, average, models, rows)
+    t = task.options.temperature
 
     def loss(logits: Tensor, labels: Tensor, some: Tensor) -> Tensor:
         goal = (wanted[some] / t).softmax(-1)

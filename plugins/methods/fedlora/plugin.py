@@ -41,7 +41,8 @@ def largest_rank(task: ViTTask) -> int:
 
 def initial_a(task: ViTTask) -> Tree:
     """Draw A [M, r, d] of every target, the same in every round."""
-    vit, generator = task.backbone, task.at(0).generator("lora")
+    vit = task.backbone
+    generator = task.at(0).generator("lora")
     shape = (vit.depth, largest_rank(task), vit.width)
     drawn = {t: torch.randn(shape, generator=generator) for t in sorted(task.options.targets)}
     return {target: (a / vit.width**0.5).to(vit.device) for target, a in drawn.items()}
@@ -71,8 +72,11 @@ def fixed(task: ViTTask, clients: Cohort) -> Tree:
 
     The server's model has all rows.
     """
-    options, count, device = task.options, len(clients), task.backbone.device
-    most, known = largest_rank(task), task.data.num_clients
+    options = task.options
+    count = len(clients)
+    device = task.backbone.device
+    most = largest_rank(task)
+    known = task.data.num_clients
     ranks = torch.full((count,), most)
     if options.ranks and not clients.is_server_model:
         entries = [fl.entry_of(k, known, len(options.ranks)) for k in clients.ids]
@@ -87,8 +91,10 @@ def fixed(task: ViTTask, clients: Cohort) -> Tree:
 
 def logits(task: ViTTask, params: Tree, known: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] with A [K, M, r, d] and B [K, M, d, r] of every target."""
-    a, b = known["a"] if task.options.shared == "b" else params["a"], params["b"]
-    rows, scale = known["rows"][..., None], known["scale"][:, None, None, None]
+    a = known["a"] if task.options.shared == "b" else params["a"]
+    b = params["b"]
+    rows = known["rows"][..., None]
+    scale = known["scale"][:, None, None, None]
     inserts = {
         j: {t: fl.lora(rows * a[t][:, j - 1], b[t][:, j - 1], scale) for t in task.options.targets}
         for j in range(1, task.backbone.depth + 1)
@@ -103,10 +109,12 @@ def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Ba
 
 @fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    known, start = fixed(task, clients), received["params"] | clients.state
+    known = fixed(task, clients)
+    start = received["params"] | clients.state
     trained = fl.train_locally(task, loss, known, clients, params=start)
     if task.options.ranks:
-        rows, params = known["rows"], trained.params
+        rows = known["rows"]
+        params = trained.params
         masks = {"a": rows[:, None, :, None], "b": rows[:, None, None]}
         for name in masks.keys() & params.keys():
             params[name] = {t: masks[name] * value for t, value in params[name].items()}

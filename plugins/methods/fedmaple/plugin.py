@@ -28,7 +28,8 @@ from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
 
 @fl.hookimpl
 def init_server(task: CLIPTask) -> Tree:
-    clip, length = task.backbone, task.options.length
+    clip = task.backbone
+    length = task.options.length
     fl.check_lengths(task, [length], "")
     depth = min(task.options.depth, clip.text_depth, clip.image_depth)
     drawn = [clip.init_context(length, task.generator("text", j)) for j in range(depth)]
@@ -36,7 +37,8 @@ def init_server(task: CLIPTask) -> Tree:
     if task.options.words:
         known = clip.embed_text(task.options.words)[:length]
         text[0, : len(known)] = known
-    shape, generator = (depth, clip.image_width, clip.width), task.generator("coupling")
+    shape = (depth, clip.image_width, clip.width)
+    generator = task.generator("coupling")
     weight, bias = (
         ((2 * torch.rand(s, generator=generator) - 1) / clip.width**0.5).to(clip.device)
         for s in (shape, shape[:2])
@@ -52,7 +54,8 @@ def names(task: CLIPTask) -> Sequence[str]:
     Raises:
         FedLoomError: the context ends within a word.
     """
-    options, classes = task.options, task.data.classes
+    options = task.options
+    classes = task.data.classes
     if options.variant == "paper":
         return classes
     words = options.words.split()
@@ -71,7 +74,8 @@ def names(task: CLIPTask) -> Sequence[str]:
 
 def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of text prompts [K, J, L, d] and couplings [K, J, d', d]."""
-    clip, text = task.backbone, params["text"]
+    clip = task.backbone
+    text = params["text"]
     image = text @ params["coupling"].mT + params["coupling_bias"].unsqueeze(2)  # [K, J, L, d']
     if task.options.variant == "released":
         image = torch.cat([clip.first_norm(image[:, :1]), image[:, 1:]], 1)

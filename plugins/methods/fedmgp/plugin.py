@@ -46,7 +46,8 @@ NOISE = 0.01  # of contexts around the embedded words
 
 def fresh_groups(task: CLIPTask) -> Tree:
     """Draw G contexts [G, L, d] and G sets of image prompts [G, L, d_image]."""
-    clip, options = task.backbone, task.options
+    clip = task.backbone
+    options = task.options
     behind = replace(task.data, classes=tuple(names(task)))
     fl.check_lengths(replace(task, data=behind), [options.length], "")
     generator = task.generator("groups")
@@ -91,7 +92,8 @@ def merge(received: Tree, state: Tree) -> Tree:
     """Return the clients' groups [K, G, L, d], with the shared ones in place of those sent."""
     groups = {}
     for kind in KINDS:
-        own, sent = state[kind], state[f"{kind}_sent"]  # [K, G, L, d], [K, s, G]
+        own = state[kind]  # [K, G, L, d]
+        sent = state[f"{kind}_sent"]  # [K, s, G]
         shared = torch.einsum("ksg,ksld->kgld", sent, received["params"][kind])
         groups[kind] = torch.where(sent.any(1)[..., None, None], shared, own)
     return groups
@@ -99,7 +101,8 @@ def merge(received: Tree, state: Tree) -> Tree:
 
 def names(task: CLIPTask) -> list[str]:
     """Return what follows a context: the words that it does not hold, and a class's name."""
-    words, clip = task.options.words.split(), task.backbone
+    words = task.options.words.split()
+    clip = task.backbone
     while words and len(clip.embed_text(" ".join(words))) > task.options.length:
         words.pop()
     rest = task.options.words.split()[len(words) :]
@@ -169,7 +172,8 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
     start = merge(received, clients.state)
     by_names = partial(loss, classes=names(task))  # once, since a GPU would wait for them
     trained = fl.train_locally(task, by_names, received, clients, params=start)
-    uploaded, kept = {}, dict(trained.params)
+    uploaded = {}
+    kept = dict(trained.params)
     for kind in KINDS:
         groups = trained.params[kind]  # [K, G, L, d]
         similar = cosines(groups, received["params"][kind])

@@ -37,7 +37,9 @@ from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 @fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    clients, count, device = task.data.num_clients, task.options.means, task.backbone.device
+    clients = task.data.num_clients
+    count = task.options.means
+    device = task.backbone.device
     means = {
         "images": torch.zeros(clients, count, *task.data.store.shape, device=device),
         "labels": torch.zeros(clients, count, task.num_classes, device=device),
@@ -58,7 +60,8 @@ def own_means(task: ViTTask, client: int) -> Tree:
 
     A client of fewer images than means sends the mean of all for what is missing.
     """
-    rows, count = task.data.train[client], task.options.means
+    rows = task.data.train[client]
+    count = task.options.means
     parts = [rows[i::count] if i < len(rows) else rows for i in range(count)]
     batches = [task.data.batch([part]) for part in parts]
     images = [batch.images[0].float().mean(0) for batch in batches]
@@ -73,11 +76,13 @@ def draw(task: ViTTask, means: Tree, clients: Cohort, batch: Batch) -> tuple[Ten
         means: as received, [K, M, n, ...] of M clients; not empty.
     """
     count = means["images"].shape[1]
-    images, labels = [], []
+    images = []
+    labels = []
     for k, (client, seen) in enumerate(zip(clients.ids, batch.seen, strict=True)):
         stream = task.generator("mean image", client, seen)
         number = stream.initial_seed() % (count * task.options.means)  # nothing to wait for
-        owner, which = number // task.options.means, number % task.options.means
+        owner = number // task.options.means
+        which = number % task.options.means
         images.append(means["images"][k, owner, which])
         labels.append(means["labels"][k, owner, which])
     return torch.stack(images), torch.stack(labels)
@@ -85,7 +90,8 @@ def draw(task: ViTTask, means: Tree, clients: Cohort, batch: Batch) -> tuple[Ten
 
 def logits_of_tokens(task: ViTTask, params: Tree, tokens: Tensor) -> Tensor:
     """Compute logits [K, B, C] of what enters the first block [K, B, T, d]."""
-    vit, weights = task.backbone, params.get("weights")
+    vit = task.backbone
+    weights = params.get("weights")
     if "shared_prompts" in params:
         tokens = fl.insert(tokens, params["shared_prompts"])
     return fl.linear(vit.pool(vit.blocks(tokens, weights=weights, read=1), weights), params["head"])

@@ -43,7 +43,8 @@ def descriptions(task: CLIPTask) -> tuple[Tensor, Tensor]:
     Raises:
         FedLoomError: the attributes of a class are not a list of texts.
     """
-    texts, counts = list[str](), list[int]()
+    texts = list[str]()
+    counts = list[int]()
     for name in task.data.classes:
         own = task.options.attributes.get(name)
         if own is None:
@@ -62,8 +63,11 @@ def descriptions(task: CLIPTask) -> tuple[Tensor, Tensor]:
 
 @fl.hookimpl
 def init_server(task: CLIPTask) -> Tree:
-    clip, options, generator = task.backbone, task.options, task.generator("network")
-    d, d_text = clip.image_width, clip.encode(["a"]).shape[1]
+    clip = task.backbone
+    options = task.options
+    generator = task.generator("network")
+    d = clip.image_width
+    d_text = clip.encode(["a"]).shape[1]
     if d % options.heads:
         raise fl.FedLoomError(
             f"fedmvp: options.heads: {options.heads} does not divide the image tower's width {d}"

@@ -53,7 +53,8 @@ def init_client(task: Task, client: int) -> Tree:
 
 def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Return the logits [K, B, C] of images under their transport plans (Eq. 5-8)."""
-    clip, options = task.backbone, task.options
+    clip = task.backbone
+    options = task.options
     contexts = torch.stack([params["context"], params["local"]], 1)  # [K, N = 2, L, d]
     text = clip.text_features(contexts, task.data.classes)  # [K, N, C, d_joint]
     similarity = torch.einsum("kbmd,kncd->kbcmn", batch.patches, text)  # [K, B, C, M, N]

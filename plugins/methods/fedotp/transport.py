@@ -45,11 +45,13 @@ def transport_plan(
     rows, columns = cost.shape[-2:]
     logarithms = LARGEST_COST / eps > -math.log(torch.finfo(cost.dtype).tiny) / 2
     kernel = -cost / eps if logarithms else torch.exp(-cost / eps)  # [K, B, C, M, N]
-    u, v = torch.ones_like(cost[..., 0]), torch.ones_like(cost[..., 0, :])
+    u = torch.ones_like(cost[..., 0])
+    v = torch.ones_like(cost[..., 0, :])
     # Costs that come from an einsum are not contiguous, and every product would copy them.
     factor = kernel if logarithms else kernel.contiguous()
     if logarithms:
-        u, v = u.log(), v.log()
+        u = u.log()
+        v = v.log()
     real = mask[..., None, None]  # [K, B, 1, 1]
     scalings = mask.sum(1) * cost.shape[2] * (rows if balanced else columns)
     weight = real / scalings[:, None, None, None]
@@ -59,12 +61,14 @@ def transport_plan(
         new_u, new_v = (_scale_logarithms if logarithms else _scale)(factor, v, mass, balanced)
         before, after = (u, new_u) if balanced else (v, new_v)
         if logarithms:
-            before, after = before.exp(), after.exp()
+            before = before.exp()
+            after = after.exp()
         step = (after - before).abs()
         if logarithms:  # infinity minus infinity is far from settled
             step = step.nan_to_num(nan=math.inf).where(real, 0)
         change = (step * weight).sum((1, 2, 3))  # [K]
-        u, v = torch.where(running, new_u, u), torch.where(running, new_v, v)
+        u = torch.where(running, new_u, u)
+        v = torch.where(running, new_v, v)
         running = running & (change >= threshold)[:, None, None, None]
         if number % every == 0 and not running.any():
             break

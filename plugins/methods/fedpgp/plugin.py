@@ -31,7 +31,9 @@ def init_server(task: Task) -> Tree:
 @fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
     """Return fresh U [L, r] and V [r, d], the same for all clients."""
-    clip, options, generator = task.backbone, task.options, task.generator("low rank")
+    clip = task.backbone
+    options = task.options
+    generator = task.generator("low rank")
     v = clip.init_context(options.rank, generator)
     u = 0.02 * torch.randn(options.length, options.rank, generator=generator)
     return {"u": u.to(clip.device), "v": v}
@@ -55,7 +57,8 @@ def contrast(task: Task, of_written: Tensor, of_sigma: Tensor, of_own: Tensor) -
     Args:
         of_written, of_sigma, of_own: text features [K, C, d_joint] of unit length.
     """
-    near, far = (of_written * of_sigma).sum(-1), (of_sigma * of_own).sum(-1)  # [K, C]
+    near = (of_written * of_sigma).sum(-1)  # [K, C]
+    far = (of_sigma * of_own).sum(-1)  # [K, C]
     pair = torch.stack([near, far], -1) / task.options.temperature
     return -pair.log_softmax(-1)[..., 0].mean(-1)
 
@@ -85,6 +88,7 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 @fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return logits [K, B, C] with sigma + U V; the server's model has sigma alone."""
-    params, clip = received["params"], task.backbone
+    params = received["params"]
+    clip = task.backbone
     context = params["sigma"] if clients.is_server_model else personal(params | clients.state)
     return clip.logits(batch.features, clip.text_features(context, task.data.classes))

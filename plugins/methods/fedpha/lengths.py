@@ -39,7 +39,8 @@ def check_options(task: Task) -> None:
     Raises:
         FedLoomError: they do not; names the option.
     """
-    options, clients = task.options, task.data.num_clients
+    options = task.options
+    clients = task.data.num_clients
     if options.random_lengths and options.lengths:
         raise fl.FedLoomError("fedpha: options lengths and random_lengths; set one of them")
     if options.lengths and clients % len(options.lengths):

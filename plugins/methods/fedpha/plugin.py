@@ -42,7 +42,8 @@ from .timings import timings
 def init_server(task: Task) -> Tree:
     """Return a fresh global context [T_g, d]."""
     check_options(task)
-    options, generator = task.options, task.generator("global context")
+    options = task.options
+    generator = task.generator("global context")
     context = fl.init_context(task, options.global_length, options.words, generator)
     return {"params": {"context": context}}
 
@@ -50,7 +51,9 @@ def init_server(task: Task) -> Tree:
 @fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
     """Return a fresh local context [L, d], padded to the longest of all clients, and its length."""
-    options, length, most = task.options, length_of(task, client), longest(task.options)
+    options = task.options
+    length = length_of(task, client)
+    most = longest(task.options)
     if options.same_start:
         generator = task.generator("local context")
         context = fl.init_context(task, most, options.words, generator)[:length]
@@ -86,8 +89,11 @@ def loss(
         params: `context` [K, T_g, d] and `local` [K, L, d].
         received: with `projection` [K, d, d], except for the variant `released`.
     """
-    clip, options = task.backbone, task.options
-    context, local, length = params["context"], params["local"], clients.state["length"]
+    clip = task.backbone
+    options = task.options
+    context = params["context"]
+    local = params["local"]
+    length = clients.state["length"]
     if options.variant == "released":
         projected = local @ projection(task, context)
     else:
@@ -116,7 +122,8 @@ def projection(task: Task, context: Tensor) -> Tensor:
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train both contexts (Algorithm 1); upload the global one and keep the local one."""
-    start, options = received["params"] | clients.state, task.options
+    start = received["params"] | clients.state
+    options = task.options
     if options.variant != "released":
         received = {**received, "projection": projection(task, received["params"]["context"])}
     trained = fl.train_locally(
@@ -141,7 +148,8 @@ def artefact(
 ) -> dict[str, list]:
     """Return the times of the first cohort's projection and training (Table 3)."""
     received, clients, _ = next(cohorts)
-    context, length = received["params"]["context"][0], int(clients.state["length"][0])
+    context = received["params"]["context"][0]
+    length = int(clients.state["length"][0])
     local = clients.state["local"][0, :length]  # [L, d], without its padding
 
     @torch.enable_grad()  # which evaluation turns off

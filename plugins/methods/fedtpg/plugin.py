@@ -34,9 +34,11 @@ def name_features(task: CLIPTask) -> Tensor:
 
 @fl.hookimpl
 def init_server(task: CLIPTask) -> Tree:
-    clip, options = task.backbone, task.options
+    clip = task.backbone
+    options = task.options
     fl.check_lengths(task, [options.length], "")
-    d, d_text = clip.width, name_features(task).shape[1]
+    d = clip.width
+    d_text = name_features(task).shape[1]
     if d % options.heads:
         raise fl.FedLoomError(
             f"fedtpg: options.heads: {options.heads} does not divide the text tower's width {d}"

@@ -19,7 +19,9 @@ def prompted_blocks(task: ViTTask) -> list[int]:
 
 @fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    vit, blocks, count = task.backbone, prompted_blocks(task), task.options.prompts
+    vit = task.backbone
+    blocks = prompted_blocks(task)
+    count = task.options.prompts
     if blocks[-1] > vit.depth:
         raise fl.FedLoomError(
             f"fedvpt_deep: option blocks {blocks}: the ViT has {vit.depth} blocks; list none beyond"
@@ -31,7 +33,8 @@ def init_server(task: ViTTask) -> Tree:
 
 def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] with prompts [K, S, P, d]."""
-    vit, blocks = task.backbone, prompted_blocks(task)
+    vit = task.backbone
+    blocks = prompted_blocks(task)
     tokens = vit.embed(batch.images)  # [K, B, T, d]
     for j in range(1, vit.depth + 1):
         if j in blocks:

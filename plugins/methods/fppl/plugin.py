@@ -48,7 +48,9 @@ def prompted_blocks(task: ViTTask) -> int:
 
 @fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    vit, parts, classes = task.backbone, task.arrived.parts, task.num_classes
+    vit = task.backbone
+    parts = task.arrived.parts
+    classes = task.num_classes
     shapes = {
         "prompts": (parts, prompted_blocks(task), task.options.prompts, vit.width),
         "keys": (parts, vit.width),
@@ -60,7 +62,8 @@ def init_server(task: ViTTask) -> Tree:
         drawn = 2 * torch.rand(shape, generator=task.generator(f"fppl: {name}")) - 1
         bound = 1.0 if name == "prompts" else vit.width**-0.5
         params[name] = bound * drawn.to(vit.device)
-    clients, device = task.data.num_clients, vit.device
+    clients = task.data.num_clients
+    device = vit.device
     return {
         "params": params,
         "constants": {
@@ -90,7 +93,8 @@ def fused(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
 
 def features(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
     """Return the final class tokens [K, B, d] of images with their prompts."""
-    vit, prompts = task.backbone, fused(task, params, batch)
+    vit = task.backbone
+    prompts = fused(task, params, batch)
     tokens = vit.embed(batch.images)  # [K, B, T, d]
     for j in range(1, vit.depth + 1):
         if j <= prompted_blocks(task):
@@ -129,7 +133,8 @@ def loss(
 
 @fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    start, part = dict(received["params"]), task.arrived.part
+    start = dict(received["params"])
+    part = task.arrived.part
     if part and not received["constants"]["trained"][0, part]:
         start["prompts"] = start["prompts"].clone()
         start["prompts"][:, part] = start["prompts"][:, part - 1]
@@ -141,7 +146,8 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 @torch.no_grad()
 def class_features(task: ViTTask, params: Tree, clients: Cohort) -> tuple[Tensor, Tensor]:
     """Return each client's mean feature of every class [K, C, d], and 1 where it has one [K, C]."""
-    total, count = torch.zeros(()), torch.zeros(())
+    total = torch.zeros(())
+    count = torch.zeros(())
     for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
         one_hot = F.one_hot(batch.labels, task.num_classes) * batch.mask[..., None]  # [K, B, C]
         total = total + one_hot.mT.float() @ features(task, params, batch)
@@ -151,9 +157,11 @@ def class_features(task: ViTTask, params: Tree, clients: Cohort) -> tuple[Tensor
 
 @fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    uploaded, held = server["uploaded"].clone(), server["held"].clone()
+    uploaded = server["uploaded"].clone()
+    held = server["held"].clone()
     for update in updates:
-        new, payload = update.payload["held"].bool(), update.payload
+        new = update.payload["held"].bool()
+        payload = update.payload
         uploaded[update.client, new] = payload["prototypes"][new]
         held[update.client, new] = 1
     total = held.sum(0)  # [C]
@@ -171,7 +179,8 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 def debiased(task: ViTTask, params: Tree, uploaded: Tensor, held: Tensor) -> Tree:
     """Train the head on the prototypes [N, C, d] of all clients, where `held` [N, C] is 1."""
     clients, labels = held.nonzero(as_tuple=True)
-    inputs, known = uploaded[clients, labels], held.any(0)  # [n, d], [C]
+    inputs = uploaded[clients, labels]  # [n, d]
+    known = held.any(0)  # [C]
     head = {name: params[name].clone().requires_grad_() for name in ("head", "bias")}
     optimizer = torch.optim.Adam([*head.values()], task.options.debias_lr)
     stream = task.generator("fppl: debiasing")

@@ -43,7 +43,8 @@ def centroids(task: ViTTask, uploaded: Tensor, old: Tensor) -> Tensor:
 
     There are as many as `old` prompts [P, d], each in the row of the old prompt it replaces.
     """
-    points, count = uploaded.double().cpu().numpy(), len(old)
+    points = uploaded.double().cpu().numpy()
+    count = len(old)
     seed = int(torch.randint(2**31, (1,), generator=task.generator("mixture")))
     if task.options.variant == "released":
         mixture = BayesianGaussianMixture(n_components=count, n_init=count, random_state=seed)

@@ -25,7 +25,8 @@ from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 @fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    vit, options = task.backbone, task.options
+    vit = task.backbone
+    options = task.options
     shape = (options.clusters, task.num_classes, vit.width)
     heads = torch.zeros(shape)
     if options.head == "drawn":
@@ -45,7 +46,8 @@ def init_client(task: ViTTask, client: int) -> Tree:
 
 def model(received: Tree, cluster: Tensor) -> Tree:
     """Return each client's model of the number `cluster` [K]."""
-    params, clients = received["params"], torch.arange(len(cluster), device=cluster.device)
+    params = received["params"]
+    clients = torch.arange(len(cluster), device=cluster.device)
     shared = params["shared_prompts"].shape[1] == 1
     prompts = params["shared_prompts"][clients, torch.zeros_like(cluster) if shared else cluster]
     return {"head": params["head"][clients, cluster], "shared_prompts": prompts}

@@ -40,5 +40,6 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # without a client there are no prompts
-    prompts, head = clients.state["prompts"], received["params"]["head"]
+    prompts = clients.state["prompts"]
+    head = received["params"]["head"]
     return task.backbone.forward_prompted(batch.images, prompts, head)  # [K, B, C]

@@ -27,8 +27,10 @@ def soft_weights(task: ViTTask, cohorts: Cohorts) -> dict[str, list]:
         A row for each chosen block, class of images and class prompt; a class without test images
         has no mean and no row.
     """
-    blocks, classes = sorted(task.options.blocks), task.num_classes
-    total, count = torch.zeros(len(blocks), classes, classes), torch.zeros(classes)
+    blocks = sorted(task.options.blocks)
+    classes = task.num_classes
+    total = torch.zeros(len(blocks), classes, classes)
+    count = torch.zeros(classes)
     for received, clients, batch in cohorts:
         passed = forward(task, received["params"], received, clients, batch, blocks[-1])
         labels = batch.labels[batch.mask].cpu()
@@ -48,7 +50,8 @@ def class_tokens(task: ViTTask, cohorts: Cohorts) -> dict[str, list]:
     Returns:
         A row for each image and block; block M + 1 stands for the classifier's input.
     """
-    vit, data = task.backbone, task.data
+    vit = task.backbone
+    data = task.data
     images = torch.from_numpy(np.sort(np.concatenate(data.test)))
     drawn = torch.randperm(len(images), generator=task.generator("shown"))[:MAX_IMAGES]
     columns: dict[str, list] = {"block": [], "label": [], "domain": [], "vector": []}

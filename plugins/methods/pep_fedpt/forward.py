@@ -47,10 +47,12 @@ def forward(
         params: `shared_prompts` [K, P, d] and `class_prompts` [K, C, d].
         received: `constants` with the `prototypes` [K, S, C, d] of the S chosen blocks.
     """
-    vit, options = task.backbone, task.options
+    vit = task.backbone
+    options = task.options
     priors = clients.priors if options.class_priors else torch.ones_like(clients.priors)
     tokens = fl.insert(vit.embed(batch.images), params["shared_prompts"])  # Eq. 5
-    class_tokens, mixings = [], []
+    class_tokens = []
+    mixings = []
     for j in range(1, until + 1):
         cls = tokens[..., 0, :]
         if options.ccmp and j in options.blocks:

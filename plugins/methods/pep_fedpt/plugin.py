@@ -32,7 +32,8 @@ from .prototypes import class_means
 
 @fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    vit, options = task.backbone, task.options
+    vit = task.backbone
+    options = task.options
     if max(options.blocks) > vit.depth:
         raise fl.FedLoomError(
             f"pep_fedpt: option blocks {options.blocks}: the ViT has {vit.depth} blocks; list none "
@@ -43,7 +44,8 @@ def init_server(task: ViTTask) -> Tree:
     if not options.ccmp:
         return {"params": params}
     params["class_prompts"] = vit.init_prompts(task.num_classes, task.generator("class prompts"))
-    rows, warm = [j - 1 for j in sorted(options.blocks)], task.prototypes
+    rows = [j - 1 for j in sorted(options.blocks)]
+    warm = task.prototypes
     prototypes = warm.mean[rows]  # [S, C, d], of cls_{j-1} for the S chosen blocks j
     return {
         "params": params,
@@ -96,7 +98,8 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     present = (uploads != 0).any(-1, keepdim=True)  # [K, S, C, 1]
     total = server["window"]["sum"] + uploads.sum(0)
     count = server["window"]["count"] + present.sum(0)  # D_c
-    prototypes, window = server["constants"]["prototypes"], {"sum": total, "count": count}
+    prototypes = server["constants"]["prototypes"]
+    window = {"sum": total, "count": count}
     if task.round % task.options.period == 0:
         rho = torch.where(count > 0, task.options.momentum, 1.0)
         prototypes = rho * prototypes + (1 - rho) * total / count.clamp(min=1)  # Eq. 11-12

@@ -24,7 +24,8 @@ def class_means(
         (A.4.1), and `count` [K, C], the number of images of the class.
     """
     seen = []
-    total, count = torch.zeros(()), torch.zeros((), dtype=torch.int64)
+    total = torch.zeros(())
+    count = torch.zeros((), dtype=torch.int64)
     for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
         one_hot = F.one_hot(batch.labels, task.num_classes) * batch.mask[..., None]  # [K, B, C]
         values = tokens(clients, batch)  # [K, B, S, d]

@@ -68,7 +68,8 @@ def moved(params: Tree, direction: Tree, step: float) -> Tree:
 
 def meta_gradient(task: ViTTask, params: Tree, batch: Batch) -> tuple[Tree, Tensor]:
     """Compute the meta-gradient [K, ...], and the losses [K, B] at w~ weighted for their mean."""
-    alpha, delta = task.options.alpha, task.options.delta
+    alpha = task.options.alpha
+    delta = task.options.delta
     first, second, *third = deal(batch.mask, 2 if task.options.variant == "fo" else 3)
     own, _ = gradient(task, params, batch, first)
     result, values = gradient(task, moved(params, own, -alpha), batch, second)

@@ -37,7 +37,8 @@ def adapted(task: CLIPTask) -> int:
 
 def fresh_layer(task: CLIPTask, name: str, outputs: int, inputs: int) -> Tree:
     """Draw a layer of every adapter: weight [S, outputs, inputs] and bias [S, outputs]."""
-    count, device = adapted(task), task.backbone.device
+    count = adapted(task)
+    device = task.backbone.device
     drawn = torch.randn(count, outputs, inputs, generator=task.at(0).generator(name))
     weight = (2 / outputs) ** 0.5 * drawn
     return {"weight": weight.to(device), "bias": torch.zeros(count, outputs, device=device)}
@@ -51,7 +52,8 @@ def init_server(task: CLIPTask) -> Tree:
 
 @fl.hookimpl
 def init_client(task: CLIPTask, client: int) -> Tree:
-    clip, hidden = task.backbone, task.options.hidden
+    clip = task.backbone
+    hidden = task.options.hidden
     return {
         tower: {
             "down": fresh_layer(task, f"{tower} down", hidden, width),
@@ -82,7 +84,9 @@ def words(task: CLIPTask, clients: Cohort) -> Tensor:
 
 def logits(task: CLIPTask, params: Tree, context: Tensor, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of layers [K, S, ...] and the embedded words [K, L, d]."""
-    clip, scale, count = task.backbone, task.options.scale, adapted(task)
+    clip = task.backbone
+    scale = task.options.scale
+    count = adapted(task)
     # the same values, with gradients that are divided by scale
     params = fl.tensor_map(lambda v: v + (1 / scale - 1) * (v - v.detach()), params)
 

@@ -53,7 +53,9 @@ def mix(task: CLIPTask, gate: Tree, images: Tensor, experts: Tensor, present: Te
         product = torch.bmm(x.flatten(1, -2), layer["weight"].mT) + layer["bias"][:, None]
         return product.unflatten(1, x.shape[1:-1]).unflatten(-1, (heads, -1))
 
-    q, k, v = project("q", images), project("k", experts), project("v", experts)
+    q = project("q", images)
+    k = project("k", experts)
+    v = project("v", experts)
     scores = task.options.scale * torch.einsum("kbhd,kechd->kbhce", q, k)
     weights = scores.masked_fill(~present[:, None, None, None], float("-inf")).softmax(-1)
     mixed = torch.einsum("kbhce,kechd->kbchd", weights, v).flatten(-2)  # [K, B, C, g]

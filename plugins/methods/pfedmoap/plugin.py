@@ -39,7 +39,8 @@ from .gate import init_gate, mix, pooled
 
 @fl.hookimpl
 def init_server(task: CLIPTask) -> Tree:
-    options, generator = task.options, task.generator("context")
+    options = task.options
+    generator = task.generator("context")
     context = fl.init_context(task, options.length, options.words, generator)  # [L, d]
     pool = torch.zeros(task.data.num_clients, *context.shape, device=context.device)
     known = torch.zeros(len(pool), dtype=torch.bool, device=context.device)
@@ -58,7 +59,8 @@ def nearest(server: Tree, client: int, count: int) -> tuple[Tensor, Tensor]:
 
     A client without a prompt has none; places without an expert are zeros.
     """
-    pool, known = server["pool"], server["known"]
+    pool = server["pool"]
+    known = server["known"]
     prompts = torch.zeros(count, *pool.shape[1:], device=pool.device)
     present = torch.zeros(count, dtype=torch.bool, device=pool.device)
     if client < 0:
@@ -136,7 +138,8 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 @fl.hookimpl
 def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
-    pool, known = server["pool"].clone(), server["known"].clone()
+    pool = server["pool"].clone()
+    known = server["known"].clone()
     for update in updates:
         pool[update.client], known[update.client] = update.payload["params"]["context"], True
     return {"params": fl.mean(updates, weighted=True), "pool": pool, "known": known}
@@ -144,7 +147,8 @@ def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
 
 @fl.hookimpl
 def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    constants, gate = received["constants"], clients.state["gate"]
+    constants = received["constants"]
+    gate = clients.state["gate"]
     experts = expert_features(task, received)
     present = constants["present"] & clients.state["gate_trained"][:, None]
     return logits(task, constants["own"], gate, experts, present, batch)

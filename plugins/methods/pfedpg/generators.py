@@ -11,9 +11,11 @@ from fedloom.toolbox import Tree, ViTTask
 
 def attention(phi: Tree, descriptors: Tensor) -> Tensor:
     """Eq. 3: P_n = P_base + softmax(Q K^T / sqrt(l_k)) V W_O."""
-    basis, w = phi["basis"], phi["generator"]  # [P, d]
+    basis = phi["basis"]  # [P, d]
+    w = phi["generator"]
     query = descriptors @ w["query"]  # [N, l_k]
-    key, value = basis @ w["key"], basis @ w["value"]  # [P, l_k], [P, l_v]
+    key = basis @ w["key"]  # [P, l_k]
+    value = basis @ w["value"]  # [P, l_v]
     weights = torch.softmax(query @ key.mT / key.shape[-1] ** 0.5, -1)  # [N, P]
     return basis + (weights @ value @ w["output"])[:, None]
 
@@ -50,7 +52,9 @@ def init_phi(task: ViTTask) -> Tree:
 
     The mlp has no basis, and neither adain nor basis have weights of a generator.
     """
-    vit, options, width = task.backbone, task.options, task.backbone.width
+    vit = task.backbone
+    options = task.options
+    width = task.backbone.width
     clients = len(task.data.participating)
 
     def xavier(name: str, rows: int, columns: int) -> Tensor:

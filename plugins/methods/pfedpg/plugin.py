@@ -148,7 +148,8 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model and not task.options.common_model:
         return None
-    state, prompts = clients.state, received["params"]["prompts"]
+    state = clients.state
+    prompts = received["params"]["prompts"]
     if task.options.inference == "adapted":
         prompts = torch.where(state["adapted"][:, None, None], state["prompts"], prompts)
     return logits(task, {"head": heads(received, clients), "prompts": prompts}, batch)

@@ -37,8 +37,10 @@ def summarise(
     order = [np.lexsort(prompts.T) for prompts in uploaded.cpu().numpy()]
     w = torch.cat([u[torch.from_numpy(o)] for u, o in zip(uploaded, order, strict=True)])
     candidates = torch.cat([phi, w.unique(dim=0)])
-    centre, scale = candidates.mean(0), candidates.var(0).mean().sqrt().clamp(min=1e-12)
-    w, candidates = (w - centre) / scale, (candidates - centre) / scale
+    centre = candidates.mean(0)
+    scale = candidates.var(0).mean().sqrt().clamp(min=1e-12)
+    w = (w - centre) / scale
+    candidates = (candidates - centre) / scale
 
     def costs() -> tuple[np.ndarray, np.ndarray]:
         """Eq. 27 [m, n_t, n], and what L2 changes by if a candidate is opened [n]."""
@@ -52,12 +54,14 @@ def summarise(
     for _ in range(options.iterations):
         used, position = np.unique(z, return_inverse=True)  # z is used[position]
         if options.unused_prompts == "penalised":
-            used, position = np.arange(len(candidates)), z
+            used = np.arange(len(candidates))
+            position = z
         used, position = (torch.from_numpy(a.ravel()).to(device) for a in (used, position))
         members = gather_members(w, position, len(used))
         moved, nets = ascend(options, members, candidates[used], nets, clients)
         candidates = candidates.index_copy(0, used, moved)
-        before, z = z, assign(*costs(), z)
+        before = z
+        z = assign(*costs(), z)
         if (z == before).all():
             break
     return candidates[torch.from_numpy(np.unique(z)).to(device)] * scale + centre, nets
@@ -74,7 +78,8 @@ def gather_members(w: Tensor, z: Tensor, count: int) -> Members:
     """Return number [n, 1], sum [n, d] and sum of squares [n, d] of the prompts assigned to each
     phi, of w [N, d] by z [N]; `count` is n.
     """
-    zeros, ones = w.new_zeros(count, w.shape[1]), torch.ones_like(w[:, :1])
+    zeros = w.new_zeros(count, w.shape[1])
+    ones = torch.ones_like(w[:, :1])
     number = w.new_zeros(count, 1).index_add(0, z, ones)
     return number, zeros.index_add(0, z, w), zeros.index_add(0, z, w.square())
 
@@ -105,7 +110,8 @@ def ascend(
 
     number, total, _ = members
     start = torch.where(number > 0, total / number.clamp(min=1), phi)
-    best, point = value(phi, nets), {"phi": phi, "nets": nets}
+    best = value(phi, nets)
+    point = {"phi": phi, "nets": nets}
     tree = fl.tensor_map(lambda v: v.clone().requires_grad_(), {"phi": start, "nets": nets})
     optimizer = torch.optim.Adam([v for _, v in fl.leaves(tree)], options.server_lr)
     for step in range(options.steps + 1):

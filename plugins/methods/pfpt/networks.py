@@ -11,14 +11,16 @@ from fedloom.toolbox import Tree, ViTTask
 
 def init_nets(task: ViTTask) -> Tree:
     """Draw the networks of `g` (d to 1) and `alpha` (d to d), before their output functions."""
-    width, hidden = task.backbone.width, task.options.hidden
+    width = task.backbone.width
+    hidden = task.options.hidden
     outputs = {"g": 1, "alpha": width}
     return {name: init_layers(task, name, width, hidden, n) for name, n in outputs.items()}
 
 
 def init_layers(task: ViTTask, purpose: str, inputs: int, hidden: int, outputs: int) -> Tree:
     """Draw two layers, `inner` and `outer`, as torch.nn.Linear draws its weight and bias."""
-    generator, device = task.generator(purpose), task.backbone.device
+    generator = task.generator(purpose)
+    device = task.backbone.device
 
     def layer(columns: int, rows: int) -> Tree:
         draw = (2 * torch.rand(rows, columns + 1, generator=generator) - 1) / math.sqrt(columns)

@@ -40,6 +40,7 @@ def next_pool(task: ViTTask, server: Tree, updates: list[Update]) -> tuple[Tenso
 
 def logits(task: ViTTask, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return logits [K, B, C] with the prompts that the client, or the image, picks."""
-    pool, count = params["shared_prompts"], task.options.prompts
+    pool = params["shared_prompts"]
+    count = task.options.prompts
     prompts = fl.prompts_for_prediction(task, clients, batch, pool, count)
     return fl.shallow_logits(task, params | {"shared_prompts": prompts}, batch)

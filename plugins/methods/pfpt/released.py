@@ -96,7 +96,8 @@ def loss(
     that its batch picked [K, B, n].
     """
     places, cosine = pick(task, params, batch.features, batch.mask)
-    prompts, head = fl.gather_prompts(params["shared_prompts"], places), params["head"]
+    prompts = fl.gather_prompts(params["shared_prompts"], places)
+    head = params["head"]
     hidden = linear(features_with(task, batch, prompts), head["inner"])  # [K, B, HEAD_UNITS]
     seen = zip(clients.ids, batch.seen, strict=True)
     streams = [task.generator("dropout", client, images) for client, images in seen]
@@ -132,7 +133,8 @@ def features_with(task: ViTTask, batch: Batch, prompts: Tensor) -> Tensor:
 
 def logits(task: ViTTask, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return logits [K, B, C]; test images pick prompts in batches as large as in training."""
-    size, prompts = task.training.batch_size, []
+    size = task.training.batch_size
+    prompts = []
     parts = zip(batch.features.split(size, 1), batch.mask.split(size, 1), strict=True)
     for features, mask in parts:
         picked = fl.gather_prompts(params["shared_prompts"], pick(task, params, features, mask)[0])
@@ -153,7 +155,8 @@ def summarise(task: ViTTask, uploaded: Tensor) -> Tensor:
     clients, each = uploaded.shape[:2]
     tree = {"phi": uploaded.flatten(0, 1), "nets": init_nets(task)}
     tree = fl.tensor_map(lambda v: v.clone().requires_grad_(), tree)
-    phi, nets = tree["phi"], tree["nets"]
+    phi = tree["phi"]
+    nets = tree["nets"]
     optimizer = torch.optim.Adam([v for _, v in fl.leaves(tree)], task.options.server_lr)
     generator = task.generator("assignment")
     z = torch.stack([torch.randperm(len(phi), generator=generator)[:each] for _ in range(clients)])

@@ -39,7 +39,8 @@ def init_client(task: CLIPTask, client: int) -> Tree:
 
 def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of contexts [K, L, d]."""
-    clip, theta = task.backbone, task.options.theta
+    clip = task.backbone
+    theta = task.options.theta
     contexts = torch.stack([params["shared"], params["personal"]], 1)  # [K, 2, L, d]
     shared, personal = clip.text_features(contexts, task.data.classes).unbind(1)  # [K, C, d_joint]
     return clip.logits(batch.features, (1 - theta) * shared + theta * personal)

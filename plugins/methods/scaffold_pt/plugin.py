@@ -71,7 +71,8 @@ def control_change(received: Tree, params: Tree, span: float) -> Tree:
 
 @fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    trained, lr = fl.train_locally(task, loss, received, clients), fl.learning_rate(task)
+    trained = fl.train_locally(task, loss, received, clients)
+    lr = fl.learning_rate(task)
     updates = []
     for k, examples in enumerate(clients.num_examples):
         params = fl.unstack(trained.params, k)

@@ -44,7 +44,8 @@ def groups_of_images(task: ViTTask, keys: Tensor) -> dict[str, list]:
     features of unit length, since Eq. 5 compares directions.
     """
     data = task.data
-    train, test = np.concatenate(data.train), np.concatenate(data.test)
+    train = np.concatenate(data.train)
+    test = np.concatenate(data.test)
     rows = torch.from_numpy(np.concatenate([train, test])).to(data.device)
     token = data.tokens(task.options.query_block or None)[rows].float()  # [N, d]
     features = F.normalize(query(task, token), dim=-1)

@@ -15,7 +15,8 @@ def params(task: ViTTask) -> Tree:
 
     L_S and L_G count the blocks with such prompts, P_S and P_G the tokens at each of them.
     """
-    vit, options = task.backbone, task.options
+    vit = task.backbone
+    options = task.options
     result = {"head": vit.init_head(task.num_classes)}
     if options.shared:
         shape = len(options.shared_blocks), options.shared_prompts

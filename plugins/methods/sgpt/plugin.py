@@ -53,7 +53,8 @@ def init_server(task: ViTTask) -> Tree:
     params = initial.params(task)
     if not task.options.group:
         return {"params": params}
-    groups, device = task.options.groups, task.backbone.device
+    groups = task.options.groups
+    device = task.backbone.device
     selected = torch.zeros(groups, dtype=torch.float64, device=device)  # v_g [G]
     history = artefacts.empty_history(groups, device)
     return {"params": params, "constants": {"selected": selected}, "history": history}
@@ -74,7 +75,8 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
     """Train by block coordinate descent (Algorithm 1): block I, then block II."""
     if released.one_after_another(task.options) and len(clients) > 1:
         return released.in_turn(client_update, task, received, clients)
-    params, sent = received["params"], {}
+    params = received["params"]
+    sent = {}
     phases: list[Trained] = []
     for phase, block in enumerate(blocks(task.options)):
         if block == "I":  # Eq. 10: no group prompts are inserted
@@ -103,7 +105,8 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 @fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     """Average the uploads (Algorithm 2), then apply momentum to keys and group prompts (Eq. 7)."""
-    options, before = task.options, server["params"]
+    options = task.options
+    before = server["params"]
     as_released = options.variant == "released"
     updates = sorted(updates, key=lambda update: update.client)
     params = fl.mean(updates, weighted=True)  # of the head and the prompts, by N_i / N

@@ -20,8 +20,11 @@ def logits(task: ViTTask, params: Tree, batch: Batch, groups: Tensor | None = No
             `group_prompts` [K, G, L_G, P_G, d].
         groups: the group of every image [K, B]; None: without group prompts (block I).
     """
-    vit, options = task.backbone, task.options
-    keeps, deep, count = options.variant == "released", {}, 0
+    vit = task.backbone
+    options = task.options
+    keeps = options.variant == "released"
+    deep = {}
+    count = 0
     if options.shared:
         deep |= _slots(options.shared_blocks, params["shared_prompts"].unbind(1), keeps)
     if groups is not None:

@@ -50,7 +50,9 @@ def keys(task: CLIPTask) -> Tensor:
 
 @fl.hookimpl
 def init_server(task: CLIPTask) -> Tree:
-    clip, options, generator = task.backbone, task.options, task.generator("context")
+    clip = task.backbone
+    options = task.options
+    generator = task.generator("context")
     fl.check_lengths(task, [options.length], "")
     count = 1 if options.same_start else options.experts
     drawn = [clip.init_context(options.length, generator) for _ in range(count)]
@@ -73,7 +75,8 @@ def download(task: CLIPTask, server: Tree, client: int) -> Tree:
 @fl.hookimpl
 def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
     """Average the clients' contexts, and the contexts of all rounds."""
-    params, now = fl.mean(updates, weighted=True), task.round - 1
+    params = fl.mean(updates, weighted=True)
+    now = task.round - 1
     before = round_weight(task, 0) + sum(round_weight(task, number) for number in range(now))
     share = round_weight(task, now) / before
     averaged = (server["averaged"] + share * params["experts"]) / (1 + share)
@@ -91,7 +94,8 @@ def expert_shares(task: CLIPTask, batch: Batch, factor: float) -> Tensor:
 
 def logits(task: CLIPTask, params: Tree, batch: Batch, shares: Tensor) -> Tensor:
     """Compute logits [K, B, C] of images, each under the experts' contexts by its shares."""
-    clip, parts = task.backbone, []
+    clip = task.backbone
+    parts = []
     experts = params["experts"]  # [K, E, L, d]
     contexts = torch.einsum("kbe,keld->kbld", shares.to(experts), experts)
     at_once = max(1, PROMPTS_AT_ONCE // (len(contexts) * len(task.data.classes)))

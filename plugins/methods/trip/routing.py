@@ -54,7 +54,8 @@ def cluster(patches: Tensor, first: Tensor, room: Tensor) -> tuple[Tensor, Tenso
     sizes = torch.zeros_like(extra)
     active = torch.arange(len(patches), device=patches.device)  # images that have not converged
     for _ in range(ITERATIONS):
-        x, known = patches[active], centroids[active]
+        x = patches[active]
+        known = centroids[active]
         distances = torch.cdist(x, known)  # [n, T, E]
         assigned = assign(distances + extra[active, None], room)
         members = F.one_hot(assigned, count + 1)[..., :count].to(x)  # [n, T, E]

@@ -67,7 +67,8 @@ class Privacy(RunsTable):
 
     def measure(self, run: PlottedRun, seeds: list[int]) -> dict[str, float]:
         """Return the numbers of one run, in %; epsilon and distances as they are."""
-        own, rounds = metrics.artefact(run), metrics.frame(run.rounds).sort_values("round")
+        own = metrics.artefact(run)
+        rounds = metrics.frame(run.rounds).sort_values("round")
         numbers = metrics.accuracies(metrics.evaluation(run.evaluation), run.reported)
         found = {"accuracy": numbers["participating_mean"]}
         if "epsilon" in rounds:

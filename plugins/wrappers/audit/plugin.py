@@ -134,14 +134,18 @@ def head_of(tree: Tree) -> Tensor | None:
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    updates, direction = [*(yield)], None
+    updates = [*(yield)]
+    direction = None
     # of the images that it trained on in this round; priors of a stream also count earlier ones
-    rows, labels = [task.data.train[client] for client in clients.ids], task.data.labels
+    rows = [task.data.train[client] for client in clients.ids]
+    labels = task.data.labels
     shares = fl.class_priors(labels.cpu().numpy(), rows, task.num_classes).to(labels.device)
     for k, update in enumerate(updates):
         truth = shares[k]
         equal = torch.full_like(truth, 1 / len(truth))
-        before, after, guess = head_of(fl.unstack(received, k)), head_of(update.payload), equal
+        before = head_of(fl.unstack(received, k))
+        after = head_of(update.payload)
+        guess = equal
         if before is not None and after is not None and before.shape == after.shape:
             direction = public_feature(task) if direction is None else direction
             guess = guessed_shares(after - before, direction)

@@ -20,7 +20,9 @@ class Repainted:
 
     def __init__(self, store: Any, changed: np.ndarray, paint: Paint):
         """Take the store, which images [N] of it change, and how."""
-        self.store, self.changed, self.paint = store, changed, paint
+        self.store = store
+        self.changed = changed
+        self.paint = paint
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
@@ -30,7 +32,8 @@ class Repainted:
 
     def images(self, index: np.ndarray) -> np.ndarray:
         """Return the images at `index` [...], as uint8 [..., H, W, channels]."""
-        pixels, changed = self.store.images(index), self.changed[index]
+        pixels = self.store.images(index)
+        changed = self.changed[index]
         pixels[changed] = self.paint(pixels[changed])
         return pixels
 

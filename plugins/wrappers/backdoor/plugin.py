@@ -38,7 +38,8 @@ def stamped(images: np.ndarray, size: float) -> np.ndarray:
 
 def other_rows(task: Task, rows: np.ndarray) -> np.ndarray:
     """Return those of the images `rows` that are not of the target class."""
-    target, classes = task.wrappers["backdoor"].target, task.data.num_classes
+    target = task.wrappers["backdoor"].target
+    classes = task.data.num_classes
     if target >= classes:
         raise fl.FedLoomError(
             f"backdoor: target must be below the {classes} classes, got {target}; lower it"
@@ -53,7 +54,9 @@ def attackers(task: Task) -> Generator[None, list[int], list[int]]:
 
 @fl.hookimpl(wrapper=True)
 def training_data(task: Task) -> Generator[None, Federation, Federation]:
-    data, options, chosen = (yield), task.wrappers["backdoor"], []
+    data = yield
+    options = task.wrappers["backdoor"]
+    chosen = []
     for client in fl.draw_attackers(task, options.share):
         for part in data.parts_of(client):  # so that the images stay poisoned as others arrive
             rows = other_rows(task, part)

@@ -49,7 +49,8 @@ def expected_clients(task: Task) -> int:
 
 def drawn(task: Task) -> set[int]:
     """Draw the clients that take part in this round, each with probability q."""
-    ids, purpose = task.data.participating, "dp_gaussian: sampling"
+    ids = task.data.participating
+    purpose = "dp_gaussian: sampling"
     if task.wrappers["dp_gaussian"].randomness == "secret":
         uniform = fl.secret_uniform(task, purpose, [len(ids)])
     else:
@@ -102,7 +103,8 @@ def select_clients(task: Task, available: list[int]) -> Generator[None, list[int
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    bound, sent = task.wrappers["dp_gaussian"].clip, []
+    bound = task.wrappers["dp_gaussian"].clip
+    sent = []
     for k, update in enumerate((yield)):
         change, start = change_of(task, update, fl.unstack(received, k))
         change, norm = clipped(change, bound)
@@ -114,7 +116,8 @@ def client_update(
 
 @fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
-    updates, options = (yield), task.wrappers["dp_gaussian"]
+    updates = yield
+    options = task.wrappers["dp_gaussian"]
     start = change_of(task, updates[0], updates[0].received)[1]
     before = fl.flatten(start)
     taking_part = set(task.selected) if options.sampling == "study" else drawn(task)

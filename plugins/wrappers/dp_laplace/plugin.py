@@ -88,7 +88,8 @@ def init_server(task: Task) -> Generator[None, Tree, Tree]:
 @fl.hookimpl(wrapper=True)
 def aggregate(task: Task, server: Tree, updates: list[Update]) -> Generator[None, Tree, Tree]:
     result = yield
-    prototypes, before = result["constants"]["prototypes"], server["constants"]["prototypes"]
+    prototypes = result["constants"]["prototypes"]
+    before = server["constants"]["prototypes"]
     statistics = [server["dp_laplace"], *(u.side_channel["prototypes"] for u in updates)]
     window = {
         "spread": torch.stack([s["spread"] for s in statistics]).amax(0),

@@ -26,7 +26,8 @@ def draw(task: Task, purpose: str, client: int) -> float:
 
 @fl.hookimpl(wrapper=True)
 def available_clients(task: Task) -> Generator[None, list[int], list[int]]:
-    clients, trace = (yield), task.wrappers["dropout"].trace
+    clients = yield
+    trace = task.wrappers["dropout"].trace
     if not trace:
         return clients
     return sorted(set(clients) & set(trace[(task.round - 1) % len(trace)]))

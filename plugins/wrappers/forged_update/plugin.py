@@ -49,10 +49,12 @@ def attackers(task: Task) -> Generator[None, list[int], list[int]]:
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    updates, options = [*(yield)], task.wrappers["forged_update"]
+    updates = [*(yield)]
+    options = task.wrappers["forged_update"]
     attacking = fl.draw_attackers(task, options.share)
     for k in (k for k, client in enumerate(clients.ids) if client in attacking):
-        sent, start = updates[k].payload, fl.unstack(received, k).get("params", {})
+        sent = updates[k].payload
+        start = fl.unstack(received, k).get("params", {})
         if [*fl.leaves(sent)] and not fl.split_known(sent.get("params", {}), start)[0]:
             raise fl.FedLoomError(
                 f"forged_update: client {clients.ids[k]} must send a parameter that it had "

@@ -34,7 +34,8 @@ def scores(vectors: Tensor, byzantine: int) -> Tensor:
 
 @fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
-    sent, options = (yield), task.wrappers["krum"]
+    sent = yield
+    options = task.wrappers["krum"]
     updates = fl.finite_updates(task, "krum", sent)
     if len(updates) <= options.kept:
         return updates

@@ -29,7 +29,8 @@ def attackers(task: Task) -> Generator[None, list[int], list[int]]:
 
 @fl.hookimpl(wrapper=True)
 def training_data(task: Task) -> Generator[None, Federation, Federation]:
-    data, options = (yield), task.wrappers["label_flip"]
+    data = yield
+    options = task.wrappers["label_flip"]
     attacking = fl.draw_attackers(task, options.share)
     rows = np.concatenate([data.train_so_far[k] for k in attacking])
     classes = data.labels.cpu().numpy()[rows]

@@ -82,7 +82,8 @@ def add(start: Tree, packed: Tree, bits: int, size: int) -> Tree:
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    options, packed = task.wrappers["quantize"], []
+    options = task.wrappers["quantize"]
+    packed = []
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})
         params, start, rest = fl.split_known(sent, fl.unstack(received, k).get("params", {}))
@@ -102,11 +103,13 @@ def client_update(
 
 @fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
-    options, unpacked = task.wrappers["quantize"], []
+    options = task.wrappers["quantize"]
+    unpacked = []
     for update in (yield):
         payload = dict(update.payload)
         if "quantize" in payload:
-            start, codes = update.received["params"], payload.pop("quantize")
+            start = update.received["params"]
+            codes = payload.pop("quantize")
             known = add(start, codes, options.bits, options.bucket)
             payload["params"] = fl.merge(payload["params"], known)
         unpacked.append(replace(update, payload=payload))

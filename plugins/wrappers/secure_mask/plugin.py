@@ -46,7 +46,8 @@ def weights(task: Task) -> dict[int, float]:
 
 def encode(task: Task, client: int, params: Tree) -> Tree:
     """Return a client's weighted parameters as integers (int64)."""
-    bits, factor = task.wrappers["secure_mask"].fraction_bits, weights(task)[client]
+    bits = task.wrappers["secure_mask"].fraction_bits
+    factor = weights(task)[client]
     room = 2 ** (31 - bits) / len(task.selected)
     largest = factor * float(fl.flatten(params).abs().max())
     if largest >= room:
@@ -66,7 +67,8 @@ def add_masks(task: Task, client: int, others: Iterable[int], values: Tree, sign
         values: of sorted keys, since masks are drawn in their order.
     """
     for other in others:
-        low, high = min(client, other), max(client, other)
+        low = min(client, other)
+        high = max(client, other)
         generator = task.generator("secure_mask", low, high)
         side = sign if client == low else -sign
 

@@ -60,7 +60,8 @@ def remembered(memory: Tree, change: Tree) -> Tree:
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    options, packed = task.wrappers["top_k"], []
+    options = task.wrappers["top_k"]
+    packed = []
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})
         params, start, rest = fl.split_known(sent, fl.unstack(received, k).get("params", {}))

@@ -81,7 +81,8 @@ class Backbone:
     ):
         """Freeze `model`, to compute in `precision`."""
         self.model: Any = model.eval().requires_grad_(False).to(device)
-        self.device, self.precision = torch.device(device), precision
+        self.device = torch.device(device)
+        self.precision = precision
         self.gradient_checkpointing = gradient_checkpointing
 
     def init_weights(self, pattern: str = "") -> dict[str, Tensor]:

@@ -157,9 +157,12 @@ def run_block(
     own = (names["in_weight"], names["in_bias"])  # [3 d, d], or [K, 3 d, d]; its bias
     weight, bias = (weights.get(name, attrgetter(name)(block)) for name in own)
     q, k, v = _project(normed, weight, bias, read)
-    q, k, v = place("q", normed, q), place("k", normed, k), place("v", normed, v)
+    q = place("q", normed, q)
+    k = place("k", normed, k)
+    v = place("v", normed, v)
     if read is not EVERY:
-        x, normed = x[..., read, :], normed[..., read, :]  # [K, B, R, d]
+        x = x[..., read, :]  # [K, B, R, d]
+        normed = normed[..., read, :]
         mask = None if mask is None else mask[..., read, :]
     mixed = _attend(step, (q, k, v), block.attn.num_heads, mask)  # [K, B, R, d]
     if getattr(block.attn, "gate", None) is not None:
@@ -196,7 +199,8 @@ def run_blocks(
     """Apply all blocks to tokens [K, B, T, d]; weights are named as `0.attn.proj.bias`."""
     check_inserts(inserts, len(blocks))
     for number, block in enumerate(blocks, start=1):
-        own, places = below(weights, f"{number - 1}."), (inserts or {}).get(number, {})
+        own = below(weights, f"{number - 1}.")
+        places = (inserts or {}).get(number, {})
         wanted = read if number == len(blocks) else EVERY
         step = partial(run_block, block, weights=own, inserts=places, mask=mask, read=wanted)
         tokens = recomputed(step, tokens, gradient_checkpointing)
@@ -266,7 +270,8 @@ def linear_layer(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if bias is None or bias.dim() == 1:
             return F.linear(x, weight, bias)
         return F.linear(x, weight) + _broadcast(bias, x)
-    flat, transposed = x.flatten(1, -2), weight.mT  # [K, N, i], [K, i, o]
+    flat = x.flatten(1, -2)  # [K, N, i]
+    transposed = weight.mT  # [K, i, o]
     if bias is None:
         out = torch.bmm(flat, transposed)
     else:

@@ -22,7 +22,8 @@ def write(
 
     Patches may be larger than memory: tensors are memory-mapped files beside `path`.
     """
-    count, tensors = len(store), dict[str, Tensor]()
+    count = len(store)
+    tensors = dict[str, Tensor]()
     with temporary_folder(path) as folder:
         with progress(count, f"{cache} of {count} images") as bar:
             for rows in np.array_split(np.arange(count), -(-count // CACHED_AT_ONCE)):

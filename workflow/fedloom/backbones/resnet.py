@@ -44,7 +44,10 @@ class Norm(nn.Module):
 
     def __init__(self, norm: nn.BatchNorm2d, name: str):
         super().__init__()
-        self.name, self.weight, self.bias, self.eps = name, norm.weight, norm.bias, norm.eps
+        self.name = name
+        self.weight = norm.weight
+        self.bias = norm.bias
+        self.eps = norm.eps
         running: Any = (norm.running_mean, norm.running_var)
         self.running_mean, self.running_var = map(nn.Buffer, running)
         self.mask: Tensor | None = None
@@ -52,7 +55,8 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise feature maps [B, c, H, W]."""
-        mean, variance = self.running_mean, self.running_var
+        mean = self.running_mean
+        variance = self.running_var
         if self.mask is not None:
             means = x.mean((2, 3))
             for kind, value in zip(MOMENTS, (means, x.square().mean((2, 3))), strict=True):
@@ -83,7 +87,8 @@ class SmallResNet(nn.Module):
     def __init__(self, blocks: int, wide: int = 1):
         super().__init__()
         first = 16 * wide
-        self.conv1, self.bn1 = nn.Conv2d(3, first, 3, 1, 1, bias=False), nn.BatchNorm2d(first)
+        self.conv1 = nn.Conv2d(3, first, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(first)
         widths = (first, first, 2 * first, 4 * first)
         for stage in (1, 2, 3):
             inputs, outputs = widths[stage - 1 : stage + 1]
@@ -153,7 +158,8 @@ class FrozenResNet(Backbone):
         `weights` {name: [K, ...]} are the clients' values of some weights and statistics.
         """
         check_weights(weights, self.model)
-        x, shape = self.pixels(images.flatten(0, -4)), images.shape[:-3]
+        x = self.pixels(images.flatten(0, -4))
+        shape = images.shape[:-3]
         with arithmetic(self.precision, self.device):
             if weights:
                 return per_client(self.model, x.unflatten(0, shape), weights)
@@ -177,12 +183,14 @@ class FrozenResNet(Backbone):
         def single(own: dict[str, Tensor], x: Tensor, mask: Tensor) -> Any:
             moments: dict[str, Tensor] = {}
             for norm in self._norms:
-                norm.mask, norm.moments = mask, moments
+                norm.mask = mask
+                norm.moments = moments
             try:
                 return torch.func.functional_call(self.model, own, (x,)), moments
             finally:
                 for norm in self._norms:
-                    norm.mask, norm.moments = None, {}
+                    norm.mask = None
+                    norm.moments = {}
 
         with arithmetic(self.precision, self.device):
             features, moments = torch.vmap(single)(dict(weights), x, mask.to(x.dtype))
@@ -199,7 +207,8 @@ class FrozenResNet(Backbone):
 
     def statistics(self, counters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return running statistics [K, c] by name: averages over the images of all steps."""
-        result, images = {}, counters["images"][:, None]
+        result = {}
+        images = counters["images"][:, None]
         for norm in self._norms:
             mean, square = (counters[f"{norm.name}.{kind}"] / images for kind in MOMENTS)
             result[f"{norm.name}.running_mean"] = mean
@@ -216,7 +225,8 @@ def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
 
     Untrained weights (`weights: none`) are drawn with a fixed seed: they are the same in all runs.
     """
-    name, weights = spec["name"], spec["weights"]
+    name = spec["name"]
+    weights = spec["weights"]
     check_model(name, [*SMALL, *LARGE], "FedLoom")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

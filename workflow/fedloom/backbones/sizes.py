@@ -22,7 +22,9 @@ def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
     known = {key: settings[key] for key in ("name", "image_size") if key in settings}
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         backbone: Any = load_backbone(FAMILIES[library], known | {"weights": "none"}, "meta")
-        model, pixels, built = backbone.model, backbone.pixels, counter.get_total_flops()
+        model = backbone.model
+        pixels = backbone.pixels
+        built = counter.get_total_flops()
         getattr(model, "visual", model)(torch.zeros(1, pixels.channels, *pixels.size))
         operations = counter.get_total_flops() - built
         sizes = {

@@ -58,9 +58,11 @@ class FrozenViT(Backbone):
             kind = type(model).__name__
             raise FedLoomError(f"backbone {kind}: not a timm VisionTransformer with a class token")
         super().__init__(model, device, precision, gradient_checkpointing)
-        vit, stem = self.model, self.model.patch_embed
+        vit = self.model
+        stem = self.model.patch_embed
         self._embedding = blocks.Embedding(vit)
-        self.width, self.depth = vit.embed_dim, len(vit.blocks)
+        self.width = vit.embed_dim
+        self.depth = len(vit.blocks)
         self.image_floats = (vit.num_prefix_tokens + stem.num_patches) * self.width
         self.training_bytes = training_bytes(
             self.image_floats, self.depth, gradient_checkpointing, precision
@@ -91,14 +93,16 @@ class FrozenViT(Backbone):
     ) -> Tensor:
         """Apply block `j` (from 1) to tokens [..., T, d], with weights or inserts [K, B, T, d]."""
         module = self.model.blocks[j - 1]
-        own, places = below(weights, f"blocks.{j - 1}."), (inserts or {}).get(j, {})
+        own = below(weights, f"blocks.{j - 1}.")
+        places = (inserts or {}).get(j, {})
         wanted = blocks.EVERY if read is None or j < self.depth else slice(read)
 
         def apply(x: Tensor) -> Tensor:
             with arithmetic(self.precision, self.device):
                 if own or places:
                     return blocks.run_block(module, x, own, places, read=wanted)
-                flat, shape = x.flatten(0, -3), x.shape[:-2]
+                flat = x.flatten(0, -3)
+                shape = x.shape[:-2]
                 return blocks.read_block(module, flat, wanted).unflatten(0, shape)
 
         return blocks.recomputed(apply, tokens, self.gradient_checkpointing)
@@ -158,7 +162,8 @@ class FrozenViT(Backbone):
     @torch.no_grad()
     def class_tokens(self, images: Tensor) -> Tensor:
         """Compute unprompted class tokens [..., M + 1, d]: at each block's input, and final."""
-        tokens, seen = self.embed(images), []
+        tokens = self.embed(images)
+        seen = []
         for j in range(1, self.depth + 1):
             seen.append(tokens[..., 0, :])
             tokens = self.block(j, tokens, read=1)
@@ -203,7 +208,8 @@ def replace(tokens: Tensor, prompts: Tensor) -> Tensor:
 
 def load(spec: dict, device: Device = "cpu") -> FrozenViT:
     """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
-    name, weights = spec["name"], spec["weights"]
+    name = spec["name"]
+    weights = spec["weights"]
     check_model(name.split(".")[0], timm.list_models(), f"timm {timm.__version__}")
     untrained = weights in ("hub", "none")
     path = None if untrained else weights_file(name, weights, (".safetensors", ".npz"))
@@ -217,5 +223,6 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
             load_tensors(model, checkpoint_filter_fn(tensors, model), name, path)
     if weights != "none":
         check_finite(model, name, weights)
-    precision, checkpointing = spec.get("precision", "float32"), spec.get("gradient_checkpointing")
+    precision = spec.get("precision", "float32")
+    checkpointing = spec.get("gradient_checkpointing")
     return FrozenViT(model, device, precision, bool(checkpointing), spec)

@@ -6,7 +6,8 @@ from collections.abc import Collection
 LONGEST = 300  # characters of an exception's text that fit into a line
 LONGEST_NAME = 100  # characters of a name that an error quotes
 # characters of an error's line that are kept: its place at the beginning, its cure at the end
-BEGINNING, END = 1400, 500
+BEGINNING = 1400
+END = 500
 
 
 class FedLoomError(Exception):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # The key of a table's metadata that holds the digest of its file, and its value in that digest
-SEAL, UNSEALED = b"fedloom:sha256", b"0" * 64
+SEAL = b"fedloom:sha256"
+UNSEALED = b"0" * 64
 OF_LENGTH = 2  # bytes between a key of metadata and a value of 64 bytes
 AT_ONCE = 2**20  # bytes that are hashed at once
 
@@ -141,7 +142,8 @@ def _place_of_seal(file: "BinaryIO | pa.NativeFile") -> int | None:
 
 def _digest(file: "BinaryIO | pa.NativeFile", place: int) -> bytes:
     """Return the sha256 of a file, as hexadecimal digits, with UNSEALED at a place."""
-    result, position = hashlib.sha256(), 0
+    result = hashlib.sha256()
+    position = 0
     file.seek(0)
     while position < place and (part := file.read(min(AT_ONCE, place - position))):
         result.update(part)
@@ -173,7 +175,8 @@ def _check_columns(path: Path, schema: "pa.Schema", columns: "pa.Schema | None")
                 f"{path}: must have one column '{column.name}', got {found}; delete it and run "
                 "again"
             )
-        wanted, found = _kind(column.type), _kind(schema.field(column.name).type)
+        wanted = _kind(column.type)
+        found = _kind(schema.field(column.name).type)
         if found != wanted:
             raise FedLoomError(
                 f"{path}: column '{column.name}' must hold {wanted}, got {found}; delete it and "

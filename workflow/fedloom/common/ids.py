@@ -7,7 +7,10 @@ NEVER = 2**31 - 1  # the round in which an image leaves that stays
 
 # sets of test images, each answered by all clients: their own, those of all classes that clients
 # train on, of those that none does, and, before its label, of another dataset
-OWN, BASE, NOVEL, OTHER = "own", "base", "novel", "dataset "
+OWN = "own"
+BASE = "base"
+NOVEL = "novel"
+OTHER = "dataset "
 
 # the domain of test images without one: in a partition by domains they go to clients by class
 NO_DOMAIN = ""

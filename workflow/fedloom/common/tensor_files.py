@@ -32,7 +32,8 @@ def save(path: Path, tree: Tree, **facts: object) -> str:
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors on the CPU, contiguous, no two in one memory, as safetensors demands."""
-    result, known = dict[str, Tensor](), set[int]()
+    result = dict[str, Tensor]()
+    known = set[int]()
     for name, tensor in tensors.items():
         own = tensor.detach().cpu().contiguous()
         memory = own.untyped_storage().data_ptr()
@@ -75,7 +76,8 @@ def load(
             content = json.loads(file.metadata()[KEY])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         written = content.pop("sha256")
-        scalars, facts = content["scalars"], content["facts"]
+        scalars = content["scalars"]
+        facts = content["facts"]
     except FileNotFoundError:
         raise FedLoomError(f"{path}: no such checkpoint") from None
     except (safetensors.SafetensorError, TypeError, KeyError, ValueError, OSError) as error:

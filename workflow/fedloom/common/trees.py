@@ -14,7 +14,8 @@ ALIGNED = 64  # bytes: torch makes every new tensor at a multiple of them
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every leaf with its path 'a/b/c', in the order of the sorted keys."""
     for key in sorted(tree):
-        value, name = tree[key], f"{path}/{key}" if path else key
+        value = tree[key]
+        name = f"{path}/{key}" if path else key
         if isinstance(value, dict):
             yield from leaves(value, name)
         else:

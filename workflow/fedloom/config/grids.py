@@ -86,7 +86,8 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
 
 def with_partitions(keys: Config) -> Config:
     """Return the config with members of grids among `partitions`, and wherever one is named."""
-    partitions, members = dict[str, dict[str, Any]](), dict[str, list[str]]()
+    partitions = dict[str, dict[str, Any]]()
+    members = dict[str, list[str]]()
     for label, entry in keys.partitions.items():
         where = f"{CONFIG} partitions.{label}"
         plain = {key: value for key, value in entry.items() if key != "grid"}

@@ -164,7 +164,8 @@ class DataPlugin(KindPlugin):
     def keys(self) -> type[Keys]:
         """Return the model of an entry of the config, beside the key that names the plugin."""
         fields: dict[str, Any] = {k: _field(option) for k, option in self.option_schemas.items()}
-        bases, about = (PluginKeys, self.base), self.description
+        bases = (PluginKeys, self.base)
+        about = self.description
         return create_model(self.name, __base__=bases, __doc__=about, **fields)
 
 
@@ -215,7 +216,9 @@ class Room(Mapping[str, type[Keys]]):
     """
 
     def __init__(self, kind: str, package: str, base: type[Keys]):
-        self.kind, self.package, self.base = kind, package, base
+        self.kind = kind
+        self.package = package
+        self.base = base
 
     @cached_property
     def own(self) -> dict[str, type[Keys]]:
@@ -263,7 +266,9 @@ class Entry(NamedTuple):
 
 def check_entry(section: str, label: str, entry: dict[str, Any]) -> Entry:
     """Return an entry of the config, checked against the keys of its kind."""
-    named_by, kinds, where = NAMED_BY[section], KINDS[section], f"{CONFIG} {section}.{label}"
+    named_by = NAMED_BY[section]
+    kinds = KINDS[section]
+    where = f"{CONFIG} {section}.{label}"
     name = entry.get(named_by)
     try:
         model = kinds.get(name) if isinstance(name, str) else None

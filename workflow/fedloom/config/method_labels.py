@@ -208,9 +208,11 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
                 )
             methods[trial.label] = trial
         trials[label] = tuple(Trial(trial.label, options) for options, trial in made)
-    partitions, protocols = dict(settings.partitions), dict(settings.protocols)
+    partitions = dict(settings.partitions)
+    protocols = dict(settings.protocols)
     for label in selected.partitions:
-        whole, name = settings.partitions[label], label + VALIDATION
+        whole = settings.partitions[label]
+        name = label + VALIDATION
         if name in partitions:
             raise FedLoomError(f"{CONFIG} partitions.{name}: trials take this label; rename it")
         # the test images are a share of the clients' training images
@@ -250,7 +252,8 @@ def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[
 
 def _trials(method: Method, tune: Tune) -> list[tuple[dict[str, Any], Method]]:
     """Return a method's trials, each after the options in which the trials differ."""
-    where, own = f"{TUNE}: methods.{method.label}", tune.per_method.get(method.label, {})
+    where = f"{TUNE}: methods.{method.label}"
+    own = tune.per_method.get(method.label, {})
     if both := tune.values.keys() & own.keys():
         at = f"{TUNE}.per_method.{method.label}"
         raise FedLoomError(f"{at}: '{min(both)}' is one of study.tune.values; keep one")

@@ -40,7 +40,8 @@ def study_of(settings: Settings, partition: str, method: str | None = None) -> S
 
 def method_of(settings: Settings, partition: str, method: str) -> Method:
     """Return a method with the training options that it has on a partition."""
-    found, given = settings.methods[method], settings.protocols[partition].training.given
+    found = settings.methods[method]
+    given = settings.protocols[partition].training.given
     if not given:
         return found
     training = find(found.plugin).training(settings.study.training.given, given, found.own_training)
@@ -68,7 +69,8 @@ def evaluated_rounds(study: Study) -> list[int]:
 
 def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
     """Return the evaluated rounds that the tables average, of a study as a run has it."""
-    evaluated, rounds = wanted_rounds(study), []
+    evaluated = wanted_rounds(study)
+    rounds = []
     for key in ("last_evaluations", "worst_of_evaluations"):
         count = getattr(study.report, key) or 0
         if count > len(evaluated):
@@ -95,7 +97,8 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
     """
     for label, partition in product(labels, settings.select.partitions):
         method = method_of(settings, partition, label)
-        plugin, where = find(method.plugin), f"{CONFIG} methods.{method.label}"
+        plugin = find(method.plugin)
+        where = f"{CONFIG} methods.{method.label}"
         for key in UNSEEN & settings.partitions[partition].settings.keys():
             reason = plugin.why_unseen_classes_unsupported(method.options)
             if reason is not None:
@@ -103,7 +106,8 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
                     f"{where}: partitions.{partition}.{key} tests clients on classes that none "
                     f"trains on, but {reason}; run one without the other"
                 )
-        size, stacked = method.training["micro_batch"], settings.study.stacked
+        size = method.training["micro_batch"]
+        stacked = settings.study.stacked
         reason = plugin.refused_parts(method.options, size, stacked)
         if reason is not None:
             raise FedLoomError(f"{where}: {reason}")
@@ -118,8 +122,10 @@ def check_runs(settings: Settings) -> None:
     """Check the clients and the evaluations of all runs."""
     for label in settings.select.partitions:
         own = settings.protocols[label].model_fields_set - {"training"}
-        study, protocol = f"{CONFIG} study", f"{CONFIG} partitions.{label}.protocol"
-        where, found = protocol if own else study, study_of(settings, label)
+        study = f"{CONFIG} study"
+        protocol = f"{CONFIG} partitions.{label}.protocol"
+        where = protocol if own else study
+        found = study_of(settings, label)
         training = participating(settings, label)
         if training is not None and found.clients_per_round > training:
             raise FedLoomError(
@@ -139,7 +145,9 @@ def capped(settings: Settings, own: dict[str, Any]) -> Study:
 
     So `study: {rounds: 4}` is a whole study, and no error names a key that nobody wrote there.
     """
-    study, given, select = settings.study, own.get("study", {}), settings.select
+    study = settings.study
+    given = own.get("study", {})
+    select = settings.select
     methods = [settings.methods[label] for label in select.methods]
     changes: dict[str, Any] = {}
     if "clients_per_round" not in given:
@@ -151,10 +159,12 @@ def capped(settings: Settings, own: dict[str, Any]) -> Study:
         len(wanted_rounds(each.model_copy(update={"rounds": method.rounds or each.rounds})))
         for each, method in product(of_partitions, methods)
     )
-    counts, report = study.report.model_dump(exclude_none=True), given.get("report", {})
+    counts = study.report.model_dump(exclude_none=True)
+    report = given.get("report", {})
     fitting = {key: min(n, evaluations) for key, n in counts.items() if key not in report}
     changes["report"] = study.report.model_copy(update=fitting)
-    tune, of_tune = study.tune, given.get("tune", {})
+    tune = study.tune
+    of_tune = given.get("tune", {})
     if tune is not None and not of_tune and any(method.member for method in methods):
         changes["tune"] = None  # a grid gives its members their options
     elif tune is not None:
@@ -167,7 +177,8 @@ def capped(settings: Settings, own: dict[str, Any]) -> Study:
 
 def notes_on(before: Study, after: Study) -> Iterator[str]:
     """Yield a line for every key of a study whose value was capped."""
-    old, new = before.model_dump(), after.model_dump()
+    old = before.model_dump()
+    new = after.model_dump()
     for values in (old, new):
         for section in ("report", "tune"):
             inner = values.pop(section) or {}

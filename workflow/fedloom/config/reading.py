@@ -157,14 +157,16 @@ def origin(error: FedLoomError, files: Iterable[Path], changes: Iterable[Change]
     for change in changes:
         if keys and (within(keys, change.keys) or within(change.keys, keys)):
             return f" (--set {change.text})"
-    best, depth = "", 1
+    best = ""
+    depth = 1
     for path in files:
         node, line, reached = _walk(path, keys)
         if hasattr(node, "append"):  # a list
             items = [name for name in re.findall(r"'([^']+)'", str(error)) if name in node]
             line = node.lc.item(node.index(items[0]))[0] if items else line
         if reached >= depth:
-            best, depth = f" ({path}, line {line + 1})", reached
+            best = f" ({path}, line {line + 1})"
+            depth = reached
     return best
 
 
@@ -187,7 +189,9 @@ def _walk(path: Path, keys: Sequence[str | int]) -> tuple[Any, int, int]:
 
     Several of them, joined by points, may be one label.
     """
-    node, line, reached = _tree(read_text(path)), 0, 0
+    node = _tree(read_text(path))
+    line = 0
+    reached = 0
     while reached < len(keys):
         places = getattr(getattr(node, "lc", None), "data", None) or {}
         ends = range(reached + 1, len(keys) + 1)
@@ -196,7 +200,9 @@ def _walk(path: Path, keys: Sequence[str | int]) -> tuple[Any, int, int]:
         if not known:
             break
         key = max(known, key=lambda key: joined[str(key)])
-        node, line, reached = node[key], places[key][0], joined[str(key)]
+        node = node[key]
+        line = places[key][0]
+        reached = joined[str(key)]
     return node, line, reached
 
 

@@ -154,12 +154,15 @@ class Recipe(RecipeKeys):
         `first` is the entry's `first_per_domain`; of several data sets, parts without count are 0.
         """
         counts = self.counts
-        test, train, images = counts.test, counts.train, counts.images
+        test = counts.test
+        train = counts.train
+        images = counts.images
         tests = [cell.test or 0 for cell in (counts.by_domain or {}).values()]
         if test is None and all(tests) and len(tests) == counts.domains:
             test = sum(tests)
         if first and counts.domains:
-            train, images = first * counts.domains, None
+            train = first * counts.domains
+            images = None
         if images is None and train and test:
             images = train + test
         if images is None:

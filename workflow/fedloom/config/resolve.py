@@ -56,7 +56,8 @@ def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> S
             where = f"{CONFIG} partitions.{label}.transfer_to"
             check_known(name, keys.datasets, f"{where}: datasets have no label")
             used.add(name)
-    paper, seed = keys.study.paper, keys.study.fixed_seeds.partition
+    paper = keys.study.paper
+    seed = keys.study.fixed_seeds.partition
     settings = Settings(
         study=keys.study,
         datasets={
@@ -100,7 +101,8 @@ def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> S
 
 def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, Grid]) -> Selection:
     """Return the labels that the study runs, grids expanded."""
-    select, where = keys.select, f"{CONFIG} select"
+    select = keys.select
+    where = f"{CONFIG} select"
     for section in NAMED_BY:
         for label in getattr(select, section):
             check_known(label, getattr(keys, section), f"{where}.{section}: no label")
@@ -123,12 +125,14 @@ def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, 
 
 def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) -> Dataset:
     """Return a dataset with what the recipe that is `written` says; list a selected one's files."""
-    source, settings = entry.kind, entry.keys.plain
+    source = entry.kind
+    settings = entry.keys.plain
     listed = _listing({"source": source} | settings) if selected else None
     if "recipe" not in written:
         return Dataset(label, source, settings, listed, entry.keys.expected())
     recipe = recipes.find(written["recipe"])
-    expected, domains = recipe.size(settings.get("first_per_domain")), recipe.counts.domains
+    expected = recipe.size(settings.get("first_per_domain"))
+    domains = recipe.counts.domains
     return Dataset(label, source, settings, listed, expected, domains, recipe.all_notes())
 
 
@@ -162,7 +166,8 @@ def _outputs(
 
     Those that the study inherits, and that do not suit its runs, are left out, but not all of them.
     """
-    outputs, refused = dict[str, Output](), list[FedLoomError]()
+    outputs = dict[str, Output]()
+    refused = list[FedLoomError]()
     for label in getattr(settings.select, section):
         try:
             outputs[label] = resolve_output(settings, section, label, entries[label])
@@ -179,7 +184,9 @@ def _outputs(
 
 def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
     """Return a table or figure with its runs, and what its kind reads of files and papers."""
-    where, keys, select = f"{CONFIG} {section}.{label}", entry.keys, settings.select
+    where = f"{CONFIG} {section}.{label}"
+    keys = entry.keys
+    select = settings.select
     known = {
         str(scenario): scenario
         for scenario in select.scenarios
@@ -190,7 +197,8 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     scenarios = _some(keys.scenarios, known, f"{where}.scenarios")
     backbones = _some(keys.backbones, select.backbones, f"{where}.backbones")
     shown = tuple(known[name] for name in scenarios)
-    output, works_on = Output(section, label, entry.kind, keys, shown, tuple(backbones)), {}
+    output = Output(section, label, entry.kind, keys, shown, tuple(backbones))
+    works_on = {}
     if keys.shows == "backbones":
         works_on = {"the figure": ("vit",)}
     elif keys.shows != "datasets":
@@ -227,9 +235,11 @@ def _some(wanted: list[str] | None, known: Any, where: str) -> list[str]:
 
 def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]:
     """Return the labels that the output shows, in the order in which they are named."""
-    running, keys = settings.select.methods, output.keys
+    running = settings.select.methods
+    keys = output.keys
     names = getattr(keys, "methods", None) or running
-    artefact, of_grids = keys.artefact_name, keys.shows in ("grid", "grids")
+    artefact = keys.artefact_name
+    of_grids = keys.shows in ("grid", "grids")
     chosen = [
         label
         for label in method_labels.expand(
@@ -259,7 +269,8 @@ def _published_numbers(
     settings: Settings, output: Output, published: OfPaper, where: str
 ) -> dict[str, Any]:
     """Return the entry with the paper's citation and the values of the rows that it names."""
-    entry, paper = published.model_dump(), read_paper(published.paper, f"{where}.paper")
+    entry = published.model_dump()
+    paper = read_paper(published.paper, f"{where}.paper")
     if published.table not in paper["tables"]:
         known = ", ".join(map(str, paper["tables"]))
         raise FedLoomError(f"{where}.table: no Table {published.table}; known: {known}")

@@ -93,7 +93,8 @@ class Backbone:
     @property
     def notes(self) -> tuple[str, ...]:
         """The assumptions on weights from a file, which does not hold these facts."""
-        name, keys = self.settings["name"], self.settings
+        name = self.settings["name"]
+        keys = self.settings
         if name in MICRO or local_weights(self) is None:
             return ()
         notes = []

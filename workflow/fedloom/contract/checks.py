@@ -33,13 +33,16 @@ from fedloom.hooks.run_hooks import Hooks
 
 CLOSE = 1e-4  # float32, after two rounds
 CLOSE_IN_SUM = 1e-3  # with wrappers that preserve the sum of the updates alone
-LAST_BITS, DRAWS, AMPLIFIED = 1e-7, 8, 10  # noise as float32 rounds numbers near 1
+LAST_BITS = 1e-7  # noise as float32 rounds numbers near 1
+DRAWS = 8
+AMPLIFIED = 10
 SHIFT = 30.0  # standard deviation of the noise that cancels in the updates' sum
 
 
 def differences(a: Tree, b: Tree) -> dict[str, float]:
     """Return the largest absolute difference by leaf, infinite where the trees do not match."""
-    left, right = dict(leaves(a)), dict(leaves(b))
+    left = dict(leaves(a))
+    right = dict(leaves(b))
     return {path: _difference(left.get(path), right.get(path)) for path in left | right}
 
 
@@ -88,7 +91,9 @@ class TinyRun:
         backbone: Backbone | None = None,
         seed: int = 0,
     ):
-        self.method, self.folder, self.wrappers = method, folder, wrappers
+        self.method = method
+        self.folder = folder
+        self.wrappers = wrappers
         backbone = backbone or tiny.tiny_backbone(method.family)
         self.task = tiny.tiny_task(method, folder, wrappers, partition, seed, backbone)
         vars(self.task.training).update(epochs=epochs)
@@ -112,7 +117,8 @@ class TinyRun:
         return describe_call([self.method.name, *(wrapper.name for wrapper in self.wrappers)], what)
 
     def after(self, count: int, **changes: object) -> State:
-        task, current = replace(self.task, **changes), self.start
+        task = replace(self.task, **changes)
+        current = self.start
         for number in range(1, count + 1):
             current, _ = train_round(task.at(number), self.hooks, current)
         return current
@@ -174,7 +180,8 @@ def aggregates_as_declared(run: TinyRun) -> None:
 
 def _shift(task: Task, updates: list[Update]) -> list[Update]:
     """Add noise to the payloads that cancels in their sum, plain or weighted by images."""
-    weighted, generator = task.aggregation == "weighted", task.generator("sum")
+    weighted = task.aggregation == "weighted"
+    generator = task.generator("sum")
     weights = torch.tensor([float(u.num_examples if weighted else 1) for u in updates])
 
     def move(*values: Tensor) -> Tensor:  # [K, ...], by noise of weighted mean 0 over clients
@@ -263,17 +270,21 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     lost. The backbone's width is odd, since kernels round the rest of a vector in other ways.
     """
     run = TinyRun(method, folder, *wrappers, backbone=tiny.tiny_backbone(method.family, tiny.ODD))
-    states, tables = [], []
+    states = []
+    tables = []
     for name, ends in (("whole", [3]), ("parts", [2, 3])):
         (folder / name).mkdir()
-        start, first, evaluations = None, 0, []
+        start = None
+        first = 0
+        evaluations = []
         for last in ends:
             outputs = tiny.tiny_outputs(folder / name, last)
             hooks = loader.load_hooks(method, wrappers=wrappers)
             job = tiny.tiny_job(method, first, last)
             training_job.train(run.task, hooks, job, start, outputs, f"{last}")
             evaluations.append(read_table(outputs.evaluation))
-            start, first = outputs.state, last
+            start = outputs.state
+            first = last
         assert start is not None
         states.append(tensor_files.load(start)[0])
         tables.append(pa.concat_tables(evaluations))
@@ -308,7 +319,8 @@ def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     if not method.trained:
         return
     run = TinyRun(method, folder, *wrappers, partition=tiny.ALIKE, epochs=2)
-    current, losses = run.start, []
+    current = run.start
+    losses = []
     for number in range(1, 9):
         task = run.task.at(number)
         current, _ = train_round(task, run.hooks, current)

@@ -80,7 +80,8 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     for number, (words, changed, *around) in enumerate(_variations(method, *wrappers)):
         if changed.refused_wrappers(changed.options({}, changed.name), around):
             continue
-        own, cohort = folder / str(number), (number - 1) % (CLIENTS - 1) + 1
+        own = folder / str(number)
+        cohort = (number - 1) % (CLIENTS - 1) + 1
         own.mkdir()
         try:
             run = TinyRun(changed, own, *around, partition=DIRICHLET, seed=number)

@@ -25,7 +25,9 @@ from fedloom.planning.job_specs import MethodSpec, RunSpec, TrainJob
 from fedloom.planning.runs import Run
 from fedloom.toolbox.prototypes import warm_start
 
-CLASSES, CLIENTS, SIZE = 4, 6, 16
+CLASSES = 4
+CLIENTS = 6
+SIZE = 16
 ODD = 24  # a width whose rows end within a vector register, and within 64 bytes of memory
 DIFFERENT = {"scheme": "pathological", "clients": CLIENTS, "classes_per_client": 2, "held_out": 0.2}
 ALIKE = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
@@ -80,7 +82,8 @@ def _tiny_data(folder: Path, scheme: dict, seed: int) -> tuple[ImageStore, Path]
     noisy = means[labels] + rng.normal(0, 40, (120, SIZE, SIZE, 1))
     images = np.clip(noisy, 0, 255).astype(np.uint8)
     examples = [Example(images[i], int(labels[i]), i % 5 < 2, "noise") for i in range(120)]
-    path, division = folder / "images.arrow", folder / "partition.parquet"
+    path = folder / "images.arrow"
+    division = folder / "partition.parquet"
     write_images(path, examples, (SIZE, SIZE, 1), list("abcd"), "noise")
     store = ImageStore(path)
     write_table(
@@ -103,7 +106,8 @@ def tiny_task(
     images = torch.from_numpy(store.images(np.arange(len(store))).copy())
     backbone = backbone or (tiny_vit() if method.family == "vit" else tiny_clip())
     if method.family == "vit":
-        tokens, patches = backbone.class_tokens(images), torch.empty(0)  # [N, M + 1, d]
+        tokens = backbone.class_tokens(images)  # [N, M + 1, d]
+        patches = torch.empty(0)
     else:
         final, patches = backbone.image_features(images)
         tokens = final[:, None]
@@ -140,7 +144,8 @@ def tiny_task(
 
 def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
     """Return a job of the tiny task that evaluates after rounds 2 and 4 and at its end."""
-    options, training = method.options({}, method.name), method.training()
+    options = method.options({}, method.name)
+    training = method.training()
     spec = RunSpec(
         run=Run("tiny", "tiny", "tiny", method.name, 0),
         backbone=Backbone("tiny", "timm", {}),

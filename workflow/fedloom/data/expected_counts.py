@@ -23,7 +23,8 @@ def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
     for name, cell in counts.get("by_domain", {}).items():
         rows = ready.domains == name
         lines += _compared(f"domain '{name}': ", ready, rows, cell)
-    expected, each = counts.get("by_class", {}), counts.get("each_class", {})
+    expected = counts.get("by_class", {})
+    each = counts.get("each_class", {})
     of_classes = [f"class '{name}': missing" for name in expected if name not in ready.classes]
     for label, name in enumerate(ready.classes):
         cell = each | expected.get(name, {})
@@ -42,7 +43,8 @@ def trained_classes(ready: Prepared) -> list[str]:
 
 def _compared(where: str, ready: Prepared, rows: np.ndarray, cell: dict[str, Any]) -> list[str]:
     """Return a line for every number of images among `rows`, bool [N], that is not as expected."""
-    lines, at_least = [], cell.get("at_least", {})
+    lines = []
+    at_least = cell.get("at_least", {})
     for key, half in (("images", rows), ("train", rows & ~ready.test), ("test", rows & ready.test)):
         count = int(half.sum())
         due = cell.get(key, max(count, at_least.get(key, 0)))

@@ -136,11 +136,13 @@ def _cropped(image: Image.Image, size: int) -> Image.Image:
     """Resize the shorter side to `size`, and cut out the centre."""
     scale = size / min(image.size)
     wide, high = (max(size, int(side * scale + 1e-9)) for side in image.size)
-    left, top = round((wide - size) / 2), round((high - size) / 2)
+    left = round((wide - size) / 2)
+    top = round((high - size) / 2)
     box = (left, top, left + size, top + size)
     if wide * high <= LARGEST:
         return image.resize((wide, high), Image.Resampling.BICUBIC).crop(box)
     # hardly any of the image is kept: compute that part alone, which differs by rounding at most
-    across, down = image.width / wide, image.height / high
+    across = image.width / wide
+    down = image.height / high
     within = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
     return image.resize((size, size), Image.Resampling.BICUBIC, within)

@@ -41,7 +41,8 @@ def divide(
     plugin = discover("scheme")[scheme]
     function = _function_of(plugin, "divide", "labels, settings, rng")
     owner = np.asarray(run_plugin_code(lambda: function(labels, settings, rng), [plugin], "divide"))
-    clients, integers = settings["clients"], owner.dtype.kind in "iu"
+    clients = settings["clients"]
+    integers = owner.dtype.kind in "iu"
     if owner.shape == labels.shape and integers and ((owner >= 0) & (owner < clients)).all():
         return owner
     raise FedLoomError(

@@ -69,7 +69,8 @@ class PluginManifest(Keys):
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise FedLoomError(f"{file}: {error}") from None
         plugin = checked(cls, content, f"{file}: ")
-        plugin._toml, plugin._module = file, module
+        plugin._toml = file
+        plugin._module = module
         plugin.check(f"{file}: ")
         return plugin
 

@@ -153,7 +153,8 @@ class Plugin(PluginManifest):
 
     def check(self, where: str) -> None:
         """Check what the keys say together; errors begin with `where` and the key."""
-        is_method, options = self.kind == "method", self.option_schemas
+        is_method = self.kind == "method"
+        options = self.option_schemas
         if is_method and self.family is None:
             raise FedLoomError(f'{where}family: is missing; a method needs "vit" or "clip"')
         for key in OF_WRAPPERS & self.model_fields_set if is_method else ():

@@ -38,7 +38,8 @@ def main() -> None:
         making = job_receipts.begin(args.rule, job, sources)
         module.run(job, args.threads)
         job_receipts.end(making)
-        seconds, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
+        seconds = time.perf_counter() - started
+        used = resource.getrusage(resource.RUSAGE_SELF)
         took = "took %.1f s (%.1f s of processor time), and %.0f MB of memory at most"
         log.debug(took, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 

@@ -29,7 +29,8 @@ def run(job: ArtefactJob, threads: int) -> None:
     kept = State.of(tree, task.data.device)
     task = task.at(facts["round"])
     if job.artefact == TEST_SETS:
-        names, needs = job.transfer_to, spec.method.needs
+        names = job.transfer_to
+        needs = spec.method.needs
         files = {name: paths.other_inputs(name, run, needs) for name in names}
         task = with_datasets(task, files, task.data.device)
         table = pa.Table.from_pylist(answer_test_sets(task, hooks, kept), schema=rows.TEST_SETS)

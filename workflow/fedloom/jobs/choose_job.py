@@ -32,7 +32,8 @@ def run(job: ChooseJob, threads: int) -> None:
             f"{job.method}: all of its {len(trials)} trials diverged; give it smaller learning "
             "rates to try (study.tune.values), or set training.clip"
         )
-    best, options = means.index(max(finished)), [trial.options for trial in trials]
+    best = means.index(max(finished))
+    options = [trial.options for trial in trials]
     columns = [
         pa.array([trial.label for trial in trials]),
         pa.array(map(json.dumps, options)),

@@ -11,7 +11,8 @@ from fedloom.planning.job_specs import PartitionJob
 
 
 def run(job: PartitionJob, threads: int) -> None:
-    label, seed = job.partition.label, job.seed
+    label = job.partition.label
+    seed = job.seed
     store = paths.at(paths.STORE, dataset=job.dataset)
     images = ImageStore(store)
     out = paths.at(paths.PARTITION, dataset=job.dataset, partition=label, seed=seed)

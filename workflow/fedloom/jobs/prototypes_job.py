@@ -20,7 +20,8 @@ def run(job: PrototypesJob, threads: int) -> None:
     check_receipt(files["features"])
     prepare_cpu(threads)
     facts = read_receipt(files["store"])
-    images, cpu = ImageStore(files["store"], facts), torch.device("cpu")
+    images = ImageStore(files["store"], facts)
+    cpu = torch.device("cpu")
     data = federation.load(images, files["partition"], facts["classes"], cpu).at(1)
     seed = job.seed if job.sampling is None else job.sampling
     holders = [client for client in data.participating if len(data.train[client])]

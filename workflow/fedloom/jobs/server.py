@@ -91,7 +91,8 @@ def try_server(arguments: list[str]) -> int | None:
     with listener, contextlib.suppress(OSError):  # another job was first
         listener.bind(address)
         listener.listen(1024)
-        file, null = listener.fileno(), subprocess.DEVNULL
+        file = listener.fileno()
+        null = subprocess.DEVNULL
         command = [sys.executable, "-m", "fedloom.jobs.server", "--serve", str(file), snakemake]
         subprocess.Popen(
             command, stdin=null, stdout=null, stderr=null, pass_fds=[file], start_new_session=True

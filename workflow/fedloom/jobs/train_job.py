@@ -15,7 +15,8 @@ from fedloom.planning.job_specs import TrainJob
 def run(job: TrainJob, threads: int) -> None:
     """Write the state after the last round, the evaluations and the rows of the rounds."""
     job = replace(job, spec=choices.with_choice(job.spec))
-    run, end = job.spec.run, paths.end(job.last)
+    run = job.spec.run
+    end = paths.end(job.last)
     state = paths.at(paths.STATE, run, end=end)
     tables = {name: paths.at(file, run, end=end) for name, file in paths.JOB_TABLES.items()}
     outputs = training_job.Outputs(state, state.with_name(paths.CHECKPOINT), **tables)

@@ -14,13 +14,15 @@ SNAKEFILE = ROOT / "Snakefile"
 
 def plugin_folders() -> list[Path]:
     """Return the folder of the plugins that ship, and `plugins` of the current folder."""
-    shipped, own = ROOT / "plugins", Path("plugins").resolve()
+    shipped = ROOT / "plugins"
+    own = Path("plugins").resolve()
     return [shipped, own] if own.is_dir() and own != shipped else [shipped]
 
 
 def resource(path: str) -> Path:
     """Resolve a path of the config: from the current folder, or if it is missing there, of ROOT."""
-    own, shipped = Path.cwd() / os.path.expanduser(path), ROOT / path  # noqa: PTH111
+    own = Path.cwd() / os.path.expanduser(path)  # noqa: PTH111
+    shipped = ROOT / path
     return own if os.access(own, os.F_OK) or not os.access(shipped, os.F_OK) else shipped
 
 
@@ -36,7 +38,8 @@ def matching(patterns: str | list[str]) -> list[Path]:
 
 def _literal(path: Path) -> str:
     """Return a pattern in which all parts are escaped that exist as they are written."""
-    there, parts = Path(path.anchor), list(path.parts[1:])
+    there = Path(path.anchor)
+    parts = list(path.parts[1:])
     while parts and os.access(there / parts[0], os.F_OK):
         there /= parts.pop(0)
     return str(Path(escape(str(there)), *parts))

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 # Numbers of four bytes that wait for the backward pass, per token, feature and block: a ViT-B/16 at
 # 224 px keeps 10.0, in bf16 6.6. If its weights train, it keeps TRAINED times as many.
-SAVED, SAVED_BF16 = 11, 8
+SAVED = 11
+SAVED_BF16 = 8
 TRAINED = 1.7
 
 # Bytes of state of the clients that train at once: a ViT-B/16 of 343 MB trains alone. About COPIES
 # of it exist at once: received, trained, gradient, one or two moments of the optimiser.
-BYTES_AT_ONCE, COPIES = 256 * 2**20, 5
+BYTES_AT_ONCE = 256 * 2**20
+COPIES = 5
 
 # Floats between two blocks of a backbone that fit the caches of a core: 80 images of the micro ViT.
 # Larger batches are not faster and need more memory. The second limit is that of prompts before all

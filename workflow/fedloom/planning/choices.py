@@ -52,5 +52,6 @@ def with_choice(spec: RunSpec) -> RunSpec:
     if not spec.tuned:
         return spec
     own, training = grids.parted(chosen_options(paths.at(paths.CHOICE, spec.run)))
-    options, training = spec.method.options | own, spec.method.training | training
+    options = spec.method.options | own
+    training = spec.method.training | training
     return replace(spec, method=replace(spec.method, options=options, training=training))

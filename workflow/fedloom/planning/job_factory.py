@@ -32,13 +32,15 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
         case "cache":
             return job_specs.CacheJob(w.cache, w.dataset, settings.backbones[w.backbone])
         case "prototypes":
-            study, labels = study_of(settings, w.partition), (w.dataset, w.partition, w.backbone)
+            study = study_of(settings, w.partition)
+            labels = (w.dataset, w.partition, w.backbone)
             numbers = int(w.seed), study.clients_per_round, study.fixed_seeds.sampling
             return job_specs.PrototypesJob(*labels, *numbers)
         case "block_accuracy":
             return job_specs.BlockAccuracyJob(w.dataset, w.backbone)
         case "train":
-            study, rounds = study_of_run(settings, w), rounds_of(settings, w)
+            study = study_of_run(settings, w)
+            rounds = rounds_of(settings, w)
             evaluated, sampled = evaluations(study, rounds)
             return job_specs.TrainJob(
                 spec=run_spec(settings, Run.of(w)),
@@ -53,12 +55,14 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
                 evaluate_clients=study.evaluate_clients if sampled else None,
             )
         case "choose":
-            tune, labels = settings.study.tune, (w.dataset, w.partition, w.backbone, w.method)
+            tune = settings.study.tune
+            labels = (w.dataset, w.partition, w.backbone, w.method)
             assert tune is not None
             last = study_of(settings, w.partition + VALIDATION, w.method).rounds
             return job_specs.ChooseJob(*labels, settings.trials[w.method], tune.seed, last)
         case "evaluate":
-            study, trial = study_of_run(settings, w), is_trial(settings, w.partition)
+            study = study_of_run(settings, w)
+            trial = is_trial(settings, w.partition)
             return job_specs.EvaluateJob(Run.of(w), tuple(job_ends(study)), study.confusion, trial)
         case "artefact":
             last = study_of_run(settings, w).rounds
@@ -87,7 +91,8 @@ def _output_job(settings: Settings, output: Output) -> job_specs.TableJob | job_
     shared["shown"] = _shown(settings, output)
     if output.section == "figures":
         return job_specs.FigureJob(**shared, backbones=())
-    title, tuned = getattr(output.keys, "title", None), _tuned(settings, output)
+    title = getattr(output.keys, "title", None)
+    tuned = _tuned(settings, output)
     return job_specs.TableJob(**shared, title=title, published=output.published, tuned=tuned)
 
 
@@ -130,7 +135,8 @@ def _plotted_methods(settings: Settings, output: Output) -> Iterator[job_specs.P
     methods = [settings.methods[m] for m in settings.select.methods if m in output.methods]
     for label, group in groupby(methods, lambda m: m.member.grid if m.member else m.label):
         members = list(group)
-        plugin, grid = find(members[0].plugin), settings.grids.get(label)
+        plugin = find(members[0].plugin)
+        grid = settings.grids.get(label)
         parts = {plugin.trained_part(method.options) for method in members}
         yield job_specs.PlottedMethod(
             label=label,
@@ -145,7 +151,8 @@ def _plotted_methods(settings: Settings, output: Output) -> Iterator[job_specs.P
 
 def run_spec(settings: Settings, run: Run) -> job_specs.RunSpec:
     """Return everything that a run's numbers depend on, except the options of `choose`."""
-    study, method = study_of_run(settings, run), method_of(settings, run.partition, run.method)
+    study = study_of_run(settings, run)
+    method = method_of(settings, run.partition, run.method)
     trials = trials_of(settings, run)
     tried = [trial.options.get("training.schedule") for trial in trials]
     # methods without training have no schedule
@@ -185,7 +192,8 @@ def trials_of(settings: Settings, labels: Any) -> tuple[config.Trial, ...]:
 
 def backbone_of(settings: Settings, labels: Any) -> config.Backbone:
     """Return a run's backbone, with the settings that its study adds."""
-    study, backbone = settings.study, settings.backbones[labels.backbone]
+    study = settings.study
+    backbone = settings.backbones[labels.backbone]
     added = {"precision": study.precision, "gradient_checkpointing": study.gradient_checkpointing}
     added = {key: value for key, value in added.items() if value not in ("float32", False)}
     return replace(backbone, settings=backbone.settings | added)
@@ -193,7 +201,8 @@ def backbone_of(settings: Settings, labels: Any) -> config.Backbone:
 
 def rounds_of(settings: Settings, wildcards: Any) -> range:
     """Return the rounds of a training job, counted from 0."""
-    size, last = settings.study.rounds_per_job, int(wildcards.end)
+    size = settings.study.rounds_per_job
+    last = int(wildcards.end)
     return range((last - 1) // size * size, last)
 
 

@@ -78,7 +78,8 @@ def stale(plan: Plan) -> dict[Path, str]:
     }
     receipts = {file: _read(*job) for file, job in jobs.items()}
     digests = _Digests(receipts.values())
-    result, damaged = dict[Path, str](), set[Path]()
+    result = dict[Path, str]()
+    damaged = set[Path]()
     for file, (rule, job) in jobs.items():
         receipt = receipts[file]
         if not file.is_file():

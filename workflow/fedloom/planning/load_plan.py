@@ -53,7 +53,8 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         # changes do not unselect the tables and figures that the study's own files select
         own = merge_values(set_by_files, given) | {"study": given.get("study", {})}
 
-    merged, read = merge(contents, given), [path for path, _ in contents]
+    merged = merge(contents, given)
+    read = [path for path, _ in contents]
     settings = resolve(merged, read, changes, own)
     for note in settings.notes if LAUNCHER not in os.environ else ():
         print(f"note: {legible(note)}", file=sys.stderr)
@@ -65,7 +66,8 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
 def check_images(plan: Plan) -> None:
     """Check that local images which no job has stored yet are there, before a job fails."""
     for label in plan.settings.select.datasets:
-        entry, key = plan.settings.datasets[label].settings, f"datasets.{label}.root"
+        entry = plan.settings.datasets[label].settings
+        key = f"datasets.{label}.root"
         stored = entry.get("download") or paths.at(paths.STORE, dataset=label).exists()
         if "root" in entry and not stored and not is_folder(resource(entry["root"])):
             line = f"config key {key}: no such folder '{entry['root']}'; put the images there"

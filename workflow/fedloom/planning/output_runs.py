@@ -54,7 +54,8 @@ class PlottedBackbone:
 def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
     """List the runs that a table or figure shows."""
     rows = [(method, *row) for method in inputs.methods for row in _members(method)]
-    items, own = [], inputs.artefact
+    items = []
+    own = inputs.artefact
     for scenario, row, seed in product(inputs.scenarios, rows, inputs.seeds):
         method, label, title, member = row
         dataset, partition, backbone = scenario.split("/")

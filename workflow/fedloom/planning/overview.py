@@ -6,7 +6,8 @@ from fedloom.config.settings import Settings
 
 def overview(settings: Settings) -> dict[str, str | list[str]]:
     """Return the facts of a study by heading: a line, or several."""
-    select, study = settings.select, settings.study
+    select = settings.select
+    study = settings.study
     values = study.fixed_seeds.model_dump(exclude={"partition"}, exclude_none=True)
     fixed = ", ".join(f"{name} {seed}" for name, seed in values.items())
     texts: dict[str, str | list[str]] = {

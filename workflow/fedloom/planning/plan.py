@@ -48,7 +48,8 @@ class Plan:
     @property
     def partition_charts(self) -> list[str]:
         """A chart of each partition, for the first seed."""
-        pattern, seed = paths.PARTITION_CHART, self.settings.study.seeds[0]
+        pattern = paths.PARTITION_CHART
+        seed = self.settings.study.seeds[0]
         return [str(paths.at(pattern, **vars(s), seed=seed)) for s in scenarios(self.settings)]
 
     @cached_property
@@ -95,13 +96,15 @@ class Plan:
 
     def other_inputs(self, labels: Any) -> list[Path]:
         """Return the data files of other datasets that clients are tested on for an artefact."""
-        needs, run = self.settings.methods[labels.method].needs, Run.of(labels)
+        needs = self.settings.methods[labels.method].needs
+        run = Run.of(labels)
         datasets = self.job("artefact", labels).transfer_to
         return [f for name in datasets for f in paths.other_inputs(name, run, needs).values()]
 
     def job_files(self, labels: Any, pattern: str, ends: Sequence[int] | None = None) -> list[str]:
         """Return a file of every job of a run, or of those that end at these rounds."""
-        run, ends = Run.of(labels), job_ends(self.study(labels)) if ends is None else ends
+        run = Run.of(labels)
+        ends = job_ends(self.study(labels)) if ends is None else ends
         return [str(paths.at(pattern, run, end=paths.end(number))) for number in ends]
 
     def start(self, wildcards: Any, pattern: str) -> list[str]:

@@ -48,7 +48,8 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
         return backbone.sha256
     if backbone.library == "torchvision":
         return None
-    record, of = paths.at(paths.WEIGHTS, backbone=backbone.label), {"library": backbone.library}
+    record = paths.at(paths.WEIGHTS, backbone=backbone.label)
+    of = {"library": backbone.library}
     of |= {key: backbone.settings.get(key) for key in ("name", "weights", "image_size")}
     now = {"of": of, "sha256": loaded()}
     before = read_json(record) if record.exists() else {}

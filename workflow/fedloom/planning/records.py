@@ -38,7 +38,8 @@ def write_record(plan: Plan) -> None:
     """
     import pyarrow as pa  # takes 0.1 s, and plans need none of it
 
-    every, tested = [*plan.runs, *trial_runs(plan.settings)], {*runs(plan.settings, TEST_SETS)}
+    every = [*plan.runs, *trial_runs(plan.settings)]
+    tested = {*runs(plan.settings, TEST_SETS)}
     files = [paths.at(paths.EVALUATION, run) for run in every]
     files += [paths.at(paths.ARTEFACT, run, artefact=TEST_SETS) for run in tested]
     if not every or not all(file.is_file() for file in files):
@@ -52,7 +53,8 @@ def write_record(plan: Plan) -> None:
             return
         own = {"sha256": sha256(paths.at(paths.EVALUATION, run)), TEST_SETS: run in tested}
         rows.append(vars(run) | _given(plan, run) | made_by | own)
-    table, file = pa.Table.from_pylist(rows), paths.at(paths.RECORD, study=plan.name)
+    table = pa.Table.from_pylist(rows)
+    file = paths.at(paths.RECORD, study=plan.name)
     kept = file.is_file() and read_table(file).equals(table)
     versions = read_facts(file)["versions"] if kept else json.dumps(_versions())
     facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": versions}
@@ -73,7 +75,8 @@ def read_record(study: str, folder: Path) -> "pa.Table":
 
 def _as_yaml(plan: Plan) -> str:
     """Write the merged config, in which inherited keys are as the study has them, as YAML."""
-    select, text = plan.settings.select, io.StringIO()
+    select = plan.settings.select
+    text = io.StringIO()
     shown = {"tables": list(select.tables), "figures": list(select.figures)}
     study = plan.settings.study.model_dump(mode="json", exclude_unset=True)
     YAML().dump(plan.config | {"study": study, "select": plan.config["select"] | shown}, text)
@@ -107,7 +110,8 @@ def _versions() -> dict[str, str]:
 
 def summary(plan: Plan) -> str:
     """Return the first table and the folders of all results, for the end of a run."""
-    lines, runs = [f"logs    {paths.LOGS}"], paths.RUN.replace("{", "<").replace("}", ">")
+    lines = [f"logs    {paths.LOGS}"]
+    runs = paths.RUN.replace("{", "<").replace("}", ">")
     if not plan.tables or not Path(plan.tables[0]).is_file():
         return lines[0]  # other targets than the study's tables
     lines += [f"runs    {runs}"]

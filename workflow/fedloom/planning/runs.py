@@ -55,7 +55,8 @@ def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
 
 def runs(settings: Settings, artefact: str | None = None) -> list[Run]:
     """List every run that a table or figure shows, or one of an artefact, in the config's order."""
-    select, shown = settings.select, set()
+    select = settings.select
+    shown = set()
     outputs = [settings.tables[label] for label in select.tables]
     for output in outputs + [settings.figures[label] for label in select.figures]:
         labels = (output.scenarios, output.backbones, output.methods)
@@ -67,7 +68,8 @@ def runs(settings: Settings, artefact: str | None = None) -> list[Run]:
 
 def trial_runs(settings: Settings) -> list[Run]:
     """List the trials by which the options of a study's runs are chosen (study.tune)."""
-    tune, found = settings.study.tune, dict[Run, None]()
+    tune = settings.study.tune
+    found = dict[Run, None]()
     if tune is None:
         return []
     for run in runs(settings):

@@ -25,7 +25,8 @@ Code = tuple[tuple[str, ...], tuple[PluginManifest, ...]]  # modules of fedloom,
 
 def code_of(rule: str, job: Any) -> Code:
     """Return the code that a rule's job starts from; imports lead to the rest."""
-    modules, plugins = [f"fedloom.jobs.{rule}_job"], list[PluginManifest]()
+    modules = [f"fedloom.jobs.{rule}_job"]
+    plugins = list[PluginManifest]()
 
     def add(kind: str, name: str, module: str | None = None) -> None:
         plugin = kinds.discover(kind).get(name)
@@ -95,7 +96,8 @@ def digest_of(
 
 def _closure(files: Iterable[Path]) -> set[Path]:
     """Return the files and all of fedloom that they import."""
-    seen, todo = set[Path](), set(files)
+    seen = set[Path]()
+    todo = set(files)
     while todo:
         seen |= todo
         todo = {found for file in todo for found in _imported(file)} - seen
@@ -112,7 +114,8 @@ def _imported(file: Path) -> list[Path]:
 @cache
 def _imports(file: Path) -> list[tuple[str, list[str]]]:
     """Return the modules of fedloom that a file imports outside TYPE_CHECKING, with their names."""
-    tree, found = read_python(file), list[tuple[str, list[str]]]()
+    tree = read_python(file)
+    found = list[tuple[str, list[str]]]()
     for node in _nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -144,7 +147,8 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
 def _resolve(module: str, name: str | None) -> Iterator[Path]:
     """Yield the files behind `from module import name`, or `import module` if there is no name."""
     path = LIBRARY / module.replace(".", "/")
-    init, inside = path / "__init__.py", path / name if name else path
+    init = path / "__init__.py"
+    inside = path / name if name else path
     for file in (inside.with_suffix(".py"), inside / "__init__.py", path.with_suffix(".py")):
         if file.is_file() and file != init:
             yield file

@@ -17,13 +17,15 @@ Jobs = defaultdict[str, dict[Path, Any]]
 
 def jobs_of_study(plan: Plan) -> Jobs:
     """Return the jobs by rule: the labels of each by the file that it makes."""
-    settings, jobs = plan.settings, Jobs(dict)
+    settings = plan.settings
+    jobs = Jobs(dict)
 
     def add(rule: str, pattern: str, **labels: Any) -> None:
         jobs[rule][paths.at(pattern, **labels)] = SimpleNamespace(**labels)
 
     for run in (*plan.runs, *trial_runs(settings)):
-        labels, reads = vars(run), plan.run_inputs(run)
+        labels = vars(run)
+        reads = plan.run_inputs(run)
         add("dataset", paths.STORE, **labels)
         add("partition", paths.PARTITION, **labels)
         if "prototypes" in reads:

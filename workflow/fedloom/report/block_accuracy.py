@@ -19,7 +19,8 @@ def nearest_prototype(tokens: Tensor, labels: Tensor, test: Tensor) -> tuple[flo
 
     These are of tokens [N, d] of the other images; a class without any is never near.
     """
-    classes, train = int(labels.max()) + 1, ~test
+    classes = int(labels.max()) + 1
+    train = ~test
     count = torch.bincount(labels[train], minlength=classes)
     means = torch.zeros(classes, tokens.shape[1]).index_add_(0, labels[train], tokens[train])
     means /= count.clamp(min=1)[:, None]
@@ -50,7 +51,8 @@ def class_tokens(features: Path, block: int) -> Tensor:
 
 def write(store: ImageStore, features: Path, out: Path) -> None:
     """Write a row per block of `class_tokens`: `block`, `top1` and `top5`."""
-    labels, test = torch.from_numpy(store.labels), torch.tensor(store.test)
+    labels = torch.from_numpy(store.labels)
+    test = torch.tensor(store.test)
     rows = []
     for block in range(1, depth(features) + 2):  # one at a time: all may not fit into memory
         rows.append((block, *nearest_prototype(class_tokens(features, block), labels, test)))

@@ -27,8 +27,10 @@ class Setting(NamedTuple):
 
 def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
     """Yield what a run was given, each value with its key."""
-    settings, spec = plan.settings, choices.with_choice(plan.run_spec(run))
-    method, plugin = settings.methods[run.method], find(spec.method.plugin)
+    settings = plan.settings
+    spec = choices.with_choice(plan.run_spec(run))
+    method = settings.methods[run.method]
+    plugin = find(spec.method.plugin)
     partition = run.partition.removesuffix(VALIDATION)
     label = method.member.grid if method.member else run.method
     varied = _varied(plan, run)
@@ -59,7 +61,8 @@ def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
             of_key = setting(value, place, default=f"method.toml of {wrapper.plugin}")
             yield f"wrappers.{wrapper.plugin}.{key}", of_key
     for key, value in spec.method.training.items():
-        name, declared = f"{grids.TRAINING}{key}", key in plugin.training_defaults.given
+        name = f"{grids.TRAINING}{key}"
+        declared = key in plugin.training_defaults.given
         yield name, of_method(name, value, declared, *([*keys, "training", key] for keys in above))
     for key, value in plan.study(run).model_dump(exclude=NOT_OF_A_RUN, exclude_none=True).items():
         yield key, setting(value, *([*keys, key] for keys in above))
@@ -76,7 +79,8 @@ def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
 
 def _varied(plan: Plan, run: Run) -> dict[str, str]:
     """Return the options that a grid, a trial or the choice among trials gives a run, and which."""
-    method, spec = plan.settings.methods[run.method], plan.run_spec(run)
+    method = plan.settings.methods[run.method]
+    spec = plan.run_spec(run)
     if spec.tuned:
         file = paths.at(paths.CHOICE, run)
         return dict.fromkeys(choices.chosen_options(file), f"chosen: {file}")

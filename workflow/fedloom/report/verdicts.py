@@ -20,7 +20,9 @@ MOST_SEEDS = 100  # that a study may be told to add
 POWER = 0.8  # the probability with which they would decide
 Ends = tuple[float | None, float | None]
 ABOVE_ZERO: Ends = (0.0, None)
-HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+HOLDS = "holds"
+FAILS = "does not hold"
+UNDECIDED = "undecided"
 # accuracies [R rounds, ..., K clients] -> [...]: mean over clients and rounds; of the worst client,
 # the mean over rounds; of the mean over clients, the lowest of all rounds
 STATISTICS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -71,12 +73,16 @@ class Difference:
 def difference(terms: Sequence[Term], resamples: int = RESAMPLES) -> Difference:
     """Compute the weighted sum of the terms, and a paired bootstrap over every seed's clients."""
     seeds = sorted(set.intersection(*(set(term.values) for term in terms)))
-    rng, drawn = numpy_generator(0, "paired bootstrap"), dict[tuple[int, str], np.ndarray]()
-    by_seed, total = np.zeros(len(seeds)), np.zeros(())
+    rng = numpy_generator(0, "paired bootstrap")
+    drawn = dict[tuple[int, str], np.ndarray]()
+    by_seed = np.zeros(len(seeds))
+    total = np.zeros(())
     for position, seed in enumerate(seeds):
         for term in terms:
-            statistic, values = STATISTICS[term.statistic], term.values[seed]  # [R, K]
-            key, clients = (seed, term.clients), values.shape[-1]
+            statistic = STATISTICS[term.statistic]
+            values = term.values[seed]  # [R, K]
+            key = (seed, term.clients)
+            clients = values.shape[-1]
             if clients > 1 and key not in drawn:
                 drawn[key] = rng.integers(clients, size=(resamples, clients))
             chosen = values[:, drawn.get(key, np.zeros(1, int))]
@@ -126,7 +132,10 @@ def decide(
     wide = [_margins(each.interval(corrected), within)[1] for each in found]
     outside = [-math.inf if s else out for s, out in zip(same, wide, strict=True)]
     rival = min(range(len(rivals)), key=lambda k: (inside[k], found[k].value))
-    text, reason, leaning, power = UNDECIDED, "", None, math.inf
+    text = UNDECIDED
+    reason = ""
+    leaning = None
+    power = math.inf
     if all(same) and all(term.count for terms in rivals for term in terms):
         text = HOLDS if min(inside) > 0 else FAILS
     elif min(each.seeds for each in found) < 2:
@@ -134,9 +143,11 @@ def decide(
     elif min(inside) > 0 and not any(same):
         text = HOLDS
     elif max(outside) > 0:
-        text, rival = FAILS, outside.index(max(outside))
+        text = FAILS
+        rival = outside.index(max(outside))
     elif any(same):
-        rival, reason = same.index(True), "the same difference in every seed"
+        rival = same.index(True)
+        reason = "the same difference in every seed"
     else:
         if max(beyond) > 0:
             reason = f"one of {len(rivals)} may differ by chance"
@@ -167,7 +178,8 @@ def _seeds_needed(difference: Difference, within: Ends, confidence: float) -> fl
     """
     import scipy
 
-    counts, mean = np.arange(2, MOST_SEEDS + 1), difference.value
+    counts = np.arange(2, MOST_SEEDS + 1)
+    mean = difference.value
     clients = max((abs(end - mean) for end in difference.over_clients(confidence)), default=0.0)
     of_clients = clients * np.sqrt(difference.seeds / counts)
     halves = np.maximum(difference.deviation * _factor(counts, confidence), of_clients)

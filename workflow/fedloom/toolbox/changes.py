@@ -20,7 +20,9 @@ def split_known(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
     the same as they were received, and the rest of `params`.
     """
     sent = dict(leaves(received))
-    returned, start, rest = {}, {}, {}
+    returned = {}
+    start = {}
+    rest = {}
     for path, value in leaves(params):
         known = _is_float(value) and _is_float(sent.get(path))
         if known and value.shape == sent[path].shape and value.dtype == sent[path].dtype:
@@ -43,7 +45,8 @@ def flatten(tree: Tree) -> Tensor:
 
 def unflatten(vector: Tensor, like: Tree) -> Tree:
     """Return the tree `like`, its floating-point numbers replaced by those of a vector [D]."""
-    items, start = [], 0
+    items = []
+    start = 0
     for path, value in leaves(like):
         if _is_float(value):
             part = vector[start : start + value.numel()]
@@ -60,7 +63,8 @@ def finite_updates(task: Task, wrapper: str, updates: list[Update]) -> list[Upda
     Raises:
         NotFiniteError: none is.
     """
-    kept, rejected = [], []
+    kept = []
+    rejected = []
     for update in updates:
         numbers = [torch.as_tensor(value) for _, value in leaves(update.payload)]
         is_finite = all(bool(value.isfinite().all()) for value in numbers)

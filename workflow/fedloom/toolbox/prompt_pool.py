@@ -90,7 +90,8 @@ def train_picked(
     task: Task, received: Tree, clients: Cohort, loss: Loss = shallow_loss
 ) -> list[Update]:
     """Let every client train, and upload, the head and the `options.prompts` prompts it picks."""
-    params, count = received["params"], task.options.prompts
+    params = received["params"]
+    count = task.options.prompts
     indices: dict[str, Any] = {}
     if params[POOL].shape[1] > count:
         indices = {"indices": top_prompts(task, clients, params[POOL], count)}  # [K, count]
@@ -112,9 +113,11 @@ def mean_of_picked(params: Tree, updates: list[Update], weighted: bool = False) 
     if "indices" not in updates[0].payload:
         return averaged
     pool = params[POOL]
-    total, weight = torch.zeros_like(pool), torch.zeros_like(pool[:, :1])
+    total = torch.zeros_like(pool)
+    weight = torch.zeros_like(pool[:, :1])
     for update in updates:
-        indices, share = update.payload["indices"], update.num_examples if weighted else 1
+        indices = update.payload["indices"]
+        share = update.num_examples if weighted else 1
         total[indices] += share * update.payload["params"][POOL]
         weight[indices] += share
     return {**averaged, POOL: torch.where(weight > 0, total / weight.clamp(min=1), pool)}

@@ -27,7 +27,8 @@ from fedloom.toolbox.training import cross_entropy
 
 def init_body(task: Task[Any]) -> Tree:
     """Return the part of the model below the head that `options.train` names, no client axis."""
-    pattern, backbone = task.options.train, task.backbone
+    pattern = task.options.train
+    backbone = task.backbone
     if pattern == "head":
         return {}
     if pattern == "prompts":
@@ -49,7 +50,8 @@ def init_model(task: Task[Any]) -> Tree:
 
 def random_head(task: Task[Any], *ids: int, purpose: str = "random head") -> Tensor:
     """Draw a linear head [C, d] as torch.nn.Linear does, for `purpose` and `ids`, in any round."""
-    shape, bound = (task.num_classes, task.backbone.width), task.backbone.width**-0.5
+    shape = (task.num_classes, task.backbone.width)
+    bound = task.backbone.width**-0.5
     uniform = torch.rand(shape, generator=task.at(0).generator(purpose, *ids))
     return (bound * (2 * uniform - 1)).to(task.backbone.device)
 

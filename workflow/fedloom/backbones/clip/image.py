@@ -27,7 +27,9 @@ class ImageTower:
 
     def __init__(self, tower: Any, name: str):
         """Take the tower of model `name`; refuse one whose feature is not its class token."""
-        self._tower, self._prefixes, pool = tower, 1, "token"
+        self._tower = tower
+        self._prefixes = 1
+        pool = "token"
         self.blocks: Any = nn.ModuleList()
         trunk = getattr(tower, "trunk", tower)
         self._embedding = blocks.Embedding(trunk)
@@ -36,15 +38,20 @@ class ImageTower:
             self.image_floats: int = tower.attnpool.positional_embedding.numel()
         elif isinstance(tower, VisionTransformer):
             pool = tower.pool_type if tower.attn_pool is None else "attention"
-            self.blocks, self._first_norm = tower.transformer.resblocks, tower.ln_pre
-            self._inside, self._blocks_at, self._last = "", "transformer.resblocks.", ("ln_post",)
+            self.blocks = tower.transformer.resblocks
+            self._first_norm = tower.ln_pre
+            self._inside = ""
+            self._blocks_at = "transformer.resblocks."
+            self._last = ("ln_post",)
             self.width = tower.positional_embedding.shape[1]
             self.image_floats = tower.positional_embedding.numel()
         elif isinstance(trunk, TimmViT):
             pool = trunk.global_pool
-            self.blocks, self._first_norm = trunk.blocks, trunk.norm_pre
+            self.blocks = trunk.blocks
+            self._first_norm = trunk.norm_pre
             self._prefixes = trunk.num_prefix_tokens
-            self._inside, self._blocks_at = "trunk.", "trunk.blocks."
+            self._inside = "trunk."
+            self._blocks_at = "trunk.blocks."
             self._last = ("trunk.norm", "trunk.fc_norm", "trunk.head", "head")
             self.width = trunk.embed_dim
             self.image_floats = (self._prefixes + trunk.patch_embed.num_patches) * self.width
@@ -78,7 +85,8 @@ class ImageTower:
             own = below(weights, self._blocks_at)
             x = blocks.run_blocks(self.blocks, x, own, inserts, None, checkpointing)
         else:
-            shape, x = x.shape[:-2], x.flatten(0, -3)
+            shape = x.shape[:-2]
+            x = x.flatten(0, -3)
             for block in self.blocks:
                 x = blocks.read_block(block, x, blocks.EVERY)
             x = x.unflatten(0, shape)

@@ -20,7 +20,8 @@ from fedloom.machine.install import ROOT
 
 NAME = "micro_clip"
 BLOCKS = 8  # of the image tower
-VOCABULARY, ROWS = "token_embedding.weight", "token_embedding.rows"
+VOCABULARY = "token_embedding.weight"
+ROWS = "token_embedding.rows"
 
 open_clip.add_model_config(ROOT / "workflow/resources/micro_clip.json")
 

@@ -54,8 +54,10 @@ class FrozenCLIP(Backbone):
         inside = ("transformer.resblocks.", "ln_final.", "text_projection")
         self._trainable = ("visual.", *(f"{self._text_prefix}{part}" for part in inside))
         self._encoded: dict[tuple[str, ...], Tensor] = {}
-        self.width, self.text_depth = self._text.width, self._text.depth
-        self.image_width, self.image_depth = self._image.width, len(self._image.blocks)
+        self.width = self._text.width
+        self.text_depth = self._text.depth
+        self.image_width = self._image.width
+        self.image_depth = len(self._image.blocks)
         self.image_floats = self._image.image_floats
         self.training_bytes = training_bytes(
             self.image_floats, self.image_depth, gradient_checkpointing, precision
@@ -89,7 +91,8 @@ class FrozenCLIP(Backbone):
         `init_weights()`, or inserts {block: {place: function}} in the image tower.
         """
         check_weights(weights, self.model)
-        own, shape = below(weights, "visual."), images.shape[:-3]
+        own = below(weights, "visual.")
+        shape = images.shape[:-3]
         x = self.pixels(images.flatten(0, -4))
         if own or inserts:
             x = x.unflatten(0, shape)
@@ -152,7 +155,8 @@ class FrozenCLIP(Backbone):
         inside = None
         of_text = {k: v for k, v in (weights or {}).items() if not k.startswith("visual.")}
         if of_text or inserts:
-            contexts, own = len(flat) // len(context), below(of_text, self._text_prefix)
+            contexts = len(flat) // len(context)
+            own = below(of_text, self._text_prefix)
             inside = Inside(own, inserts, contexts, self.gradient_checkpointing)
         endings = _names(tuple(classes), ".")
         features = F.normalize(self._text(flat, endings, length, eot_offset, inside), dim=-1)
@@ -226,7 +230,9 @@ def _check_tag(name: str, tag: str, quick_gelu: bool | None) -> None:
 
 def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
     """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
-    name, weights, quick_gelu = spec["name"], spec["weights"], spec.get("quick_gelu")
+    name = spec["name"]
+    weights = spec["weights"]
+    quick_gelu = spec.get("quick_gelu")
     check_model(name, open_clip.list_models(), f"open_clip {open_clip.__version__}")
     is_file = named_file("open_clip", weights) is not None  # and no tag
     path = weights_file(name, weights) if is_file else None
@@ -243,7 +249,8 @@ def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
         tokenizer = open_clip.get_tokenizer(name)
     if weights != "none":
         check_finite(model, name, weights)
-    precision, checkpointing = spec.get("precision", "float32"), spec.get("gradient_checkpointing")
+    precision = spec.get("precision", "float32")
+    checkpointing = spec.get("gradient_checkpointing")
     return FrozenCLIP(model, tokenizer, name, device, precision, bool(checkpointing), spec)
 
 

@@ -70,8 +70,11 @@ class TextTower:
                 f"backbone {name}: its text tower cannot be read; use a model with open_clip's own "
                 "causal one, read at the EOT of CLIP's tokenizer"
             )
-        self._name, self._text, self._tokenizer = name, text, tokenizer
-        self._precision, self._groups = precision, dict[tuple, list[Group]]()
+        self._name = name
+        self._text = text
+        self._tokenizer = tokenizer
+        self._precision = precision
+        self._groups = dict[tuple, list[Group]]()
         self.depth = len(text.transformer.resblocks)
         self.places, self.width = text.positional_embedding.shape
         self._start = self.embed([tokenizer.sot_token_id])  # [1, d]
@@ -105,7 +108,8 @@ class TextTower:
 
         For `length` and `eot_offset`, int64 [N], see `FrozenCLIP.text_features`.
         """
-        filling, longest = 0, context.shape[1]
+        filling = 0
+        longest = context.shape[1]
         if eot_offset is not None:
             counted = torch.full_like(eot_offset, longest) if length is None else length
             most = torch.stack([eot_offset, counted + eot_offset]).amax(1)
@@ -118,7 +122,8 @@ class TextTower:
                 f"{tokens} tokens, but the text tower has {self.places} places; shorten the "
                 "context, the template or the class's name"
             )
-        parts, left = [], KEPT_BYTES[context.device.type]
+        parts = []
+        left = KEPT_BYTES[context.device.type]
         for group in self._grouped(endings, filling):
             run = partial(self._run, group=group, length=length, eot_offset=eot_offset, own=own)
             tokens = len(context) * (1 + context.shape[1] + len(group.step))
@@ -142,7 +147,8 @@ class TextTower:
         """Return the R states [N, R, d] that are read of sequences [N, S, d], behind all blocks."""
         tower = self._text.transformer.resblocks
         if own:
-            x, weights = x.unflatten(0, (-1, own.contexts)), below(own.weights, BLOCKS)
+            x = x.unflatten(0, (-1, own.contexts))
+            weights = below(own.weights, BLOCKS)
             more = (own.inserts, mask, own.gradient_checkpointing, read)
             return blocks.run_blocks(tower, x, weights, *more).flatten(0, 1)
         *earlier, last = tower

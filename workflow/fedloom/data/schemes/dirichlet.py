@@ -32,7 +32,8 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     in random turns, a class that is used up dropping out. With `class` (pFedPG; PFPT's released
     code) and `class_capped`, it draws again until every client has `min_images`.
     """
-    clients, alpha = settings["clients"], settings["alpha"]
+    clients = settings["clients"]
+    alpha = settings["alpha"]
     classes, column = np.unique(labels, return_inverse=True)
     least = settings.get("min_images", 0)
     if settings["kind"] in ("class", "class_capped"):
@@ -62,7 +63,8 @@ def _by_class(
     column: np.ndarray, classes: int, settings: dict[str, Any], rng: np.random.Generator
 ) -> np.ndarray:
     """Return the client of every image [N]; each class of `column` [N] draws proportions."""
-    clients, owner = settings["clients"], np.empty(len(column), int)
+    clients = settings["clients"]
+    owner = np.empty(len(column), int)
     held = np.zeros(clients, int)
     for c in range(classes):
         rows = np.flatnonzero(column == c)

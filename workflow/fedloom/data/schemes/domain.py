@@ -44,7 +44,8 @@ class Domain(SchemeKind):
         chosen = [key for key in ways if getattr(self, key)]
         if len(chosen) > 1:
             raise ValueError(f"{' and '.join(chosen)}; set one of them")
-        held, clients = self.held_out_per_domain, self.clients_per_domain
+        held = self.held_out_per_domain
+        clients = self.clients_per_domain
         if held >= clients:
             raise ValueError(
                 f"held_out_per_domain: {held} of {clients} clients leave none to train"

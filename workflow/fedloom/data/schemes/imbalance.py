@@ -30,14 +30,16 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     clients, and to clients of the class only if these have no room for it. A share that falls short
     by more than `LOST` is an error.
     """
-    clients, share = settings["clients"], settings["dominant_share"]
+    clients = settings["clients"]
+    share = settings["dominant_share"]
     classes, column, supply = np.unique(labels, return_inverse=True, return_counts=True)
     each = max(1, round(len(classes) * settings["dominant_classes"]))
     dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
     sizes = largest_remainder(len(labels), np.ones(clients))
     due = largest_remainder(round(share * len(labels)), sizes)  # of the dominant classes
     order = rng.permutation(clients)  # who gets what rounding leaves over
-    sizes, due = sizes[order], due[order]
+    sizes = sizes[order]
+    due = due[order]
     counts = _hand_out(supply, due, dominant, rng)  # [K, C]
     own = counts.sum(1) / np.maximum(sizes, 1)
     if own.min() < share - LOST:
@@ -63,7 +65,8 @@ def divide_pooled(
     equal parts of its share, and the rest of all classes is pooled and dealt evenly to all clients.
     Clients differ in size as classes do, so that it fits any number of classes.
     """
-    clients, share = settings["clients"], settings["dominant_share"]
+    clients = settings["clients"]
+    share = settings["dominant_share"]
     classes, column = np.unique(labels, return_inverse=True)
     each = max(1, round(len(classes) * settings["dominant_classes"]))
     dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
@@ -90,8 +93,11 @@ def _hand_out(
     clients, classes = allowed.shape
     if not demand.any():
         return np.zeros(allowed.shape, int)
-    rows, columns = rng.permutation(clients), rng.permutation(classes)  # none comes first
-    supply, allowed = supply[columns], allowed[rows][:, columns]
+    # so that no client and no class comes first
+    rows = rng.permutation(clients)
+    columns = rng.permutation(classes)
+    supply = supply[columns]
+    allowed = allowed[rows][:, columns]
     demand = demand[rows]
 
     def flow(per_class: np.ndarray, per_pair: np.ndarray) -> np.ndarray:
@@ -107,9 +113,11 @@ def _hand_out(
         ).flow
         return flows.toarray()[:clients, clients:-2]
 
-    of_client, of_class = np.maximum(allowed.sum(1), 1), np.maximum(allowed.sum(0), 1)
+    of_client = np.maximum(allowed.sum(1), 1)
+    of_class = np.maximum(allowed.sum(0), 1)
     even = allowed * np.minimum.outer(demand / of_client, supply / of_class)
-    possible, slack = flow(supply, allowed * supply).sum(), 1.0
+    possible = flow(supply, allowed * supply).sum()
+    slack = 1.0
     dealt = flow(largest_remainder(demand.sum(), supply), np.ceil(even))
     while dealt.sum() < possible:
         dealt = flow(supply, np.ceil(slack * even))

@@ -18,7 +18,8 @@ class Pathological(ClientScheme):
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
     """Give each client `classes_per_client` classes, in shares from U(0.4, 0.6) (SGPT, E.1)."""
-    clients, each = settings["clients"], settings["classes_per_client"]
+    clients = settings["clients"]
+    each = settings["classes_per_client"]
     classes = np.unique(labels)
     if each > len(classes):
         raise FedLoomError(

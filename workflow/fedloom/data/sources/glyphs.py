@@ -77,7 +77,8 @@ def read(settings: dict[str, Any]) -> ImageList:
 
     chosen = classes("target", settings["classes"])
     pixels, labels, faces, names = render_set(chosen, settings["draws"])
-    domains, test = np.array([_FACES[face][0] for face in faces]), None
+    domains = np.array([_FACES[face][0] for face in faces])
+    test = None
     if "styles" in settings:
         styles = settings["styles"]
         pixels = np.concatenate([_in_style(chosen, settings["draws"], style) for style in styles])
@@ -176,7 +177,9 @@ def render_set(
         Images uint8 [N, 32, 32, 1], ordered by class, face and draw; labels int64 [N], positions in
         `chars`; the face of each image, str [N]; and the classes' names.
     """
-    images, labels, where = [], [], []
+    images = []
+    labels = []
+    where = []
     for label, char in enumerate(chars):
         rng = np.random.default_rng([seed, ord(char)])
         jitter = jitters(rng, len(_FACES) * draws, noise).reshape(len(_FACES), draws, 2, 3)
@@ -198,9 +201,11 @@ def jitters(rng: np.random.Generator, count: int, noise: float = 1.0) -> np.ndar
     """Draw mild affine matrices for `draw`, float64 [count, 2, 3]."""
     unit = rng.uniform(-1, 1, (count, 6)) * noise
     turn = np.deg2rad(8) * unit[:, 0]
-    width, height = 1 / (1 + 0.1 * unit[:, 1]), 1 / (1 + 0.1 * unit[:, 2])
+    width = 1 / (1 + 0.1 * unit[:, 1])
+    height = 1 / (1 + 0.1 * unit[:, 2])
     shear = 0.1 * unit[:, 3]
-    cos, sin = np.cos(turn), np.sin(turn)
+    cos = np.cos(turn)
+    sin = np.sin(turn)
     rows = [
         [width * cos, width * (shear * cos - sin), 0.12 * unit[:, 4]],
         [height * sin, height * (shear * sin + cos), 0.12 * unit[:, 5]],

@@ -76,7 +76,8 @@ def _classes(files: list[Row], settings: dict[str, Any]) -> tuple[np.ndarray, li
     for file, number in zip(files, found.numbers.tolist(), strict=True):
         if file.name is None:
             continue
-        name, before = tidy(file.name), names[number]
+        name = tidy(file.name)
+        before = names[number]
         if before not in (None, name):
             label = found.labels[number]
             line = f"class {label} is called '{name}' here, '{before}' before"

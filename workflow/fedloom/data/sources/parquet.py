@@ -107,7 +107,8 @@ def _open(file: Path) -> Iterator[pq.ParquetFile]:
 def _names(file: Path, settings: dict[str, Any]) -> dict[str, list[str] | None]:
     """Return the names of values by column, of those that options name, which must be there."""
     with _open(file) as parquet:
-        columns, metadata = parquet.schema_arrow.names, parquet.metadata.metadata or {}
+        columns = parquet.schema_arrow.names
+        metadata = parquet.metadata.metadata or {}
     options = {key: settings[key] for key in OPTIONS if key in settings}
     for option, column in options.items():
         check_known(column, columns, f"{file}: {option}: no column")
@@ -179,7 +180,8 @@ def _column(
 
     Return the values of all images, and the names of values that are numbers, if they have any.
     """
-    first, column = next(iter(named)), settings[key]
+    first = next(iter(named))
+    column = settings[key]
     names = named[first][column]
     values: list[Any] = []
     for file, of_columns in named.items():

@@ -25,7 +25,8 @@ def read(settings: dict[str, Any]) -> ImageList:
     from sklearn.model_selection import train_test_split
 
     digits: Any = load_digits()  # a Bunch, which scikit-learn does not annotate
-    labels, fraction = np.asarray(digits.target), settings["test_fraction"]
+    labels = np.asarray(digits.target)
+    fraction = settings["test_fraction"]
     pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)  # [N, 8, 8]
     rows = np.arange(len(labels))
     _, chosen = train_test_split(rows, test_size=fraction, stratify=labels, random_state=0)

@@ -39,7 +39,9 @@ class Cost:
 
 def study_cost(plan: Plan) -> Cost:
     """Return what a study costs."""
-    settings, trials, jobs = plan.settings, trial_runs(plan.settings), jobs_of_study(plan)
+    settings = plan.settings
+    trials = trial_runs(plan.settings)
+    jobs = jobs_of_study(plan)
     takes = [of_job(settings, rule, job) for rule in ESTIMATED for job in jobs[rule].values()]
     trained = [of_run(settings, run) for run in (*plan.runs, *trials)]
     count = {rule: len(found) for rule, found in jobs.items() if found}
@@ -69,7 +71,8 @@ def job_seconds(plan: Plan) -> dict[str, dict[Path, float]]:
 
 def _disk(settings: Settings, jobs: Jobs) -> dict[str, float]:
     """Return megabytes of images and of their caches, by kind."""
-    datasets, megabytes = settings.datasets, defaultdict[str, float](float)
+    datasets = settings.datasets
+    megabytes = defaultdict[str, float](float)
     for job in jobs["dataset"].values():
         megabytes["images"] += image_megabytes(datasets[job.dataset])
     for job in jobs["cache"].values():

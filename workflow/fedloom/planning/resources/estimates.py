@@ -20,7 +20,9 @@ from fedloom.machine import memory
 from fedloom.planning import job_factory, paths
 from fedloom.planning.resources.backbone_sizes import FLOAT, Sizes, sizes
 
-UNKNOWN_IMAGES, UNKNOWN_CLASSES, UNKNOWN_CLIENTS = 60_000, 100, 10
+UNKNOWN_IMAGES = 60_000
+UNKNOWN_CLASSES = 100
+UNKNOWN_CLIENTS = 10
 READ_PER_MINUTE = 3000  # images that a source decodes and resizes
 NAME_TOKENS = 8  # of a class's name in a prompt of a CLIP
 # operations of a core per second: features of 50,000 images took a ViT-B/16 at 224 px 4.9 hours
@@ -68,7 +70,8 @@ def contents(dataset: Dataset) -> Contents:
     images, classes, test = dataset.expected
     try:
         facts = read_receipt(paths.at(paths.STORE, dataset=dataset.label))
-        images, classes = facts["images"], len(facts["classes"])
+        images = facts["images"]
+        classes = len(facts["classes"])
         test = facts.get("test_images", test)
     except FedLoomError:
         of_files = dataset.settings.keys() & {"root", "parts"}  # an image each
@@ -98,7 +101,8 @@ def request(settings: Settings, rule: str, labels: Any, attempt: int, on_gpu: bo
 
 def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
     """Estimate a job of this rule, which its wildcards name."""
-    w, dataset = wildcards, settings.datasets[wildcards.dataset]
+    w = wildcards
+    dataset = settings.datasets[wildcards.dataset]
     images = contents(dataset).images
     if rule == "dataset":
         return Work(500, seconds=60 * images / READ_PER_MINUTE)
@@ -123,10 +127,8 @@ def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
 
 def of_run(settings: Settings, labels: Any, rounds: range | None = None) -> Work:
     """Estimate the most that a run's training, or a job's `rounds`, take with any of its trials."""
-    study, trials = (
-        job_factory.study_of_run(settings, labels),
-        job_factory.trials_of(settings, labels),
-    )
+    study = job_factory.study_of_run(settings, labels)
+    trials = job_factory.trials_of(settings, labels)
     rounds = range(study.rounds) if rounds is None else rounds
     numbers = [len(each) for each in job_factory.evaluations(study, rounds)]
     methods = (labels.method, *(trial.label for trial in trials))
@@ -155,8 +157,10 @@ class Workload:
     @cached_property
     def step(self) -> memory.ClientStep:
         """The sizes of a client's step of training."""
-        size, options = self.size, self.method.options
-        inputs, passes = self.plugin.forward_inputs, self.plugin.passes(options)
+        size = self.size
+        options = self.method.options
+        inputs = self.plugin.forward_inputs
+        passes = self.plugin.passes(options)
         images, texts = memory.encoded(inputs, passes, self.images_of_a_step)
         prompts = self.data.classes * NAME_TOKENS * size.text_width * size.text_depth
         trains = self.plugin.trains_weights(options)
@@ -183,7 +187,8 @@ class Workload:
     @cached_property
     def all_clients(self) -> int:
         """The number of clients; a guess for a partition by domains that nobody counted."""
-        settings, domains = self.partition.settings, self.dataset.domains
+        settings = self.partition.settings
+        domains = self.dataset.domains
         each = settings.get("clients_per_domain")
         return settings.get("clients") or (domains * each if domains and each else UNKNOWN_CLIENTS)
 
@@ -196,7 +201,8 @@ class Workload:
 
     def images_of_a_client(self) -> float:
         """Return the number of training images of a client."""
-        classes, settings = self.data.classes, self.partition.settings
+        classes = self.data.classes
+        settings = self.partition.settings
         everyone = self.data.training / self.all_clients
         if self.partition.scheme == "disjoint":
             classes = -(-classes // self.all_clients)
@@ -204,7 +210,8 @@ class Workload:
 
     def round_operations(self) -> float:
         """Return the operations of a round's training."""
-        training, images = self.method.training, self.images_of_a_client()
+        training = self.method.training
+        images = self.images_of_a_client()
         images *= training["epochs"]
         if training["local_steps"] is not None:
             images = training["local_steps"] * training["batch_size"]
@@ -241,7 +248,8 @@ def workload(settings: Settings, labels: Any, method: str) -> Workload:
 
 def _of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
     """Estimate rounds and evaluations, of which `sampled` are of `study.evaluate_clients`."""
-    size, step = run.size, run.step
+    size = run.size
+    step = run.step
     few = min(1, (run.study.evaluate_clients or run.all_clients) / run.all_clients)
     epochs = run.plugin.cost.personalize_epochs
     epochs = run.method.options[epochs] if isinstance(epochs, str) else epochs

@@ -75,7 +75,8 @@ def lines(
         band = metrics.over_seeds(of_method, curve).sort_index()
         look = style.of_run(of_method[0])
         axis.plot(band.index, band["mean"], markevery=max(1, len(band) // 10), **look)
-        low, high = band["mean"] - band["std"], band["mean"] + band["std"]
+        low = band["mean"] - band["std"]
+        high = band["mean"] + band["std"]
         if log:
             low = low.clip(lower=band["mean"] / 10)
         axis.fill_between(band.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
@@ -109,7 +110,8 @@ class Scatter(ArtefactFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, in the method's colour, or by one scale for a column's numbers."""
-        frames, scale = [metrics.artefact(run) for run in series], None
+        frames = [metrics.artefact(run) for run in series]
+        scale = None
         if self.colour is not None:
             pairs = zip(frames, series, strict=True)
             parts = [column(frame, self.colour, run, numeric=True) for frame, run in pairs]
@@ -119,7 +121,8 @@ class Scatter(ArtefactFigure):
             points: dict[str, Any] = {"color": run.style.colour}
             if scale is not None:
                 points = {"c": frame[self.colour], "norm": scale.norm}
-            x, y = column(frame, self.x, run), column(frame, self.y, run)
+            x = column(frame, self.x, run)
+            y = column(frame, self.y, run)
             axis.scatter(x, y, s=10, marker=run.style.marker, **points)
             axis.set_xlabel(self.x)
             if self.log:
@@ -152,7 +155,8 @@ def side_by_side(
     """Draw means over seeds as bars, the methods side by side, with deviations as whiskers."""
     methods = list(metrics.grouped(runs, ["method"]).values())
     bands = [metrics.over_seeds(of_method, curve) for of_method in methods]
-    values, width = pd.concat(bands).index.unique(), WIDTH / len(methods)
+    values = pd.concat(bands).index.unique()
+    width = WIDTH / len(methods)
     for number, (band, (run, *_)) in enumerate(zip(bands, methods, strict=True)):
         part = band.reindex(values)
         left = np.arange(len(values)) - WIDTH / 2 + (number + 0.5) * width

@@ -34,10 +34,12 @@ class Grid(RunsFigure):
 
         Members that were not run stay white.
         """
-        ticks, panels = _ticks(series), []
+        ticks = _ticks(series)
+        panels = []
         *first, _, _ = ticks
         for runs in grouped(series).values():
-            frame, scenario = of_members(runs), style.name(runs[0], series)
+            frame = of_members(runs)
+            scenario = style.name(runs[0], series)
             scale = style.shades(frame["accuracy"].min(), frame["accuracy"].max(), MAP)
             for value in ticks[first[0]] if first else [""]:
                 part = frame[frame[first[0]] == value] if first else frame
@@ -74,7 +76,8 @@ def _heat_map(
     cells = table.reindex(index=ticks[y], columns=ticks[x]).to_numpy()
     axis.imshow(cells, scale.cmap, scale.norm, aspect="auto", origin="lower")
     for *at, accuracy in frame[[*ticks, "accuracy"]].itertuples(index=False):
-        across, up = ticks[x].index(at[-2]), ticks[y].index(at[-1])
+        across = ticks[x].index(at[-2])
+        up = ticks[y].index(at[-1])
         if cells.size <= LABELLED:
             look = {"color": "white" if scale.norm(accuracy) < 0.5 else "black", "fontsize": 7}
             axis.text(across, up, f"{accuracy:.1f}", ha="center", va="center", **look)
@@ -97,7 +100,8 @@ class Scatter3d(RunsFigure):
     requires = (requirements.three_axes,)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        ticks, groups = _ticks(series), grouped(series)
+        ticks = _ticks(series)
+        groups = grouped(series)
         figure, (axes,) = style.grid(1, len(groups), SPACE, subplot_kw={"projection": "3d"})
         for axis, runs in zip(axes, groups.values(), strict=True):
             frame = of_members(runs)

@@ -60,7 +60,8 @@ class SoftWeights(RunsFigure):
         rows = [(*pair, label) for pair in pairs for label in self.classes]
         figure, axes = style.grid(len(rows), len(blocks), (2.4, 3.2), sharex=True)
         for row, (run, frame, label) in zip(axes, rows, strict=True):
-            names, chosen = metrics.class_names(run), frame[frame["label"] == label]
+            names = metrics.class_names(run)
+            chosen = frame[frame["label"] == label]
             if chosen.empty:
                 raise FedLoomError(f"{run.artefact}: no test image of class {label}")
             for axis, block in zip(row, blocks, strict=True):

@@ -127,7 +127,8 @@ class BackboneTsne(FigureKind):
 
         figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)
         for row, item in zip(axes, series, strict=True):
-            store, classes = ImageStore(item.store), read_receipt(item.store)["classes"]
+            store = ImageStore(item.store)
+            classes = read_receipt(item.store)["classes"]
             images = np.flatnonzero(store.test)
             images = images[evenly(len(images))]
             names = pd.Series([str(classes[label]) for label in store.labels[images]])
@@ -161,7 +162,8 @@ class TokenTsne(RunsFigure):
         figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)
         image = None
         for row, run in zip(axes, series, strict=True):
-            frame, names = metrics.artefact(run), metrics.class_names(run)
+            frame = metrics.artefact(run)
+            names = metrics.class_names(run)
             last = frame["block"].max()
             for axis, block in zip(row, self.blocks, strict=True):
                 tokens = frame[frame["block"] == block]
@@ -191,14 +193,16 @@ def _scatter(
     """
     frame = pd.DataFrame({"x": points[:, 0], "y": points[:, 1], "c": np.asarray(numbers)})
     frame["domain"] = np.asarray(domains)
-    image, several = None, frame["domain"].nunique() > 1
+    image = None
+    several = frame["domain"].nunique() > 1
     for marker, (domain, part) in zip(cycle(style.MARKERS), frame.groupby("domain")):
         if len(names) > style.NAMED:
             shade = {"c": part["c"], "vmin": 0, "vmax": len(names) - 1, "linewidth": 0}
             image = axis.scatter(part["x"], part["y"], s=7, marker=marker, **shade)
         else:
             for c in sorted(set(part["c"])):
-                own, look = part[part["c"] == c], style.of_class(c)
+                own = part[part["c"] == c]
+                look = style.of_class(c)
                 look["label"] = style.legend_text(names[c])
                 axis.scatter(own["x"], own["y"], s=9, marker=marker, **look)
         if several:

@@ -63,8 +63,10 @@ def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, A
         chosen = Wildcards(label=label)
         job = plan.job("table", chosen)
         shown = plotted_runs(job.shown)
-        built, behind = tables.build(job, shown), run_details.among(groups, shown)
-        cells, marks = built.texts.cells, built.texts.marks
+        built = tables.build(job, shown)
+        behind = run_details.among(groups, shown)
+        cells = built.texts.cells
+        marks = built.texts.marks
         aligned = "method" in built.frame and len(built.frame) == len(cells)
         rows = (built.frame if aligned else cells).to_dict("records")
         texts = zip(cells.to_numpy().tolist(), marks.to_numpy().tolist(), strict=True)

@@ -96,7 +96,8 @@ def _chart(about: str, lines: list[dict[str, Any]], name: str) -> Iterator[dict[
     """Yield a chart of some lines, none if there is no line; a loss has a logarithmic axis."""
     if not lines:
         return
-    look, of_loss = {"gridcolor": "#e5e5e5", "zeroline": False}, name == LOSS
+    look = {"gridcolor": "#e5e5e5", "zeroline": False}
+    of_loss = name == LOSS
     scale = {"type": "log", "dtick": "D2", "minorloglabels": "complete"} if of_loss else {}
     last = max(max(line["x"]) for line in lines)
     layout = {

@@ -23,7 +23,8 @@ def used(plan: Plan) -> dict[str, Any]:
     A job that was resumed or repeated has its last log alone. Left out are artefacts and what
     figures of frozen backbones need.
     """
-    rows, facts = [], {name: Counter[str]() for name in FACTS.values()}
+    rows = []
+    facts = {name: Counter[str]() for name in FACTS.values()}
     for rule, log in _logs(plan):
         text = log.read_text(errors="replace") if log.is_file() else ""
         for took in TOOK.findall(text)[-1:]:
@@ -32,7 +33,8 @@ def used(plan: Plan) -> dict[str, Any]:
             facts[FACTS[start]][fact] += 1
     frame = pd.DataFrame(rows, columns=["rule", "seconds", "processor", "megabytes"])
     by_rule = pd.concat([frame, frame.assign(rule="all")]).groupby("rule", sort=False)
-    sums, most = by_rule[["seconds", "processor"]].sum() / 3600, by_rule["megabytes"].max()
+    sums = by_rule[["seconds", "processor"]].sum() / 3600
+    most = by_rule["megabytes"].max()
     return {
         "took": list(zip(most.index, by_rule.size(), *sums.T.to_numpy(), most, strict=True)),
         "facts": {name: every.most_common() for name, every in facts.items() if every},

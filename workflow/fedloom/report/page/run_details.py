@@ -56,7 +56,8 @@ class Group:
 
 def groups(plan: Plan) -> list[Group]:
     """Return the runs of a study's tables and figures, in the order of the config."""
-    select, shown = plan.settings.select, dict[Run, PlottedRun]()
+    select = plan.settings.select
+    shown = dict[Run, PlottedRun]()
     for rule, labels in (("table", select.tables), ("figure", select.figures)):
         for inputs in (plan.job(rule, Wildcards(label=label)).shown for label in labels):
             shown |= {Run.of(run): run for run in (plotted_runs(inputs) if inputs else [])}

@@ -54,11 +54,13 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
     from fedloom.report.tables.summary import over_partitions, summarise
 
     extra = own.extra_of(job.settings)
-    labelled, measured = runs, [own.measure(run, **extra) for run in runs]
+    labelled = runs
+    measured = [own.measure(run, **extra) for run in runs]
     if own.across_partitions:
         labelled, measured = over_partitions(runs, measured)
     frame = summarise(labelled, measured)
-    seeds, best = int(frame["seeds"].min()), "Best bold, second underlined."
+    seeds = int(frame["seeds"].min())
+    best = "Best bold, second underlined."
     spread = f"mean ± standard deviation over {seeds} seeds. {best}"
     if seeds == 1:
         spread = "one seed, so that nothing is marked as best."

@@ -186,7 +186,8 @@ def at(runs: list[PlottedRun]) -> str:
 
 def _rounds(reported: Reported) -> str:
     """Say which rounds are reported."""
-    rounds, worst = reported.rounds, reported.worst_of
+    rounds = reported.rounds
+    worst = reported.worst_of
     names = ", ".join(map(str, rounds))
     text = f"round {names}" if len(rounds) == 1 else f"mean of rounds {names}"
     if worst:

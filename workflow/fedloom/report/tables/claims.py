@@ -61,7 +61,8 @@ class Claims(TableKind):
         It shows no other runs than those, in the scenarios that stand for a setting: what it shows
         is trained. Where none does, it shows all its methods, or all its scenarios.
         """
-        paper, rows = read_claims(self.paper, f"{where}.paper"), self.rows or {}
+        paper = read_claims(self.paper, f"{where}.paper")
+        rows = self.rows or {}
         # of the whole config: a study may run others than the table was written for
         pairs = [f"{d}/{p}" for d in settings.datasets for p in settings.partitions]
         for key, chosen, known, names in (
@@ -94,9 +95,11 @@ class Claims(TableKind):
             }
             for scenario, group in grouped(runs).items()
         }
-        tested, rest = [], []
+        tested = []
+        rest = []
         for claim in job.settings["claims"]:
-            reasons, count = dict[str, None](), len(tested)
+            reasons = dict[str, None]()
+            count = len(tested)
             for setting in claim["in"] if "untested" not in claim else ():
                 ends, starts = (self._scenarios(study, s) for s in ([setting], claim.get("from")))
                 for place in _places(claim, ends, starts):
@@ -124,7 +127,8 @@ class Claims(TableKind):
         above, below = ([r for r in claim[side] if r in of_row] for side in ("above", "below"))
         if not above or (claim["below"] and not below):
             raise NotRunError(f"no run of {missing}")
-        bounded, metrics = dict[str, None](), [claim["metric"]]
+        bounded = dict[str, None]()
+        metrics = [claim["metric"]]
         if metrics == [EACH_DOMAIN]:
             rows = evaluation(of_row[above[0]][0].evaluation)
             domains = rows.loc[rows["participating"], "domain"].dropna().unique()
@@ -143,7 +147,8 @@ class Claims(TableKind):
             return terms
 
         pairs = [*product(metrics, above, below or [None])]
-        other, times = claim.get("below_metric"), claim.get("times", 1)
+        other = claim.get("below_metric")
+        times = claim.get("times", 1)
         verdict = decide(
             [[*side(one, m, 1), *side(rival, other or m, -times)] for m, one, rival in pairs],
             claim.get("within", ABOVE_ZERO),
@@ -174,7 +179,9 @@ class Claims(TableKind):
         """Return a method's metric in one scenario, by seed, as a summand of a difference."""
         group = "participating" if metric == COURSE else metric
         group = group.removesuffix("_mean").removesuffix("_worst")
-        values, at_least, statistic = dict[int, np.ndarray](), False, "mean"
+        values = dict[int, np.ndarray]()
+        at_least = False
+        statistic = "mean"
         for run in runs:
             if metric in COUNTS:
                 numbers = np.array([[sent(run)[metric]]])
@@ -208,7 +215,8 @@ def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
         rows = rows[rows["round"].isin(rounds)]
     if metric == "train_loss":
         return rows[["train_loss"]].to_numpy()
-    server, trains = rows["client_id"] == SERVER_MODEL, rows["participating"]
+    server = rows["client_id"] == SERVER_MODEL
+    trains = rows["participating"]
     groups = {"global": server, "participating": trains, "held_out": ~server & ~trains}
     if group not in groups:
         groups[group] = trains & (rows["domain"] == group.removeprefix(DOMAIN))
@@ -273,15 +281,19 @@ def _row(claim: dict, settings: list[str], verdict: str, reason: str) -> dict[st
 
 def _cells(row: dict[Any, Any]) -> dict[str, str]:
     """Write a row by heading; a difference that is a bound has a sign, its interval one end."""
-    low, high = row["low"], row["high"]
+    low = row["low"]
+    high = row["high"]
     printed = dict.fromkeys(map(_number, (row["printed_low"], row["printed_high"])))
-    difference, interval = _number(row["difference"]), f"[{_number(low)}, {_number(high)}]"
+    difference = _number(row["difference"])
+    interval = f"[{_number(low)}, {_number(high)}]"
     if low == -math.inf and high == math.inf:
         difference = interval = EMPTY
     elif high == math.inf:
-        difference, interval = f"> {difference}", f"above {_number(low)}"
+        difference = f"> {difference}"
+        interval = f"above {_number(low)}"
     elif low == -math.inf:
-        difference, interval = f"< {difference}", f"below {_number(high)}"
+        difference = f"< {difference}"
+        interval = f"below {_number(high)}"
     elif pd.isna(low):
         interval = EMPTY
     return {

@@ -46,7 +46,8 @@ class Clustering(RunsTable):
         images = artefact(run)
         coarse = superclasses_of(images["class"], superclass_of, self.superclasses)
         test = images["test"]
-        groups, train = images["group"][test], images[~test]
+        groups = images["group"][test]
+        train = images[~test]
         counts = pd.crosstab(groups, coarse[test]).to_numpy()
         # groups and superclasses one for one (Hungarian method)
         matched = scipy.optimize.linear_sum_assignment(counts, maximize=True)

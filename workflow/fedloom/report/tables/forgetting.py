@@ -36,7 +36,8 @@ class Forgetting(AccuracyTable):
         names = [name for name in columns if rows[name].notna().any()]
         names.sort(key=lambda name: int(name.removeprefix(PART)))  # in the order of their arrival
         by_round = 100 * rows.groupby("round")[names].mean()  # [R, parts]
-        mean, last = by_round.mean(axis=1), by_round.iloc[-1]
+        mean = by_round.mean(axis=1)
+        last = by_round.iloc[-1]
         numbers = {"last": float(mean.iloc[-1]), "average": float(mean.mean())}
         forgotten = (by_round.iloc[:-1].max() - last)[names[:-1]].dropna()
         if len(forgotten):

@@ -43,7 +43,8 @@ class Ranked(GridTable):
             "many on the test images, and better than it would be on others."
         )
         if job.published is not None:
-            columns, titles = [*columns, "published"], [*titles, "Published"]
+            columns = [*columns, "published"]
+            titles = [*titles, "Published"]
         return Built(frame, unmarked(shown[columns], len(keys) + 1, titles), caption)
 
     def _shown(self, table: pd.DataFrame, axes: list[str]) -> pd.DataFrame:

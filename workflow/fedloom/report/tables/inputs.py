@@ -50,7 +50,8 @@ class Protocol(RunsTable):
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         frame = pd.DataFrame(job.settings["rows"])
         keys = varied(frame, ["dataset", "partition"])
-        cells, rows = frame[[*keys, "title"]].copy(), frame.to_dict("records")
+        cells = frame[[*keys, "title"]].copy()
+        rows = frame.to_dict("records")
         for name in SETTINGS:
             cells[name] = [_setting(row, name, job.published) for row in rows]
         titles = [*map(str.capitalize, keys), "Method", *SETTINGS.values()]
@@ -90,7 +91,8 @@ class Sizes(TableKind):
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         from fedloom.data.store import ImageStore  # slow to import, and plans need none
 
-        rows, texts = [], []
+        rows = []
+        texts = []
         for dataset in dict.fromkeys(name.split("/")[0] for name in job.shown.scenarios):
             store = ImageStore(paths.at(paths.STORE, dataset=dataset))
             sizes = {

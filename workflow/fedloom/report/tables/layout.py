@@ -18,7 +18,8 @@ EMPTY = "-"
 # before text that a spreadsheet would compute, unlike a dash or a number with its sign
 FORMULA = r"^(?=[=+\-@\t\r])(?!-$|[+-][\d.]+(e[+-]?\d+)?$)"
 # The marks that `texts` gives the best and the second best, and how each format shows them.
-BEST, SECOND = "best", "second"
+BEST = "best"
+SECOND = "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>"}
 LATEX = {BEST: "textbf: --rwrap", SECOND: "underline: --rwrap", "": ""}
 HTML = {BEST: "font-weight: bold", SECOND: "text-decoration: underline", "": ""}
@@ -101,9 +102,11 @@ def _numbers(frame: pd.DataFrame, name: str, decimals: int) -> pd.Series:
 
 def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
     """Return the labels that tell rows of a summary apart, then every metric and its published."""
-    keys, trains = varied(frame), varied(frame, ["trains"])
+    keys = varied(frame)
+    trains = varied(frame, ["trains"])
     titles = [*map(str.capitalize, keys), "Method", *map(str.capitalize, trains)]
-    cells, marks = frame[[*keys, "title", *trains]].astype(str).replace("", EMPTY), {}
+    cells = frame[[*keys, "title", *trains]].astype(str).replace("", EMPTY)
+    marks = {}
     for name in metrics(frame):
         shown = column(name)
         cells[name] = _numbers(frame, name, shown.decimals)

@@ -64,7 +64,8 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
         f"({tuned.seed}) each, by the accuracy of participating clients on {tuned.share:.4g} of "
         "their training images"
     )
-    several, parts = len(grouped(runs)) > 1, []
+    several = len(grouped(runs)) > 1
+    parts = []
     for scenario, group in grouped(tuned_runs(runs, tuned)).items():
         chosen = []
         for run in group:

@@ -13,7 +13,8 @@ from fedloom.config.settings import Method
 from fedloom.hooks.manifest import find
 from fedloom.report.tables.published import number
 
-EACH_DOMAIN, DOMAIN = "each_domain", "domain_"  # metric of a claim, and what it stands for
+EACH_DOMAIN = "each_domain"  # metric of a claim
+DOMAIN = "domain_"  # begins the metrics that it stands for
 
 
 def _listed(value: Any) -> Any:
@@ -157,7 +158,9 @@ def _printed(
     if not claim["average"]:
         pairs = zip(columns, starts or [None] * len(columns), strict=True)
         places = [([end], [start] if start else []) for end, start in pairs]
-    every, smallest, times = [], [], claim.get("times", 1)
+    every = []
+    smallest = []
+    times = claim.get("times", 1)
     for place in places:
         metrics = [claim["metric"]]
         if metrics == [EACH_DOMAIN]:
