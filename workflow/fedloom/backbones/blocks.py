@@ -228,9 +228,12 @@ def _attend(
         step(role, x.unflatten(0, shape)).flatten(0, 1)
         for role, x in (("q_norm", q), ("k_norm", k))
     )
+
+    # what each query may read
     if mask is not None:
         mask = mask if mask.dim() == 2 else mask.unflatten(0, (-1, heads))
         mask = F.pad(mask.to(q.dtype), (k.shape[-2] - mask.shape[-1], 0))
+
     if q.requires_grad and _bf16_on_cpu(q):
         # the backward pass of torch's fused attention takes five times as long there
         scores = (q * q.shape[-1] ** -0.5) @ k.mT  # [K B, heads, R, S]

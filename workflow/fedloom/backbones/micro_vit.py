@@ -39,6 +39,8 @@ class ConvStem(nn.Module):
         divisible = self.img_size == (8 * self.grid_size[0], 8 * self.grid_size[1])
         if self.patch_size != (8, 8) or dynamic_img_pad or not divisible:
             raise ValueError("micro_vit has patches of 8 pixels, and no padding for a part of one")
+
+        # three convolutions that halve the image
         quarter = embed_dim // 4
         half = embed_dim // 2
         self.conv1 = nn.Conv2d(in_chans, quarter, 3, stride=2, padding=1, bias=False, **factory)

@@ -89,6 +89,8 @@ class SmallResNet(nn.Module):
         first = 16 * wide
         self.conv1 = nn.Conv2d(3, first, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(first)
+
+        # three stages of blocks; the later ones halve the image
         widths = (first, first, 2 * first, 4 * first)
         for stage in (1, 2, 3):
             inputs, outputs = widths[stage - 1 : stage + 1]
@@ -241,5 +243,6 @@ def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
             tensors = without_prefix(safetensors.torch.load_file(path), model.state_dict())
             load_tensors(model, tensors, name, path)
         check_finite(model, name, weights)
+
     size = spec.get("image_size") or (32 if name in SMALL else 224)
     return FrozenResNet(model, size, device, spec.get("precision", "float32"), spec)

@@ -155,8 +155,10 @@ def run_spec(settings: Settings, run: Run) -> job_specs.RunSpec:
     method = method_of(settings, run.partition, run.method)
     trials = trials_of(settings, run)
     tried = [trial.options.get("training.schedule") for trial in trials]
+
     # methods without training have no schedule
     cosine = "cosine" in (method.training.get("schedule"), *tried)
+
     return job_specs.RunSpec(
         run=run,
         backbone=backbone_of(settings, run),

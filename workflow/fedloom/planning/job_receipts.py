@@ -76,6 +76,8 @@ def stale(plan: Plan) -> dict[Path, str]:
         for rule, by_file in jobs_of_study(plan).items()
         for file, labels in by_file.items()
     }
+
+    # what the receipts say, and what is so now
     receipts = {file: _read(*job) for file, job in jobs.items()}
     digests = _Digests(receipts.values())
     result = dict[Path, str]()
@@ -95,6 +97,8 @@ def stale(plan: Plan) -> dict[Path, str]:
             result[file] = differing[0]
         if differing == [DATA]:
             damaged.update(digests.changed(inputs))
+
+    # results that others have read in another state
     for file, job in jobs.items():
         if not damaged.isdisjoint(job_files.outputs(*job)):
             result[file] = CHANGED

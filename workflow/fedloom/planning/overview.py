@@ -10,6 +10,7 @@ def overview(settings: Settings) -> dict[str, str | list[str]]:
     study = settings.study
     values = study.fixed_seeds.model_dump(exclude={"partition"}, exclude_none=True)
     fixed = ", ".join(f"{name} {seed}" for name, seed in values.items())
+
     texts: dict[str, str | list[str]] = {
         "Paper": settings.citation or "",
         "Shows": ", ".join(study.shows),

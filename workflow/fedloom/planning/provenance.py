@@ -48,6 +48,8 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
         return backbone.sha256
     if backbone.library == "torchvision":
         return None
+
+    # a hub states no digest: the first job that loads its weights writes one down
     record = paths.at(paths.WEIGHTS, backbone=backbone.label)
     of = {"library": backbone.library}
     of |= {key: backbone.settings.get(key) for key in ("name", "weights", "image_size")}

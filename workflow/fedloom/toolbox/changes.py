@@ -69,6 +69,7 @@ def finite_updates(task: Task, wrapper: str, updates: list[Update]) -> list[Upda
         numbers = [torch.as_tensor(value) for _, value in leaves(update.payload)]
         is_finite = all(bool(value.isfinite().all()) for value in numbers)
         (kept if is_finite else rejected).append(update)
+
     if not kept:
         raise NotFiniteError(
             f"{wrapper}: round {task.round} must have an update that is finite, got {len(updates)} "

@@ -57,6 +57,7 @@ class ImageTower:
             self.image_floats = (self._prefixes + trunk.patch_embed.num_patches) * self.width
         else:
             pool = "?"
+
         if pool not in ("tok", "token"):
             raise FedLoomError(
                 f"backbone {name}: its image tower, a {type(trunk).__name__} that pools by "
@@ -79,6 +80,8 @@ class ImageTower:
             maps = tower.layer4(tower.layer3(tower.layer2(tower.layer1(maps))))
             x = _attention_pool(tower.attnpool, maps).unflatten(0, x.shape[:-3])
             return x[..., 0, :], x[..., 1:, :]
+
+        # the tokens of a ViT
         x = self._embedding.embed(x.flatten(0, -4), x.shape[:-3], below(weights, self._inside))
         patches = x.shape[-2] - self._prefixes
         if weights or inserts:
@@ -90,6 +93,8 @@ class ImageTower:
             for block in self.blocks:
                 x = blocks.read_block(block, x, blocks.EVERY)
             x = x.unflatten(0, shape)
+
+        # norms and projection of all tokens
         for name in self._last:
             x = layer(tower.get_submodule(name), x, below(weights, f"{name}."))
         if getattr(tower, "proj", None) is not None:

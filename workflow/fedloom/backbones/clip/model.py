@@ -47,6 +47,8 @@ class FrozenCLIP(Backbone):
         Images are normalised as open_clip says, or an entry `spec`.
         """
         super().__init__(model, device, precision, gradient_checkpointing)
+
+        # the towers, and which weights clients may train
         visual: Any = self.model.visual
         self._image = ImageTower(visual, name)
         self._text = TextTower(model, tokenizer, name, precision)
@@ -54,6 +56,8 @@ class FrozenCLIP(Backbone):
         inside = ("transformer.resblocks.", "ln_final.", "text_projection")
         self._trainable = ("visual.", *(f"{self._text_prefix}{part}" for part in inside))
         self._encoded: dict[tuple[str, ...], Tensor] = {}
+
+        # sizes
         self.width = self._text.width
         self.text_depth = self._text.depth
         self.image_width = self._image.width
@@ -62,6 +66,8 @@ class FrozenCLIP(Backbone):
         self.training_bytes = training_bytes(
             self.image_floats, self.image_depth, gradient_checkpointing, precision
         )
+
+        # how images become pixels
         channels = next(p for p in visual.parameters() if p.dim() == 4).shape[1]
         settings = visual.preprocess_cfg
         normal = preprocessing(spec, settings, channels) if spec else settings
@@ -212,6 +218,8 @@ def _check_tag(name: str, tag: str, quick_gelu: bool | None) -> None:
     known = open_clip.list_pretrained_tags_by_model(name)
     check_known(tag, known, f"backbone {name}: neither a .safetensors file nor open_clip's weights")
     config: Any = open_clip.get_model_config(name)
+
+    # how the weights were trained, and what the model computes
     trained_so = open_clip.get_pretrained_cfg(name, tag).get("quick_gelu", False)
     if trained_so and quick_gelu is False:
         raise FedLoomError(
@@ -234,10 +242,13 @@ def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
     weights = spec["weights"]
     quick_gelu = spec.get("quick_gelu")
     check_model(name, open_clip.list_models(), f"open_clip {open_clip.__version__}")
+
+    # a file, a tag of open_clip, or none
     is_file = named_file("open_clip", weights) is not None  # and no tag
     path = weights_file(name, weights) if is_file else None
     if not is_file and weights != "none":
         _check_tag(name, weights, quick_gelu)
+
     with loading(name, weights):
         if name == micro_clip.NAME:
             model = micro_clip.build(path) if path else micro_clip.fresh()
@@ -249,6 +260,7 @@ def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
         tokenizer = open_clip.get_tokenizer(name)
     if weights != "none":
         check_finite(model, name, weights)
+
     precision = spec.get("precision", "float32")
     checkpointing = spec.get("gradient_checkpointing")
     return FrozenCLIP(model, tokenizer, name, device, precision, bool(checkpointing), spec)

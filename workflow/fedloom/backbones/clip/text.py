@@ -122,6 +122,8 @@ class TextTower:
                 f"{tokens} tokens, but the text tower has {self.places} places; shorten the "
                 "context, the template or the class's name"
             )
+
+        # group by group; what does not fit into memory is computed again in the backward pass
         parts = []
         left = KEPT_BYTES[context.device.type]
         for group in self._grouped(endings, filling):
@@ -129,6 +131,8 @@ class TextTower:
             tokens = len(context) * (1 + context.shape[1] + len(group.step))
             left -= 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
             parts.append(blocks.recomputed(run, context, wanted=left < 0))
+
+        # the last norm and the projection, with a client's own weights if it has them
         states = torch.cat(parts, 1)
         weights = own.weights if own else {}
         if own:
@@ -170,6 +174,8 @@ class TextTower:
         ending = group.embedded.expand(len(context), -1, -1)  # [N, Q, d]
         embedding = self._text.positional_embedding  # [places, d]
         mask = _mask(group, prefix)  # [S, S], S = prefix + Q
+
+        # places of the ending, behind contexts of one length or of several
         if length is None:
             position = prefix + group.step  # [Q]
         else:
@@ -182,6 +188,7 @@ class TextTower:
         if eot_offset is not None:
             cut = position >= self.places - eot_offset[:, None]  # [N, Q]
             ending = ending.masked_fill(cut[..., None], 0)
+
         # no feature is read behind the tower's last place
         position = embedding[position.clamp(max=self.places - 1)]  # [Q, d] or [N, Q, d]
         x = torch.cat([torch.cat([start, context], 1) + embedding[:prefix], ending + position], 1)
@@ -190,6 +197,7 @@ class TextTower:
             x = self._blocks(x, mask, own, ends)  # [N, C, d], with eot_offset [N, S, d]
         if eot_offset is None:
             return x
+
         read = prefix + group.ends + eot_offset[:, None]  # [N, C]
         return x.gather(1, read[..., None].expand(-1, -1, x.shape[-1]))
 

@@ -42,9 +42,12 @@ def study_cost(plan: Plan) -> Cost:
     settings = plan.settings
     trials = trial_runs(plan.settings)
     jobs = jobs_of_study(plan)
+
+    # the work of jobs before the runs, and of the runs
     takes = [of_job(settings, rule, job) for rule in ESTIMATED for job in jobs[rule].values()]
     trained = [of_run(settings, run) for run in (*plan.runs, *trials)]
     count = {rule: len(found) for rule, found in jobs.items() if found}
+
     return Cost(
         runs=len(plan.runs),
         trials=len(trials),

@@ -106,6 +106,8 @@ def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
     images = contents(dataset).images
     if rule == "dataset":
         return Work(500, seconds=60 * images / READ_PER_MINUTE)
+
+    # jobs that run a backbone
     size = sizes(settings.backbones[w.backbone])
     loaded = 2 * size.weights
     if rule == "cache":
@@ -114,6 +116,7 @@ def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
     if rule in ("prototypes", "block_accuracy"):
         tokens = images * size.depth * size.width * FLOAT  # class tokens at every block
         return Work(2 * tokens, seconds=tokens)  # a second per megabyte
+
     if rule == "artefact":  # of test sets, every client answers all test images
         run = workload(settings, w, w.method)
         others = settings.partitions[w.partition].settings.get("transfer_to", ())
@@ -164,6 +167,7 @@ class Workload:
         images, texts = memory.encoded(inputs, passes, self.images_of_a_step)
         prompts = self.data.classes * NAME_TOKENS * size.text_width * size.text_depth
         trains = self.plugin.trains_weights(options)
+
         return memory.ClientStep(
             state_bytes=1e6 * size.weights if trains else 0,
             images=images,
@@ -251,6 +255,8 @@ def _of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> 
     size = run.size
     step = run.step
     few = min(1, (run.study.evaluate_clients or run.all_clients) / run.all_clients)
+
+    # operations of rounds, and of evaluations of all or of some clients
     epochs = run.plugin.cost.personalize_epochs
     epochs = run.method.options[epochs] if isinstance(epochs, str) else epochs
     operations = rounds * run.round_operations()
@@ -259,6 +265,8 @@ def _of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> 
         if epochs:
             once += 3 * run.data.training * epochs * share * size.operations + once
         operations += number * once
+
+    # memory
     states = step.states(run.study.clients_per_round) / 1e6
     kept = 2 * run.all_clients * run.plugin.cost.keeps_weights * size.weights
     host = size.weights + max(size.weights, states + kept)  # loading holds two
