@@ -25,8 +25,11 @@ def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
         model = backbone.model
         pixels = backbone.pixels
         built = counter.get_total_flops()
+
+        # an image
         getattr(model, "visual", model)(torch.zeros(1, pixels.channels, *pixels.size))
         operations = counter.get_total_flops() - built
+
         sizes = {
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "operations": operations,
@@ -37,6 +40,8 @@ def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
         }
         if FAMILIES[library] != "clip":
             return sizes
+
+        # a text
         places = model.context_length
         model.encode_text(torch.zeros(1, places, dtype=torch.int64))
         of_text = counter.get_total_flops() - built - operations

@@ -58,6 +58,8 @@ class FrozenViT(Backbone):
             kind = type(model).__name__
             raise FedLoomError(f"backbone {kind}: not a timm VisionTransformer with a class token")
         super().__init__(model, device, precision, gradient_checkpointing)
+
+        # sizes
         vit = self.model
         stem = self.model.patch_embed
         self._embedding = blocks.Embedding(vit)
@@ -68,6 +70,8 @@ class FrozenViT(Backbone):
             self.image_floats, self.depth, gradient_checkpointing, precision
         )
         self.patch_size: int = stem.patch_size[0]
+
+        # how images become pixels: the size is not that of the pretrained config, if image_size is set
         channels = next(p for p in stem.parameters() if p.dim() == 4).shape[1]
         # not the size of the pretrained config: image_size may be another
         usual = resolve_model_data_config(vit)
@@ -211,9 +215,12 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
     name = spec["name"]
     weights = spec["weights"]
     check_model(name.split(".")[0], timm.list_models(), f"timm {timm.__version__}")
+
+    # a file, the hub's weights, or none
     untrained = weights in ("hub", "none")
     path = None if untrained else weights_file(name, weights, (".safetensors", ".npz"))
     size = {"img_size": spec["image_size"]} if "image_size" in spec else {}
+
     with loading(name, weights):
         model: Any = timm.create_model(name, num_classes=0, pretrained=weights == "hub", **size)
         if path and path.suffix == ".npz":  # Google's
@@ -223,6 +230,7 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
             load_tensors(model, checkpoint_filter_fn(tensors, model), name, path)
     if weights != "none":
         check_finite(model, name, weights)
+
     precision = spec.get("precision", "float32")
     checkpointing = spec.get("gradient_checkpointing")
     return FrozenViT(model, device, precision, bool(checkpointing), spec)

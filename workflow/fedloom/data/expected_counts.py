@@ -20,9 +20,13 @@ def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
         if counts.get(key, len(names)) != len(names):
             shown = shortened(", ".join(names), 100)
             lines.append(f"{len(names)} {key}, the recipe has {counts[key]:,}; found: {shown}")
+
+    # by domain
     for name, cell in counts.get("by_domain", {}).items():
         rows = ready.domains == name
         lines += _compared(f"domain '{name}': ", ready, rows, cell)
+
+    # by class
     expected = counts.get("by_class", {})
     each = counts.get("each_class", {})
     of_classes = [f"class '{name}': missing" for name in expected if name not in ready.classes]

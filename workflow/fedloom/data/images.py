@@ -58,6 +58,7 @@ def _write(ready: Prepared, settings: dict[str, Any], path: Path, rgb: bool) -> 
     if first is None:
         skipped = found.skipped
         raise FedLoomError(f"none of {len(skipped)} images can be read, the first is {skipped[0]}")
+
     store.write_images(
         path,
         chain([first], examples),
@@ -125,6 +126,7 @@ def _check_found(found: _Found, settings: dict[str, Any], images: int) -> None:
             f"{found.first_deep}: no 16-bit image has a grey above {highest}, so that most levels "
             f"would be lost; set grey_bits: {bits}, or grey_bits: 16 if they are so dark"
         )
+
     if found.skipped:
         log.warning("%d of %d images were unreadable", len(found.skipped), images)
     if found.transparent and "transparency" not in settings:

@@ -15,14 +15,20 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
     """Count the floats that the server sends one client in one round, by the name of the tensor."""
     plugin = manifest.find(method, kind="method")
     family = cast(str, plugin.family)
-    device = "meta" if family == "vit" else "cpu"  # texts are grouped by numbers, not by shapes
-    with torch.device(device):  # else it is made of random numbers first
+
+    # a model of shapes without numbers; a CLIP's texts are grouped by their numbers
+    device = "meta" if family == "vit" else "cpu"
+    with torch.device(device):
         model: Any = load_backbone(family, {"name": backbone, "weights": "none"}, device)
+
+    # prototypes on the meta device have shapes and no numbers
     warm_start = None
     if family == "vit":  # prototypes on the meta device have shapes and no numbers
         sizes = {"mean": (model.depth, classes, model.width), "spread": (model.depth, classes)}
         sizes["count"] = (classes,)
         warm_start = WarmStart(**{k: torch.empty(v, device="meta") for k, v in sizes.items()})
+
+    # everything that hooks read of a Federation before training
     shapes: Any = SimpleNamespace(  # of a Federation, all that hooks read before training
         num_classes=classes,
         num_clients=1,
@@ -33,6 +39,7 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         arrived=None,
         device=torch.device(device),
     )
+
     task = Task(
         seed=0,
         options=SimpleNamespace(**plugin.options(options, f"method {method}")),
@@ -43,6 +50,7 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         method=method,
         warm_start=warm_start,
     )
+
     hooks = loader.load_hooks(plugin)
     server = hooks.init_server(task=task)
     return count_floats(hooks.download(task=task, server=server, client=0))

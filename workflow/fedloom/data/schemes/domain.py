@@ -40,16 +40,19 @@ class Domain(SchemeKind):
         """Refuse two ways to divide a domain, half of one, and domains that nobody trains on."""
         if self.alpha is not None and self.dominant_share is not None:
             raise ValueError("alpha and dominant_share; divide a domain by one of them")
+
         ways = ("held_out", "held_out_per_domain", "held_out_domains")
         chosen = [key for key in ways if getattr(self, key)]
         if len(chosen) > 1:
             raise ValueError(f"{' and '.join(chosen)}; set one of them")
+
         held = self.held_out_per_domain
         clients = self.clients_per_domain
         if held >= clients:
             raise ValueError(
                 f"held_out_per_domain: {held} of {clients} clients leave none to train"
             )
+
         return require(
             self,
             alpha="kind",

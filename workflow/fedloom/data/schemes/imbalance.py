@@ -35,11 +35,15 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     classes, column, supply = np.unique(labels, return_inverse=True, return_counts=True)
     each = max(1, round(len(classes) * settings["dominant_classes"]))
     dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
+
+    # how many images each client gets, and how many of them of its dominant classes
     sizes = largest_remainder(len(labels), np.ones(clients))
     due = largest_remainder(round(share * len(labels)), sizes)  # of the dominant classes
     order = rng.permutation(clients)  # who gets what rounding leaves over
     sizes = sizes[order]
     due = due[order]
+
+    # images of dominant classes
     counts = _hand_out(supply, due, dominant, rng)  # [K, C]
     own = counts.sum(1) / np.maximum(sizes, 1)
     if own.min() < share - LOST:
@@ -48,6 +52,8 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
             f"dominant classes, not {share:.0%}; clients x {each} must be a multiple of the "
             f"{len(classes)} classes, and these of about equal size"
         )
+
+    # the rest, first to clients of other classes
     for allowed in (~dominant, np.ones_like(dominant)):
         counts += _hand_out(supply - counts.sum(0), sizes - counts.sum(1), allowed, rng)
     owner = np.empty(len(labels), int)

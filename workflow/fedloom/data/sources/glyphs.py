@@ -138,6 +138,8 @@ def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) 
     """
     if not has(char, face):
         raise ValueError(f"{face} has no glyph for U+{ord(char):04X}")
+
+    # the letter in the middle, at twice the size, against jaggedness
     canvas = Image.new("L", (2 * SIZE, 2 * SIZE))  # twice the size, against jaggedness
     ink: Any = _font(face).getmask(char, "L")  # Pillow's annotation lacks that it gives bytes
     cut = Image.frombytes("L", ink.size, bytes(ink))
@@ -148,6 +150,7 @@ def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) 
         width, height = (max(1, round(scale * side)) for side in cut.size)
         cut = cut.resize((width, height), Image.Resampling.BILINEAR)
         canvas.paste(cut, ((2 * SIZE - width) // 2, (2 * SIZE - height) // 2))
+
     if affine is not None:
         (a, b, c), (d, e, f) = affine
         half = float(SIZE)  # Pillow counts pixels from the corner
@@ -180,6 +183,7 @@ def render_set(
     images = []
     labels = []
     where = []
+
     for label, char in enumerate(chars):
         rng = np.random.default_rng([seed, ord(char)])
         jitter = jitters(rng, len(_FACES) * draws, noise).reshape(len(_FACES), draws, 2, 3)

@@ -112,6 +112,7 @@ def _names(file: Path, settings: dict[str, Any]) -> dict[str, list[str] | None]:
     options = {key: settings[key] for key in OPTIONS if key in settings}
     for option, column in options.items():
         check_known(column, columns, f"{file}: {option}: no column")
+
     try:
         features = json.loads(metadata.get(b"huggingface", NONE))["info"]["features"]
         names = {column: features.get(column, {}).get("names") for column in options.values()}
@@ -183,6 +184,7 @@ def _column(
     first = next(iter(named))
     column = settings[key]
     names = named[first][column]
+
     values: list[Any] = []
     for file, of_columns in named.items():
         if of_columns[column] != names:
@@ -191,10 +193,14 @@ def _column(
                 " take files of one dataset"
             )
         for row, value in enumerate(_values(file, column)):
-            unnamed = names is not None and not (isinstance(value, int) and 0 <= value < len(names))
-            alike = type(value) is type(values[0] if values else value)
-            if unnamed or not alike or not isinstance(value, int | str):
-                expected = "text or a whole number" if names is None else "the number of a name"
+            is_alike = not values or type(value) is type(values[0])
+            if names is None:
+                expected = "text or a whole number"
+                is_right = isinstance(value, int | str)
+            else:
+                expected = "the number of a name"
+                is_right = isinstance(value, int) and 0 <= value < len(names)
+            if not is_right or not is_alike:
                 raise FedLoomError(
                     f"{file} row {row}: {value!r} in column '{column}' ({key}) must be {expected}, "
                     f"as in all rows from {first} on; correct it"

@@ -32,13 +32,15 @@ def read(settings: dict[str, Any]) -> ImageList:
     for name, entry in settings["parts"].items():
         own = {key: value for key, value in entry.items() if key != "source"}
         parts[name] = prepared(sources.read(entry["source"], own), own)
+
+    # the first class of each part, and their images one after the other
     starts = np.cumsum([0, *(len(part.classes) for part in parts.values())])
+    labels = [start + part.labels for start, part in zip(starts[:-1], parts.values(), strict=True)]
+    classes = [f"{name}/{label}" for name, part in parts.items() for label in part.classes]
     return ImageList(
         items=lambda: chain.from_iterable(part.items() for part in parts.values()),
-        labels=np.concatenate(
-            [start + part.labels for start, part in zip(starts, parts.values(), strict=False)]
-        ),
-        classes=[f"{name}/{label}" for name, part in parts.items() for label in part.classes],
+        labels=np.concatenate(labels),
+        classes=classes,
         provenance="; ".join(f"{name}: {part.provenance}" for name, part in parts.items()),
         domains=np.repeat([*parts], [len(part.labels) for part in parts.values()]),
         test=np.concatenate([part.test for part in parts.values()]),
