@@ -71,7 +71,7 @@ class FrozenViT(Backbone):
         )
         self.patch_size: int = stem.patch_size[0]
 
-        # how images become pixels: the size is not that of the pretrained config, if image_size is set
+        # how images become pixels
         channels = next(p for p in stem.parameters() if p.dim() == 4).shape[1]
         # not the size of the pretrained config: image_size may be another
         usual = resolve_model_data_config(vit)
