@@ -15,12 +15,14 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from conftest import forget_plugins
 from snakemake.cli import get_argument_parser
 
 import checkout
 import command_line
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
+from fedloom.cli.make import templates
 from fedloom.cli.run import bundled_studies
 from fedloom.common import schema
 from fedloom.common.run_tables import OF_RUNS
@@ -28,6 +30,7 @@ from fedloom.config import kinds
 from fedloom.config.kinds import KINDS
 from fedloom.config.reading import merge, read
 from fedloom.config.study import Config
+from fedloom.contract import driver
 from fedloom.data.federation import Batch, Federation
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
@@ -81,8 +84,11 @@ def test_every_block_says_its_language():
 
 
 @_each("yaml")
-def test_a_yaml_block_is_a_study_that_resolves(block, tmp_path):
+def test_a_yaml_block_is_a_study_that_resolves(block, tmp_path, monkeypatch):
     """Every label of a block is checked; what it selects is resolved as a study would be."""
+    monkeypatch.chdir(tmp_path)
+    if block.page == FIRST_METHOD:
+        _make_first_method()
     file = tmp_path / "block.yaml"
     file.write_text(block.text)
     fragment = read(file)
@@ -121,6 +127,34 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     script = tmp_path / "page.py"
     script.write_text("\n".join(b.text for b in _blocks(page) if b.language == "python"))
     runpy.run_path(str(script), run_name="__main__")
+
+
+FIRST_METHOD = ROOT / "docs/your-first-method.md"
+
+
+def _make_first_method() -> None:
+    """Make the plugin of FIRST_METHOD in the current folder: a new one, and the page's blocks."""
+    folder = templates.new_method("near_home")
+    blocks = _blocks(FIRST_METHOD)
+    (code,) = [b.text for b in blocks if b.text.startswith(f"# {folder}/plugin.py\n")]
+    (folder / "plugin.py").write_text(code.partition("\n")[2])
+    with (folder / "method.toml").open("a") as file:
+        file.writelines("\n" + block.text for block in blocks if block.language == "toml")
+    forget_plugins()
+
+
+def test_the_method_that_a_page_grows_keeps_the_contract(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _make_first_method()
+    driver.check(discover()["near_home"], [])
+
+
+def test_the_functions_that_a_page_shows_are_those_of_its_whole_file():
+    *steps, whole = [b.text for b in _blocks(FIRST_METHOD) if b.language == "python"]
+    for step in steps:
+        for function in step.strip().split("\n\n\n"):
+            if "def " in function:
+                assert function in whole
 
 
 @pytest.fixture(scope="module")
