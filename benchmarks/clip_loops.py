@@ -84,7 +84,9 @@ def glyphs(folder: Path) -> federation.Federation:
     table = divide(store.labels, store.test, store.domains, PARTITION, seed=0)
     write_table(folder / "partition.parquet", table)
     names = check_receipt(file)["classes"]
-    return federation.load(store, folder / "partition.parquet", names, torch.device("cpu"))
+    return federation.load_partition(
+        store, folder / "partition.parquet", names, torch.device("cpu")
+    )
 
 
 def noise(clients: int, images: int, classes: tuple[str, ...]) -> federation.Federation:

@@ -74,7 +74,7 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
     write_table(folder / "partition.parquet", table)
     features = torch.from_numpy(rng.normal(size=(len(store), backbone.width)).astype(np.float32))
     started = time.process_time()
-    data = federation.load(
+    data = federation.load_partition(
         store, folder / "partition.parquet", names, torch.device("cpu"), lambda block: features
     )
     seconds = time.process_time() - started

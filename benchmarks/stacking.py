@@ -42,7 +42,7 @@ def _data(folder: Path, settings: Settings) -> federation.Federation:
     table = divide(store.labels, store.test, store.domains, spec, seed=0)
     write_table(folder / "p.parquet", table)
     names = [str(number) for number in range(10)]
-    return federation.load(store, folder / "p.parquet", names, torch.device("cpu"))
+    return federation.load_partition(store, folder / "p.parquet", names, torch.device("cpu"))
 
 
 def _seconds(task: Task, hooks, state: State, stacked: bool) -> float:

@@ -11,7 +11,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import leaves
 from fedloom.contract.tiny import tiny_task, tiny_vit
-from fedloom.federated.augmentation import AugmentedBatch
+from fedloom.federated.augmentation import AugmentedImages
 from fedloom.federated.evaluate import artefact, evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
@@ -124,8 +124,10 @@ def test_augmented_images_are_drawn_ahead_of_a_step_and_as_on_a_cpu(
     task, hooks = tiny("fedvpt")
     vars(task.training).update(augment=augment)
     _, here = train_round(_steps(task, 3).at(1), hooks, initial_state(task, hooks))
-    threads, read = [], AugmentedBatch.read
-    monkeypatch.setattr(AugmentedBatch, "read", lambda b: threads.append(get_ident()) or read(b))
+    threads, read = [], AugmentedImages.read
+    monkeypatch.setattr(
+        AugmentedImages, "read", lambda own, b: threads.append(get_ident()) or read(own, b)
+    )
     with pretended_gpu():
         task, hooks = _on_gpu("fedvpt", tmp_path, tiny_vit())
         vars(task.training).update(augment=augment)

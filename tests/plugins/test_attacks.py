@@ -443,7 +443,7 @@ def test_features_are_those_of_the_triggered_images(run, monkeypatch):
     np.testing.assert_allclose(data.tokens(None).numpy(), exact["final"].numpy(), atol=1e-5)
     np.testing.assert_allclose(data.tokens(3).numpy(), exact["inputs"][:, 2].numpy(), atol=1e-5)
     assert not torch.equal(data.tokens(None), task.data.tokens(None))
-    monkeypatch.setattr(federation, "_resident", lambda store, device: "a GPU's copy")
+    monkeypatch.setattr(federation, "_copy_to_gpu", lambda store, device: "a GPU's copy")
     assert task.data.resident == "a GPU's copy" and data.resident is None
 
 

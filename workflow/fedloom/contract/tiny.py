@@ -111,7 +111,7 @@ def tiny_task(
         return tokens[:, -1 if block is None else block - 1]
 
     needs = method.needs
-    data = federation.load(
+    data = federation.load_partition(
         store,
         division,
         ["alpha", "beta", "gamma", "long delta"],

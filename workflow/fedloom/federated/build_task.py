@@ -44,7 +44,7 @@ def build_task(
         fixed=spec.fixed,
         training=SimpleNamespace(**spec.method.training, rounds=spec.schedule_rounds),
         backbone=load_backbone(spec.backbone.family, spec.backbone.settings, device),
-        data=federation.load(store, files["partition"], classes, device, **caches),
+        data=federation.load_partition(store, files["partition"], classes, device, **caches),
         clients_per_round=spec.clients_per_round,
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
         warm_start=warm_start,
@@ -90,7 +90,9 @@ def with_datasets(
         store = ImageStore(of_dataset["store"], facts)
         other = {"store": store} | _caches(of_dataset, device)
         rows, classes = np.flatnonzero(store.test), facts["classes"]
-        unseen[OTHER + dataset] = federation.among(task.data, rows, store.labels, classes, **other)
+        unseen[OTHER + dataset] = federation.with_test_images(
+            task.data, rows, store.labels, classes, **other
+        )
     return replace(task, data=replace(task.data, unseen=unseen))
 
 
@@ -124,7 +126,7 @@ def cached_patches(file: Path, device: torch.device) -> Callable[[], Tensor]:
     @lru_cache
     def patches() -> Tensor:
         stored = tensor_files.tensor(file, "patches")
-        return stored.to(device) if federation.fits(stored.nbytes, device) else stored
+        return stored.to(device) if federation.fits_on_gpu(stored.nbytes, device) else stored
 
     return patches
 

@@ -15,7 +15,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.seeds import torch_generator
 from fedloom.common.trees import Tree, stack, tensor_map
 from fedloom.config.settings import FixedSeeds
-from fedloom.data.federation import Arrived, Batch, Federation, to_device, unasked
+from fedloom.data.federation import Arrived, Batch, Federation, missing_cache_reader, to_device
 from fedloom.federated.state import Participation
 
 if TYPE_CHECKING:  # to import it takes timm and open_clip
@@ -108,11 +108,11 @@ class Task(Generic[FrozenBackbone, Options]):
     @property
     def prototypes(self) -> WarmStart:
         """Return the class prototypes that the server starts with."""
-        return self.warm_start or unasked("prototypes")()
+        return self.warm_start or missing_cache_reader("prototypes")()
 
     def at(self, number: int) -> "Task[FrozenBackbone, Options]":
         """Return the same task in round `number`, with the data of that round."""
-        return replace(self, round=number, data=self.data.at(number))
+        return replace(self, round=number, data=self.data.for_round(number))
 
     @property
     def arrived(self) -> Arrived:

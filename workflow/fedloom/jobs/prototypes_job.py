@@ -21,7 +21,7 @@ def run(job: PrototypesJob, threads: int) -> None:
     prepare_cpu(threads)
     facts = read_receipt(files["store"])
     images, cpu = ImageStore(files["store"], facts), torch.device("cpu")
-    data = federation.load(images, files["partition"], facts["classes"], cpu).at(1)
+    data = federation.load_partition(images, files["partition"], facts["classes"], cpu).for_round(1)
     seed = job.seed if job.sampling is None else job.sampling
     holders = [client for client in data.participating if len(data.train[client])]
     chosen = sample_clients(holders, job.clients_per_round, seed, 0)
