@@ -40,9 +40,10 @@ from fedloom.common.receipts import check_receipt
 from fedloom.data import federation, sources
 from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
+from fedloom.federated.build_task import method_facts
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.federated.task import Task
+from fedloom.federated.task import Task, TrainingOptions
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.loader import Hooks
 from fedloom.machine.device import prepare_torch
@@ -129,14 +130,11 @@ def make_task(backbone: clip.FrozenCLIP, data: federation.Federation, name: str)
     return Task(
         seed=0,
         options=SimpleNamespace(**method.options({}, name)),
-        training=SimpleNamespace(**method.training(), rounds=1),
+        training=TrainingOptions(**method.training(), schedule_rounds=1),
         backbone=backbone,
         data=data,
         clients_per_round=len(data.participating),
-        method=name,
-        features_only=method.features_only,
-        aggregation=method.aggregation_with(method.options({}, name)),
-        forward_inputs=method.forward_inputs,
+        plugin=method_facts(method, method.options({}, name)),
     ).at(1)
 
 

@@ -30,12 +30,13 @@ from fedloom.data import federation
 from fedloom.data.partition import divide
 from fedloom.data.store import Example, ImageStore
 from fedloom.data.store import write as write_store
+from fedloom.federated.build_task import method_facts
 from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import Participation, State
-from fedloom.federated.task import Task
+from fedloom.federated.task import Task, TrainingOptions
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.loader import Hooks
 from fedloom.machine.device import prepare_torch
@@ -82,15 +83,13 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
     task = Task(
         seed=0,
         options=SimpleNamespace(**method.options({}, name)),
-        training=SimpleNamespace(
-            **method.training({"epochs": 1, "batch_size": TRAIN, "lr": 0.1}), rounds=1
+        training=TrainingOptions(
+            **method.training({"epochs": 1, "batch_size": TRAIN, "lr": 0.1}), schedule_rounds=1
         ),
         backbone=backbone,
         data=data,
         clients_per_round=SAMPLED,
-        method=name,
-        features_only=method.features_only,
-        aggregation=method.aggregation_with(method.options({}, name)),
+        plugin=method_facts(method, method.options({}, name)),
     )
     return task, seconds
 

@@ -3,7 +3,6 @@
 import copy
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -11,6 +10,7 @@ import torch
 import torchvision
 from torch import nn
 
+from changed_task import with_facts, with_training
 from fedloom.backbones import resnet
 from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
@@ -179,8 +179,8 @@ def _task(tiny, **options):
     task, hooks = tiny("fedavg", **options)
     torch.manual_seed(0)
     backbone = FrozenResNet(SmallResNet(1), 16)
-    training = SimpleNamespace(**vars(task.training) | {"epochs": 1, "clip": None})
-    return replace(task, backbone=backbone, training=training), hooks
+    task = with_training(task, epochs=1, clip=None)
+    return replace(task, backbone=backbone), hooks
 
 
 @pytest.mark.parametrize("statistics", ["averaged", "kept", "frozen"])
@@ -188,7 +188,7 @@ def test_fedavg_trains_a_resnet_with_its_statistics_by_name(tiny, statistics):
     task, hooks = _task(tiny, statistics=statistics)
     state = initial_state(task, hooks)
     after, row = train_round(task.at(1), hooks, state)
-    one_by_one, _ = train_round(replace(task, stacked=False).at(1), hooks, state)
+    one_by_one, _ = train_round(with_facts(task, stacked=False).at(1), hooks, state)
     for (_, a), (_, b) in zip(leaves(after.tree()), leaves(one_by_one.tree()), strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
     names = set(task.backbone.init_statistics())

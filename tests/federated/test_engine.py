@@ -1,7 +1,6 @@
 """Local training with a client axis, rounds, guard, checkpoints."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from changed_task import with_facts, with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.trees import stack
@@ -29,8 +29,7 @@ def _loss(task, params, received, clients, batch):
 
 
 def _train(task, ids, *, loss=_loss, number=1, **training):
-    values = {**vars(task.training), **training}
-    task = SimpleNamespace(**{**vars(task), "training": SimpleNamespace(**values), "round": number})
+    task = replace(with_training(task, **training), round=number)
     head = 0.1 * torch.randn(4, task.backbone.width, generator=torch.Generator().manual_seed(0))
     received = stack([{"params": {"head": head}} for _ in ids])
     return head, train_locally(task, loss, received, cohort(task, ids, [{} for _ in ids]))
@@ -119,10 +118,17 @@ def test_local_training_follows_the_schedule(tiny, schedule, rate):
     """One step in round 3 of 4: the weights move by the round's learning rate."""
     task, _ = tiny("head_tuning")
     client = task.data.participating[0]
-    given = {"schedule": schedule, "lr": 0.3, "decay": 0.5, "rounds": 4, "clip": None}
+    given = {"schedule": schedule, "lr": 0.3, "decay": 0.5, "clip": None}
     size = len(task.data.train[client])
     head, trained = _train(
-        task, [client], number=3, **given, weight_decay=0.0, epochs=1, batch_size=size
+        task,
+        [client],
+        number=3,
+        **given,
+        schedule_rounds=4,
+        weight_decay=0.0,
+        epochs=1,
+        batch_size=size,
     )
     weights = head.double().numpy()
     ((gradient, _),) = _gradients(task, client, weights, epochs=1, size=size, number=3)
@@ -221,7 +227,7 @@ def test_batches_hold_as_many_images_at_once_as_they_may_and_one_per_client_at_l
         (8, False, [1] * 5),
         (10, True, [1] * 5),
     ):
-        task = replace(task, features_only=features_only)
+        task = with_facts(task, features_only=features_only)
         found = list(iterate_examples(task, (rows * 5)[:clients]))
         assert [batch.index.shape for batch in found] == [(clients, width) for width in widths]
         seen = np.concatenate([batch.index[0][batch.mask[0].numpy()] for batch in found])

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fedloom.toolbox as fl
+from changed_task import with_training
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_job, tiny_task
 from fedloom.federated.round import initial_state, train_round
@@ -238,7 +239,7 @@ def test_local_steps_are_as_many_for_every_client(tiny, count):
     """The first epochs are those of a run by epochs; a client starts anew when it is through."""
     task, _ = tiny("head_tuning")
     clients = task.data.participating
-    task.training.local_steps = count
+    task = with_training(task, local_steps=count)
     found = trained(task, clients)
     assert found.steps == [math.ceil(count / 2)] + [count] * (len(clients) - 1)
     assert trained(task, clients, epochs=1).steps[1:] == [
@@ -250,6 +251,6 @@ def test_local_steps_equal_the_epochs_they_fill(tiny):
     task, _ = tiny("head_tuning")
     client = task.data.participating[1]
     by_epochs = trained(task, [0, client])
-    task.training.local_steps = 2 * math.ceil(len(task.data.train[client]) / 4)
+    task = with_training(task, local_steps=2 * math.ceil(len(task.data.train[client]) / 4))
     by_steps = trained(task, [0, client])
     assert torch.equal(by_steps.params["head"][1], by_epochs.params["head"][1])

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from changed_task import with_facts
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract import checks
@@ -77,7 +78,7 @@ def test_it_may_train_as_many_clients_at_once_as_a_round_does(run, monkeypatch):
     change["personalize"] = lambda task, own: asked.append(len(own["bias"])) or own
     whole = evaluate(task, hooks, state)
     monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 2 * 4 * task.backbone.image_floats)
-    apart = evaluate(replace(task, forward_inputs=("images",)), hooks, state)
+    apart = evaluate(with_facts(task, forward_inputs=("images",)), hooks, state)
     assert asked == [6, 2, 2, 2], "two clients of four images"
     for one, other in zip(whole, apart, strict=True):
         assert one == other | {"loss": pytest.approx(other["loss"], rel=1e-6)}

@@ -6,6 +6,7 @@ from threading import get_ident
 import pytest
 import torch
 
+from changed_task import with_training
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
@@ -46,7 +47,7 @@ def _on_gpu(name, folder, backbone=None, around=(), **options):
 
 
 def _steps(task, number):
-    vars(task.training).update(local_steps=number)
+    task = with_training(task, local_steps=number)
     return task
 
 
@@ -67,7 +68,7 @@ def test_a_method_computes_on_the_gpu_alone(tmp_path, name, options):
         own = [v for _, v in leaves(after.tree()["clients"]) if isinstance(v, torch.Tensor)]
     assert all(isinstance(value, OnGPU) for value in server)
     assert not any(isinstance(value, OnGPU) for value in own), "a client's state is on the host"
-    assert gpu.uploads.count(IMAGES) == (0 if task.features_only else 1)
+    assert gpu.uploads.count(IMAGES) == (0 if task.plugin.features_only else 1)
     if name not in ASKING or (not options and name == "fedpha"):
         assert waits[0] == waits[1]
 
@@ -101,7 +102,7 @@ def test_a_resnet_computes_on_the_gpu_alone(tmp_path, statistics):
     with pretended_gpu():
         task, hooks = _on_gpu("fedavg", tmp_path, statistics=statistics)
         task = replace(task, backbone=FrozenResNet(SmallResNet(1), 16, CUDA))
-        vars(task.training).update(clip=None)
+        task = with_training(task, clip=None)
         state, _ = train_round(_steps(task, 1).at(1), hooks, initial_state(task, hooks))
         evaluate(task.at(1), hooks, state, global_test=True)
 
@@ -122,7 +123,7 @@ def test_augmented_images_are_drawn_ahead_of_a_step_and_as_on_a_cpu(
     tmp_path, tiny, monkeypatch, augment
 ):
     task, hooks = tiny("fedvpt")
-    vars(task.training).update(augment=augment)
+    task = with_training(task, augment=augment)
     _, here = train_round(_steps(task, 3).at(1), hooks, initial_state(task, hooks))
     threads, read = [], AugmentedImages.read
     monkeypatch.setattr(
@@ -130,7 +131,7 @@ def test_augmented_images_are_drawn_ahead_of_a_step_and_as_on_a_cpu(
     )
     with pretended_gpu():
         task, hooks = _on_gpu("fedvpt", tmp_path, tiny_vit())
-        vars(task.training).update(augment=augment)
+        task = with_training(task, augment=augment)
         _, there = train_round(_steps(task, 3).at(1), hooks, initial_state(task, hooks))
     assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-6)
     assert [thread == get_ident() for thread in threads] == [True, False, False]

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from changed_task import with_training
 from fedloom.common.files import read_table
 from fedloom.config.settings import Reported
 from fedloom.contract import checks
@@ -476,7 +477,7 @@ def test_the_rate_is_the_share_of_other_classes_that_the_trigger_puts_in_the_tar
 
 def test_a_personalised_client_has_the_rate_of_its_personal_model(run):
     task, hooks = run("backdoor", method="fedbabu", target=3)
-    vars(task.training).update(lr=1.0)
+    task = with_training(task, lr=1.0)
     rows = pd.DataFrame(evaluate(task.at(1), hooks, initial_state(task, hooks)))
     rates = rows.groupby("personalized")["backdoor_rate"].mean()
     assert rates[True] != rates[False]

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from changed_task import with_training
 from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import stack
@@ -90,7 +91,7 @@ def test_control_variates_sum_to_zero_around_the_servers(tiny, sampled):
 def test_a_control_variate_is_the_clients_mean_gradient(tiny):
     """With one step: the gradient at x, whatever c and c_k were; and y = x - lr (g - c_k + c)."""
     task, hooks = tiny("scaffold_pt", prompts=2)
-    task.training.epochs, task.training.batch_size = 1, 1000
+    task = with_training(task, epochs=1, batch_size=1000)
     ids, generator = task.data.participating[:3], torch.Generator().manual_seed(0)
 
     def noise(tree):
@@ -142,7 +143,7 @@ def test_scaffolds_server_moves_a_step_towards_the_unweighted_mean(tiny):
 @pytest.mark.parametrize("training", [{"optimizer": "adam"}, {"momentum": 0.9}, {"clip": 1.0}])
 def test_scaffold_refuses_what_its_control_variates_cannot_take(tiny, training):
     task, hooks = tiny("scaffold_pt")
-    vars(task.training).update(training)
+    task = with_training(task, **training)
     with pytest.raises(FedLoomError, match=r"scaffold_pt: .* plain SGD; set training.optimizer"):
         hooks.init_server(task=task)
 
@@ -320,7 +321,7 @@ def test_fedprs_projector_is_that_of_the_weak_directions(tiny):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_every_step_is_projected_and_other_parameters_are_not(tiny, optimizer):
     task, _ = tiny("head_tuning")
-    task.training.optimizer = optimizer
+    task = with_training(task, optimizer=optimizer)
     ids = task.data.participating[:3]
 
     def loss(task, params, received, clients, batch):
@@ -347,7 +348,7 @@ def test_every_step_is_projected_and_other_parameters_are_not(tiny, optimizer):
 def test_the_prompts_of_some_rounds_are_kept_for_a_figure(tiny, name):
     """PFPT's Fig. 3 and 5; every second round, and round 0."""
     task, hooks = tiny(name, prompts=2, history=2)
-    task.training.epochs, task.training.batch_size = 1, 100
+    task = with_training(task, epochs=1, batch_size=100)
     state = initial_state(task, hooks)
     seen = {0: state.server["params"]["shared_prompts"]}
     for number in (1, 2, 3, 4):

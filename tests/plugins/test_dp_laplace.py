@@ -108,9 +108,8 @@ def test_only_wrapped_labels_get_noise(tmp_path):
         task.prototypes.mean[[4, 5, 6]],
     )
     louder = SimpleNamespace(**vars(task.wrappers["dp_laplace"]) | {"eps": 0.002})
-    hundred = SimpleNamespace(**{**vars(task), "wrappers": {"dp_laplace": louder}})
+    hundred = replace(task, wrappers={"dp_laplace": louder})
     zeros, statistics = torch.zeros(3, 4, 16), {"spread": torch.ones(3, 4), "count": torch.ones(4)}
-    hundred.generator = task.generator
     torch.testing.assert_close(
         dp.add_noise(hundred, zeros, statistics), 100 * dp.add_noise(task, zeros, statistics)
     )

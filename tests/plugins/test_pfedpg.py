@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
 
+from changed_task import with_training
 from fedloom.backbones.vit import FrozenViT
 from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.common.trees import build, leaves, tensor_map
@@ -163,7 +164,7 @@ def second_round(tiny):
 def test_clients_train_the_prompts_that_the_server_generates(second_round, inference):
     """A port that generates prompts, but lets every client go on with its own, fails here."""
     task, hooks, state = second_round(inference)
-    task.training.batch_size, task.training.epochs = 1000, 1  # the loss before the only step
+    task = with_training(task, batch_size=1000, epochs=1)  # the loss before the only step
     ids = task.data.participating
     made = sent(task, hooks, state.server, ids)
     clients = cohort(task, ids, [state.clients[k] for k in ids])

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
+from changed_task import with_facts, with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
 from fedloom.common.trees import leaves
@@ -124,7 +125,7 @@ def sent_by(task, hooks, ids):
 def test_the_server_gets_the_mean_of_those_whose_upload_arrives(run, weighted, lost):
     ids = [1, 2, 3, 4]
     task, hooks = run("secure_mask")
-    task = replace(task, aggregation="weighted" if weighted else "plain")
+    task = with_facts(task, aggregation="weighted" if weighted else "plain")
     now, masked = sent_by(task, hooks, ids)
     _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), ids)
     arrived = [u for u in masked if u.client not in lost]
@@ -178,7 +179,7 @@ def test_every_round_has_masks_of_its_own(run):
 
 def test_a_parameter_beyond_the_modulus_is_refused(run):
     task, hooks = run("secure_mask", fraction_bits=30)
-    task = replace(task, training=type(task.training)(**{**vars(task.training), "lr": 50.0}))
+    task = with_training(task, lr=50.0)
     with pytest.raises(
         FedLoomError, match=r"secure_mask: client 1: a parameter is .* below 0\.667"
     ):

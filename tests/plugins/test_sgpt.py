@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from changed_task import with_facts, with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import tensor_map
 from fedloom.federated.evaluate import artefact, received_by
@@ -213,7 +214,7 @@ def test_q_changes_between_rounds_or_between_clients(tiny, variant):
     """
     task, hooks = tiny("sgpt", groups=4, variant=variant)
     task = with_features(task, np.ones((4, 16)), 2.0)
-    task.training.lr = 0.0
+    task = with_training(task, lr=0.0)
     state, released = initial_state(task, hooks), variant == "released"
     keys = state.server["params"]["keys"].double().numpy()
     expected = selections(task, hooks, keys, released, between_clients=released)
@@ -301,7 +302,7 @@ def test_the_frequencies_spread_a_collapsed_start(tiny):
     for frequency, rounds in ((True, 12), (False, 3)):
         task, hooks = tiny("sgpt", groups=4, frequency=frequency)
         task = with_features(task, centres, 0.05)
-        task.training.lr = 0.5
+        task = with_training(task, lr=0.5)
         state = initial_state(task, hooks)
         state.server["params"]["keys"] = torch.eye(16)[[0, 9, 10, 11]]
         images = artefact(task, hooks, state, "groups")
@@ -358,11 +359,12 @@ def test_keys_and_prompts_by_coarse_label_select_the_labels(tiny):
 def test_stacked_clients_equal_single_ones(tiny, options):
     """Beyond the contract, which tries the defaults."""
     task, hooks = tiny("sgpt", groups=3, **options)
-    task.training.epochs, states = 1, []
+    task = with_training(task, epochs=1)
+    states = []
     for stacked in (True, False):
         state = initial_state(task, hooks)
         for number in (1, 2):
-            at = replace(task, stacked=stacked).at(number)
+            at = with_facts(task, stacked=stacked).at(number)
             state, _ = train_round(at, hooks, state)
         states.append(state.server)
     torch.testing.assert_close(*states, atol=1e-4, rtol=1e-4)

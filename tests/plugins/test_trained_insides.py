@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from changed_task import with_training
 from default_config import default_config
 from doubled import doubled
 from fedloom.backbones import vit as vit_module
@@ -86,7 +87,7 @@ def test_a_frozen_a_is_the_same_in_every_round(tiny):
 @pytest.mark.parametrize("shared", ["both", "b"])
 def test_the_mean_of_lora_products_is_the_product_of_means_if_a_is_frozen(tiny, shared):
     task, hooks = tiny("fedlora", shared=shared)
-    task.training.lr = 2.0  # so that A moves far
+    task = with_training(task, lr=2.0)  # so that A moves far
     received, clients, _ = first_cohort(task.at(1), hooks)
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
     server = {"params": tensor_map(lambda v: v[0], received["params"])}
@@ -105,7 +106,7 @@ def test_the_mean_of_lora_products_is_the_product_of_means_if_a_is_frozen(tiny, 
 
 def test_fedsa_lora_sends_a_alone_and_clients_keep_b_and_the_head(tiny):
     task, hooks = tiny("fedlora", shared="a", ranks=[2, 5])
-    task.training.lr = 0.2
+    task = with_training(task, lr=0.2)
     state = initial_state(task, hooks)
     first = state.server["params"]["a"]["q"]
     for number in (1, 2):
@@ -180,7 +181,7 @@ def test_fedavg_steps_as_torch_does_and_weighs_by_images(tiny, train):
     """One step on all images of each client: momentum, weight decay, clipping, the mean."""
     task, hooks = tiny("fedavg", train=train)
     training = {"epochs": 2, "batch_size": 64, "lr": 0.1, "clip": 0.5, "weight_decay": 0.01}
-    task = replace(doubled(task), training=SimpleNamespace(**vars(task.training) | training))
+    task = with_training(doubled(task), **training)
     state = initial_state(task, hooks)
     start = state.server["params"]
     after, _ = train_round(task.at(1), hooks, state)

@@ -1,13 +1,13 @@
 """Baselines that were published for whole models, against timm and autograd in float64."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import fedloom.toolbox as fl
+from changed_task import with_training
 from doubled import doubled, features, images_of, logits
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
@@ -31,8 +31,7 @@ def case(tiny):
 
     def make(name, epochs=1, **options):
         task, hooks = tiny(name, **{"train": LAST, **options})
-        training = SimpleNamespace(**vars(task.training) | PLAIN | {"epochs": epochs})
-        return replace(doubled(task), training=training), hooks
+        return with_training(doubled(task), **PLAIN | {"epochs": epochs}), hooks
 
     return make
 
@@ -170,8 +169,7 @@ def test_fedbabu_trains_the_body_under_a_fixed_head_and_fine_tunes_it(case, monk
     parts = ["head", "weights"] if tuned == "all" else ["head"]
     model = descend(model, entropy(task, 0), parts, 3, lr=0.3 * 0.2)
     close(part(found, 0), {name: model[name] for name in parts})
-    later = SimpleNamespace(**vars(task.training) | {"schedule": "exponential", "decay": 0.5})
-    at_9 = replace(task, training=later).at(9)
+    at_9 = with_training(task, schedule="exponential", decay=0.5).at(9)
     again = hooks.personalize(task=at_9, received=received, clients=clients)
     close(again["head"][0], model["head"])  # all its images are one batch: in any order
     batch = task.data.batch([task.data.test[0]])
@@ -376,7 +374,7 @@ def test_fedem_answers_by_the_mixture_of_probabilities(case):
 @pytest.mark.parametrize("name", ["fedrod", "fedem"])
 def test_models_that_are_trained_side_by_side_are_clipped_each_by_its_own_norm(case, name):
     task, hooks = case(name, **({"components": 2} if name == "fedem" else {}))
-    task = replace(task, training=SimpleNamespace(**vars(task.training) | {"clip": 1e-4}))
+    task = with_training(task, clip=1e-4)
     torch.manual_seed(1)
     start = shaken(initial_state(task, hooks).server["params"])
     received = stack([{"params": start}] * 2)
@@ -486,7 +484,7 @@ def test_the_loss_of_fedmix_is_mixup_to_first_order(case):
 @pytest.mark.parametrize("train", [LAST, "head"])
 def test_centralised_training_is_that_of_one_client_with_all_images(case, train):
     task, hooks = case("centralised", epochs=2, train=train)
-    task.training.optimizer = "sgd"
+    task = with_training(task, optimizer="sgd")
     start = initial_state(task, hooks)
     state, row = train_round(task.at(1), hooks, start)
     assert row["clients"] == 1

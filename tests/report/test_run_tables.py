@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from changed_task import with_training
 from fedloom.common.files import read_table
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract.tiny import tiny_job, tiny_outputs
@@ -119,7 +120,7 @@ def test_a_folder_of_runs_is_one_data_frame(tiny, tmp_path):
 def test_a_method_may_say_itself_what_guessing_loses(tiny):
     """FedCLIP tells the images of a batch apart, whatever the number of classes."""
     task, hooks = tiny("fedclip")
-    vars(task.training).update(batch_size=3)
+    task = with_training(task, batch_size=3)
     assert task.num_classes == 4
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     assert row["guessing_loss"] == pytest.approx(np.log(3))

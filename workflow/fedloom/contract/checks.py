@@ -25,7 +25,7 @@ from fedloom.federated import training_job
 from fedloom.federated.evaluate import artefact, evaluate, evaluate_globally
 from fedloom.federated.round import collect_updates, initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.federated.task import Task, Update
+from fedloom.federated.task import MethodFacts, Task, Update
 from fedloom.hooks import loader
 from fedloom.hooks.loader import Hooks, describe
 from fedloom.hooks.manifest import Plugin
@@ -69,7 +69,7 @@ def upload(
     task: Task, hooks: Hooks, number: int, current: State, ids: list[int]
 ) -> tuple[Task, list[Update]]:
     """Return round `number`'s task and what its clients send, or the first alone if not stacked."""
-    ids = ids if task.stacked else ids[:1]
+    ids = ids if task.plugin.stacked else ids[:1]
     task = replace(task.at(number), selected=tuple(ids))
     return task, collect_updates(task, hooks, current, dict.fromkeys(ids, 1.0))[0]
 
@@ -89,8 +89,8 @@ class TinyRun:
     ):
         self.method, self.folder, self.wrappers = method, folder, wrappers
         backbone = backbone or tiny.tiny_backbone(method.family)
-        self.task = tiny.tiny_task(method, folder, wrappers, partition, seed, backbone)
-        vars(self.task.training).update(epochs=epochs)
+        task = tiny.tiny_task(method, folder, wrappers, partition, seed, backbone)
+        self.task = replace(task, training=replace(task.training, epochs=epochs))
         self.hooks = loader.load_hooks(method, wrappers=wrappers)
         self.tolerance = CLOSE_IN_SUM if any(w.preserves for w in wrappers) else CLOSE
 
@@ -284,19 +284,21 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
 def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     """Check that clients trained, and evaluated, as one batch equal clients one by one."""
     run = TinyRun(method, folder, *wrappers)
-    if not run.task.stacked:
+    if not run.task.plugin.stacked:
         return
-    whole, split = (run.after(2, stacked=stacked) for stacked in (True, False))
+    apart = replace(run.task.plugin, stacked=False)
+    whole = run.after(2)
+    split = run.after(2, plugin=apart)
     what = "stacked clients are not single ones"
     require_equal(run, whole.tree(), split.tree(), what, run.tolerance)
 
-    def losses(stacked: bool) -> dict[str, float]:
-        rows = evaluate(replace(run.task.at(2), stacked=stacked), run.hooks, whole)
+    def losses(plugin: MethodFacts) -> dict[str, float]:
+        rows = evaluate(replace(run.task.at(2), plugin=plugin), run.hooks, whole)
         kinds = ("client", "personalized client")
         return {f"{kinds[row['personalized']]} {row['client_id']}": row["loss"] for row in rows}
 
     what = "stacked clients do not predict as single ones"
-    require_equal(run, losses(True), losses(False), what, run.tolerance)
+    require_equal(run, losses(run.task.plugin), losses(apart), what, run.tolerance)
 
 
 def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:

@@ -18,8 +18,8 @@ from fedloom.data.partition import divide
 from fedloom.data.store import Example, ImageStore
 from fedloom.data.store import write as write_store
 from fedloom.federated import training_job
-from fedloom.federated.build_task import fields_of
-from fedloom.federated.task import Task, WarmStart
+from fedloom.federated.build_task import method_facts
+from fedloom.federated.task import Task, TrainingOptions, WarmStart
 from fedloom.hooks.manifest import Plugin
 from fedloom.machine.extras import require
 from fedloom.planning.job_specs import MethodSpec, RunSpec, TrainJob
@@ -124,16 +124,17 @@ def tiny_task(
     prototypes = None
     if "prototypes" in needs:
         prototypes = WarmStart(**warm_start(tokens[:, :-1], data.labels, chosen, CLASSES))
+    complete = method.options(options, method.name)
     return Task(
         seed=0,
-        training=SimpleNamespace(**training, rounds=4),
+        options=SimpleNamespace(**complete),
+        training=TrainingOptions(**training, schedule_rounds=4),
         backbone=backbone,
         data=data,
         clients_per_round=3,
+        plugin=method_facts(method, complete, wrappers),
         wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
-        rejects_non_finite=any(wrapper.rejects_non_finite for wrapper in wrappers),
         warm_start=prototypes,
-        **fields_of(method, method.options(options, method.name)),
     )
 
 

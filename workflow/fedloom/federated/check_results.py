@@ -250,8 +250,8 @@ def check_updates(
 ) -> None:
     """Check what client_update returns for a cohort whose personal states were `states`.
 
-    An upload that is not finite passes if a wrapper leaves it out (`task.rejects_non_finite`), and
-    so do the client's metrics. Otherwise the error names the client, and whether it attacks.
+    An upload that is not finite passes if a wrapper leaves it out (`rejects_non_finite`), and so do
+    the client's metrics. Otherwise the error names the client, and whether it attacks.
     """
     where = call_of(task, "client_update", *clients.ids)
     _require_updates(where, updates)
@@ -262,7 +262,7 @@ def check_updates(
     for client, update, before in zip(clients.ids, updates, states, strict=True):
         where = call_of(task, "client_update", client)
         sent = _sent(where, update)
-        if not task.rejects_non_finite:
+        if not task.plugin.rejects_non_finite:
             (of_attackers if client in attacking else items).extend(sent)
         items += require_tree(f"{where}: client_state", update.client_state)
         require_tree(f"{where}: side_channel", update.side_channel)
@@ -290,11 +290,11 @@ def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Upd
     for update in accepted:
         is_new = id(update) not in sent
         where = call_of(task, "receive" if is_new else "client_update", update.client)
-        if is_new or task.rejects_non_finite:
+        if is_new or task.plugin.rejects_non_finite:
             items += _sent(where, update)
         other = f"the upload of client {clients[0]}"
         require_alike(f"{where}: upload", update.payload, accepted[0].payload, other)
-    require_finite(items, LEAVE_OUT if task.rejects_non_finite else CURE)
+    require_finite(items, LEAVE_OUT if task.plugin.rejects_non_finite else CURE)
 
 
 def _sent(where: str, update: Update) -> list[tuple[str, Any]]:

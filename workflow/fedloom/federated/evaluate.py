@@ -95,7 +95,9 @@ def _answers_to_all(
     scores = score_of(task, hooks, *server, [images])
     if not scores:
         chosen = [k for k in ids or task.data.participating if k in task.data.position]
-        for group in groups.divide(len(chosen), groups.clients_evaluated_at_once(task, state)):
+        for group in groups.equal_groups(
+            len(chosen), groups.clients_evaluated_at_once(task, state)
+        ):
             received, clients = received_by(task, hooks, state, [chosen[k] for k in group])
             scores += score_of(task, hooks, received, clients, [images] * len(clients))
     return [scores]
@@ -212,7 +214,7 @@ def personalized_by(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -
     """Return the clients with the states that `personalize` gives; None if it gives none."""
     trees = []
     first = (tensor_map(lambda value: value[0], tree) for tree in (received, clients.state))
-    for group in groups.divide(len(clients), groups.clients_at_once(task, *first)):
+    for group in groups.equal_groups(len(clients), groups.clients_at_once(task, *first)):
         members = clients if len(group) == len(clients) else clients.subset(group)
         sent = tensor_map(lambda value: value[group.start : group.stop], received)  # noqa: B023
         with torch.enable_grad():

@@ -140,7 +140,9 @@ def collect_updates(
     attacking = attackers(task, hooks)
     check_results.check_states(task, "init_client", states, state.clients)
     updates = []
-    for group in groups.divide(len(ids), groups.clients_at_once(task, delivered[0], personal[0])):
+    for group in groups.equal_groups(
+        len(ids), groups.clients_at_once(task, delivered[0], personal[0])
+    ):
         device = task.data.device
         own = {ids[k]: on_device(personal[k], device) for k in group}
         shares = [work[client] for client in own]
