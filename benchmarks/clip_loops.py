@@ -67,7 +67,7 @@ Result = TypeVar("Result")
 def our_round(task: Task, hooks: Hooks, state: State) -> Round:
     """Train a round as FedLoom does."""
     after, row = train_round(task, hooks, state)
-    return row["train_loss"], after.server["params"]["context"]
+    return row.train_loss, after.server["params"]["context"]
 
 
 def seconds(work: Callable[[], Result]) -> tuple[float, Result]:

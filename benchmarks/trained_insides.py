@@ -70,7 +70,7 @@ def run(label: str, batch: int) -> dict[str, float]:
         before, started = _peak(), time.process_time()
         _, row = train_round(task.at(1), hooks, state)
         seconds = time.process_time() - started
-    sent = row["bytes_up"] / 4 / row["clients"]
+    sent = row.bytes_up / 4 / row.clients
     return {"floats": sent, "seconds": seconds, "before": before, "peak": _peak()}
 
 

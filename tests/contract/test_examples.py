@@ -19,7 +19,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.contract import driver
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.evaluate import evaluate
-from fedloom.federated.round import download_to, initial_state, select, train_round
+from fedloom.federated.round import download_to, initial_state, select_for_round, train_round
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
@@ -360,7 +360,7 @@ def test_power_of_choice_takes_the_highest_losses_of_the_candidates(run):
     known = {k: Participation(1, 1, loss) for k, loss in losses.items()}
     left_out = set()
     for number in range(1, 60):
-        chosen = select(task.at(number), hooks, State(server, {}, known))
+        chosen = select_for_round(task.at(number), hooks, State(server, {}, known))
         out = set(task.data.participating) - set(chosen)
         left_out |= {frozenset(out)}
         # of five clients four are compared: out are one that was not drawn, and the lowest of four
@@ -373,7 +373,7 @@ def test_power_of_choice_draws_candidates_by_their_images(run):
     task, hooks = run("power_of_choice", candidates=1)
     task = replace(task, clients_per_round=1)
     state = initial_state(task, hooks)
-    drawn = [select(task.at(t), hooks, state)[0] for t in range(1, 1001)]
+    drawn = [select_for_round(task.at(t), hooks, state)[0] for t in range(1, 1001)]
     images = np.array([len(task.data.train[k]) for k in task.data.participating])
     share = np.array([drawn.count(k) for k in task.data.participating]) / len(drawn)
     assert images.std() > 0

@@ -17,7 +17,7 @@ from fedloom.data.federation import shuffled_batches
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.groups import iterate_examples
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.task import cohort
 from fedloom.machine import memory
 from fedloom.toolbox import linear, train_locally
@@ -265,10 +265,12 @@ def test_stacking_refuses_plain_numbers_that_differ():
 
 def test_only_participating_clients_are_sampled(tiny):
     task, hooks = tiny("fedvpt")
-    drawn = [select(task.at(t), hooks, initial_state(task, hooks)) for t in range(40)]
+    drawn = [select_for_round(task.at(t), hooks, initial_state(task, hooks)) for t in range(40)]
     assert all(len(set(ids)) == 3 for ids in drawn)
     assert {k for ids in drawn for k in ids} == set(task.data.participating)
-    assert drawn == [select(task.at(t), hooks, initial_state(task, hooks)) for t in range(40)]
+    assert drawn == [
+        select_for_round(task.at(t), hooks, initial_state(task, hooks)) for t in range(40)
+    ]
 
 
 def test_counters_count_every_example_and_the_loss_sees_them(tiny):

@@ -13,7 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import leaves
 from fedloom.contract.tiny import tiny_task, tiny_vit
 from fedloom.federated.augmentation import AugmentedImages
-from fedloom.federated.evaluate import artefact, evaluate
+from fedloom.federated.evaluate import compute_artefact, evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from on_device import on_device
@@ -94,7 +94,7 @@ def test_an_artefact_is_computed_on_the_gpu_alone(tmp_path, name, table):
     with pretended_gpu():
         task, hooks = _on_gpu(name, tmp_path, **options)
         state, _ = train_round(_steps(task, 1).at(1), hooks, initial_state(task, hooks))
-        artefact(task.at(1), hooks, state, table)
+        compute_artefact(task.at(1), hooks, state, table)
 
 
 @pytest.mark.parametrize("statistics", ["averaged", "kept", "frozen"])

@@ -56,7 +56,7 @@ class Fickle:
         outputs = tiny_outputs(folder, 2)
         training_job.train(self.task, self.hooks, two, None, outputs, "same")
         current = round.initial_state(self.task, self.hooks)
-        return evaluate.artefact(self.task.at(2), self.hooks, current, "norms")
+        return evaluate.compute_artefact(self.task.at(2), self.hooks, current, "norms")
 
     def complaint(self):
         with pytest.raises(FedLoomError) as error:

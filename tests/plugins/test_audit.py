@@ -13,7 +13,7 @@ from fedloom.config.kinds import KINDS
 from fedloom.config.settings import FixedSeeds
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_task
-from fedloom.federated.evaluate import artefact
+from fedloom.federated.evaluate import compute_artefact
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from first_round import module
@@ -38,7 +38,7 @@ def run(tmp_path):
 
 
 def membership(task, hooks, state):
-    return pd.DataFrame(artefact(task.at(1), hooks, state, "membership"))
+    return pd.DataFrame(compute_artefact(task.at(1), hooks, state, "membership"))
 
 
 # ---- who is a member ------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_a_confidence_near_one_keeps_its_digits():
 def test_a_method_under_audit_keeps_its_own_tables(run):
     task, hooks = run("audit", method="pep_fedpt")
     state = initial_state(task, hooks)
-    assert "vector" in artefact(task.at(1), hooks, state, "class_prompts")
+    assert "vector" in compute_artefact(task.at(1), hooks, state, "class_prompts")
     assert len(membership(task, hooks, state)) == sum(len(task.data.train[k]) for k in IDS)
 
 

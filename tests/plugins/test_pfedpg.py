@@ -13,7 +13,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.common.trees import build, leaves, tensor_map
 from fedloom.config.reading import read
-from fedloom.federated.evaluate import cohorts
+from fedloom.federated.evaluate import evaluation_cohorts
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import PersonalStates
@@ -184,7 +184,7 @@ def test_clients_train_the_prompts_that_the_server_generates(second_round, infer
 @pytest.mark.parametrize("inference", ["adapted", "generated"])
 def test_everyone_predicts_with_its_prompts(second_round, inference):
     task, hooks, state = second_round(inference)
-    for received, clients in cohorts(task, hooks, state):
+    for received, clients in evaluation_cohorts(task, hooks, state):
         batch = next(iterate_examples(task, [task.data.test[k] for k in clients.ids]))
         scores = hooks.predict(task=task, received=received, clients=clients, batch=batch)
         losses = F.cross_entropy(scores.mT, batch.labels, reduction="none")

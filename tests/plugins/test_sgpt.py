@@ -11,7 +11,7 @@ import torch
 from changed_task import with_facts, with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import tensor_map
-from fedloom.federated.evaluate import artefact, received_by
+from fedloom.federated.evaluate import compute_artefact, received_by
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import State
@@ -260,7 +260,7 @@ def test_two_rounds_of_the_server_by_hand(tiny):
     assert two["history"]["round"].tolist() == [1, 1, 2, 2]
     counts = [[10, 20, 0], [30, 0, 0], [0, 3, 0], [0, 1, 0]]
     assert two["history"]["selected"].tolist() == counts
-    table = artefact(task, hooks, State(two), "group_counts")
+    table = compute_artefact(task, hooks, State(two), "group_counts")
     assert table["count"] == [count for row in counts for count in row]
     rows = list(zip(*(table[name] for name in ("round", "client", "group")), strict=True))
     assert rows[5:8] == [(1, 4, 2), (2, 0, 0), (2, 0, 1)]
@@ -305,11 +305,11 @@ def test_the_frequencies_spread_a_collapsed_start(tiny):
         task = with_training(task, lr=0.5)
         state = initial_state(task, hooks)
         state.server["params"]["keys"] = torch.eye(16)[[0, 9, 10, 11]]
-        images = artefact(task, hooks, state, "groups")
+        images = compute_artefact(task, hooks, state, "groups")
         assert set(images["group"]) == {0}, "collapsed"
         for number in range(1, rounds + 1):
             state, _ = train_round(task.at(number), hooks, state)
-        used[frequency] = set(artefact(task.at(rounds), hooks, state, "groups")["group"])
+        used[frequency] = set(compute_artefact(task.at(rounds), hooks, state, "groups")["group"])
         share = state.server["constants"]["selected"]
         share = share / share.sum()
         assert (share.min() > 0.05) if frequency else (share[0] == 1), share
@@ -331,7 +331,7 @@ def test_keys_and_prompts_by_coarse_label_select_the_labels(tiny):
     for name, value in params.items():
         params[name] = torch.randn(value.shape, generator=rng)
     params["keys"] = torch.eye(16)[:2]
-    images = artefact(task.at(1), hooks, state, "groups")
+    images = compute_artefact(task.at(1), hooks, state, "groups")
     fine = [("alpha", "beta", "gamma", "long delta").index(name) for name in images["class"]]
     assert images["group"] == coarse[fine].tolist()
     assert sum(images["test"]) == sum(map(len, task.data.test)) < len(fine) == 120
@@ -391,7 +391,7 @@ def test_k_means_compares_directions_of_training_images(tiny):
     features = np.array([[1, 0], [1, 0.5], [-1, 0]])[direction] @ np.eye(2, 16)
     features = torch.from_numpy(features * rng.choice([1, 100], (120, 1))).float()
     task = replace(task, data=replace(task.data, tokens=lambda place: features))
-    images = artefact(task, hooks, initial_state(task, hooks), "groups")
+    images = compute_artefact(task, hooks, initial_state(task, hooks), "groups")
     assert images["test"][: len(train)] == [False] * len(train)
     clusters = np.array(images["cluster"][: len(train)])
     assert {tuple(set(clusters[direction[train] == k])) for k in (0, 1)} == {(0,), (1,)}

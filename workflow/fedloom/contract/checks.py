@@ -22,7 +22,7 @@ from fedloom.common.files import read_table
 from fedloom.common.trees import Tree, leaves, tensor_map, unstack
 from fedloom.contract import tiny
 from fedloom.federated import training_job
-from fedloom.federated.evaluate import artefact, evaluate, evaluate_globally
+from fedloom.federated.evaluate import compute_artefact, evaluate, evaluate_globally
 from fedloom.federated.round import collect_updates, initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import MethodFacts, Task, Update
@@ -222,7 +222,7 @@ def leaves_inputs_alone(run: TinyRun) -> None:
 def answers_as_declared(run: TinyRun) -> None:
     """Check that `predict` answers for the server's model as method.toml declares."""
     row = evaluate_globally(run.task.at(1), run.hooks, run.first)
-    answered = row["num_test"] == sum(map(len, run.task.data.test))
+    answered = row.num_test == sum(map(len, run.task.data.test))
     if not run.wrappers and answered != run.method.has_server_model(vars(run.task.options)):
         does, declared = ("answers", "true") if answered else ("returns None", "false")
         raise FedLoomError(
@@ -234,7 +234,7 @@ def answers_as_declared(run: TinyRun) -> None:
 def gives_its_tables(run: TinyRun) -> None:
     """Check that the artefact hook gives every table that method.toml lists for these options."""
     for name in run.method.artefacts_with(vars(run.task.options)):
-        artefact(run.task.at(1), run.hooks, run.first, name)
+        compute_artefact(run.task.at(1), run.hooks, run.first, name)
 
 
 RULES: tuple[Callable[[TinyRun], None], ...] = (
@@ -295,7 +295,7 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     def losses(plugin: MethodFacts) -> dict[str, float]:
         rows = evaluate(replace(run.task.at(2), plugin=plugin), run.hooks, whole)
         kinds = ("client", "personalized client")
-        return {f"{kinds[row['personalized']]} {row['client_id']}": row["loss"] for row in rows}
+        return {f"{kinds[row.personalized]} {row.client_id}": row.loss for row in rows}
 
     what = "stacked clients do not predict as single ones"
     require_equal(run, losses(run.task.plugin), losses(apart), what, run.tolerance)
@@ -314,7 +314,7 @@ def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         task = run.task.at(number)
         current, _ = train_round(task, run.hooks, current)
         if number not in (4, 5):
-            losses.append(evaluate_globally(task, run.hooks, current)["loss"])
+            losses.append(evaluate_globally(task, run.hooks, current).loss)
     if not sum(losses[3:]) < sum(losses[:3]):
         raise NotLearningError(run.says(f"the loss of the global test does not fall: {losses}"))
 
