@@ -195,16 +195,16 @@ def test_fedavg_trains_a_resnet_with_its_statistics_by_name(tiny, statistics):
     assert ("statistics" in after.server["params"]) is (statistics == "averaged")
     floats = sum(v.numel() for v in task.backbone.init_weights().values()) + 4 * 64
     extra = sum(v.numel() for v in task.backbone.init_statistics().values())
-    sent = row["bytes_up"] / 3 / 4
+    sent = row.bytes_up / 3 / 4
     assert sent == floats + (extra if statistics == "averaged" else 0)
     for client in after.clients.values():
         assert set(client.get("statistics", {})) == (names if statistics == "kept" else set())
-    first, later = evaluate_globally(task.at(1), hooks, after)["loss"], after
+    first, later = evaluate_globally(task.at(1), hooks, after).loss, after
     for number in range(2, 7):
         later, _ = train_round(task.at(number), hooks, later)
-    assert evaluate_globally(task.at(6), hooks, later)["loss"] < first
+    assert evaluate_globally(task.at(6), hooks, later).loss < first
     given = evaluate_globally(task.at(1), hooks, after)
-    assert (given["num_test"] > sum(map(len, task.data.test))) is (statistics == "kept")
+    assert (given.num_test > sum(map(len, task.data.test))) is (statistics == "kept")
 
 
 def test_the_servers_statistics_are_the_mean_of_the_clients(tiny):

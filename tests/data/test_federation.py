@@ -84,7 +84,7 @@ class _Untouched(dict):
 def test_a_round_copies_the_states_of_its_clients_alone(tiny):
     task, hooks = tiny("pfedpg")
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    selected = {update["client_id"] for update in row["updates"]}
+    selected = {update.client_id for update in row.updates}
     absent = next(k for k in range(6, 1000) if k not in selected)
     before = State(state.server, state.clients | {absent: _Untouched()}, state.participation)
     after, row = train_round(task.at(1), hooks, before)

@@ -303,8 +303,8 @@ def test_the_global_test_is_of_the_servers_model(tiny):
     images = torch.from_numpy(np.concatenate(task.data.test))
     scores = task.data.tokens(None)[images] @ current.server["params"]["head"].T
     hits = int((scores.argmax(1) == task.data.labels[images]).sum())
-    assert (row["num_correct"], row["num_test"]) == (hits, len(images))
-    assert row["client_id"] == SERVER_MODEL and not row["participating"]
+    assert (row.num_correct, row.num_test) == (hits, len(images))
+    assert row.client_id == SERVER_MODEL and not row.participating
 
 
 def test_without_a_servers_model_the_global_test_is_of_the_clients_own(tiny):
@@ -312,9 +312,9 @@ def test_without_a_servers_model_the_global_test_is_of_the_clients_own(tiny):
     current, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     row = evaluate_globally(task.at(1), hooks, current)
     task.data.test[:] = [np.concatenate(task.data.test)] * task.data.num_clients
-    own = [r for r in evaluate(task.at(1), hooks, current) if r["participating"]]
-    assert row["num_correct"] == sum(r["num_correct"] for r in own)
-    assert row["num_test"] == sum(r["num_test"] for r in own)
+    own = [r for r in evaluate(task.at(1), hooks, current) if r.participating]
+    assert row.num_correct == sum(r.num_correct for r in own)
+    assert row.num_test == sum(r.num_test for r in own)
 
 
 def test_the_servers_model_has_uniform_priors_and_no_images(tiny):

@@ -177,7 +177,7 @@ def test_clients_that_depend_on_each_other_train_as_one_cohort_of_any_size(
         state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
         ends.append(train_round(task.at(2), hooks, state))
     (whole, row), (small, other) = ends
-    assert row["train_loss"] == other["train_loss"]
+    assert row.train_loss == other.train_loss
     for (path, value), (_, again) in zip(leaves(whole.server), leaves(small.server), strict=True):
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(again)), path
 
@@ -210,13 +210,13 @@ def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny, monkeypa
     for floats in (2**17, 2 * 4 * 5 * 16):
         monkeypatch.setattr(memory, "FLOATS_AT_ONCE", floats)
         state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-        ends.append((state.server["params"], row["train_loss"], evaluate(task, hooks, state)))
+        ends.append((state.server["params"], row.train_loss, evaluate(task, hooks, state)))
     (whole, loss, rows), (split, again, others) = ends
     for name, value in whole.items():
         torch.testing.assert_close(split[name], value, atol=1e-5, rtol=1e-5)
     assert again == pytest.approx(loss, rel=1e-5)
-    assert [r["client_id"] for r in rows] == [r["client_id"] for r in others] == list(range(6))
-    assert [r["loss"] for r in others] == pytest.approx([r["loss"] for r in rows], rel=1e-5)
+    assert [r.client_id for r in rows] == [r.client_id for r in others] == list(range(6))
+    assert [r.loss for r in others] == pytest.approx([r.loss for r in rows], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_clients_images_count_alike_in_one_batch_and_in_several(tiny, monkeypa
         for number in (1, 2):
             state, _ = train_round(task.at(number), hooks, state)
         rows = evaluate(task.at(2), hooks, state)
-        ends.append((dict(leaves(state.tree())), [row["loss"] for row in rows]))
+        ends.append((dict(leaves(state.tree())), [row.loss for row in rows]))
     (whole, losses), (split, others) = ends
     assert others == pytest.approx(losses, rel=1e-4)
     for path, value in whole.items():

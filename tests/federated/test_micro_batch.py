@@ -41,7 +41,7 @@ def _one_step(tiny, name, **training):
     sizes = {len(task.data.train[k]) for k in task.data.participating}
     assert len(sizes) > 1, "batches are ragged"
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    return dict(leaves(state.tree())), row["train_loss"]
+    return dict(leaves(state.tree())), row.train_loss
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -41,7 +41,7 @@ def rounds(task, hooks, count, state=None):
     state, rows = state or initial_state(task, hooks), []
     for number in range(1, count + 1):
         state, row = train_round(task.at(number), hooks, state)
-        rows += row["updates"]
+        rows += [update.columns() for update in row.updates]
     return state, pd.DataFrame(rows)
 
 
@@ -57,8 +57,8 @@ def test_a_rounds_row_has_the_clients_mean_losses_and_the_sum_of_their_bytes(tin
     task, hooks = tiny("fedtpg", partition=uneven)  # a client guesses among its own classes
     task = replace(task, clients_per_round=6)
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    clients = pd.DataFrame(row["updates"])
-    assert len(clients) == row["clients"] == 6
+    clients = pd.DataFrame([update.columns() for update in row.updates])
+    assert len(clients) == row.clients == 6
     for name in ("train_loss", "guessing_loss"):
         assert clients[name].nunique() > 1
         assert row[name] == pytest.approx(clients[name].mean(), rel=1e-12)
@@ -70,12 +70,12 @@ def test_a_lost_upload_has_no_part_in_the_servers_step(run):
     task, hooks = run(lost=0.5)
     for number in range(1, 20):
         state, row = train_round(task.at(number), hooks, initial_state(task, hooks))
-        arrived = [r["client_id"] for r in row["updates"] if r["received"]]
-        if len(arrived) == 1 < row["clients"]:
+        arrived = [r.client_id for r in row.updates if r.received]
+        if len(arrived) == 1 < row.clients:
             break
-    sent = row["updates"][0]["bytes_up"]
-    assert row["bytes_up"] == row["clients"] * sent, "what is lost was sent"
-    assert row["bytes_up_used"] == sent
+    sent = row.updates[0]["bytes_up"]
+    assert row.bytes_up == row.clients * sent, "what is lost was sent"
+    assert row.bytes_up_used == sent
     alone = replace(task, selected=tuple(arrived), wrappers={})
     plain = loader.load_hooks(manifest.find("head_tuning"))
     clients = cohort(task, arrived, [{}])

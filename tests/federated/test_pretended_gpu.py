@@ -114,7 +114,7 @@ def test_its_numbers_are_those_of_the_cpu(tmp_path, tiny):
     with pretended_gpu():
         task, hooks = _on_gpu("fedvpt", tmp_path, tiny_vit())
         state, there = train_round(_steps(task, 2).at(1), hooks, initial_state(task, hooks))
-        assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-6)
+        assert there.train_loss == pytest.approx(here.train_loss, rel=1e-6)
         assert evaluate(task.at(1), hooks, state) == rows
 
 
@@ -133,7 +133,7 @@ def test_augmented_images_are_drawn_ahead_of_a_step_and_as_on_a_cpu(
         task, hooks = _on_gpu("fedvpt", tmp_path, tiny_vit())
         task = with_training(task, augment=augment)
         _, there = train_round(_steps(task, 3).at(1), hooks, initial_state(task, hooks))
-    assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-6)
+    assert there.train_loss == pytest.approx(here.train_loss, rel=1e-6)
     assert [thread == get_ident() for thread in threads] == [True, False, False]
 
 

@@ -68,8 +68,8 @@ def test_what_a_wrapper_keeps_is_its_clients_and_no_part_of_their_personal_state
     state, seen = initial_state(task, hooks), dict.fromkeys(task.data.participating, 0)
     for number in (1, 2, 3):
         state, row = train_round(task.at(number), hooks, State.of(state.tree()))
-        for entry in row["updates"]:
-            seen[entry["client_id"]] += 1
+        for entry in row.updates:
+            seen[entry.client_id] += 1
         counted = {k: int(kept["counting"]["rounds"]) for k, kept in state.wrappers.items()}
         assert counted == {k: count for k, count in seen.items() if count}
     assert max(seen.values()) > 1, "else nothing is handed back"

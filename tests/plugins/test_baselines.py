@@ -50,8 +50,8 @@ def test_a_client_uploads_only_the_prompts_that_it_picked(tiny):
     task, hooks = tiny("fedavg_pt", selection=True, prompts=3, pool=8)
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     width, head = task.backbone.width, 4 * task.backbone.width
-    assert row["bytes_down"] == 3 * 4 * (head + 8 * width)
-    assert row["bytes_up"] == 3 * (4 * (head + 3 * width) + 8 * 3)
+    assert row.bytes_down == 3 * 4 * (head + 8 * width)
+    assert row.bytes_up == 3 * (4 * (head + 3 * width) + 8 * 3)
 
 
 def test_a_prompt_that_no_client_picked_stays_as_it_is(tiny):

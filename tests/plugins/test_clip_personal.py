@@ -82,7 +82,7 @@ def test_promptfolio_averages_the_shared_context_and_clients_keep_theirs(tiny):
     for number in (1, 2):
         state, row = train_round(task.at(number), hooks, state)
         sent = {}
-        for client in [entry["client_id"] for entry in row["updates"]]:
+        for client in [entry.client_id for entry in row.updates]:
             pair = [v.clone().requires_grad_() for v in (shared, own[client])]
             decay = training.weight_decay
             optimizer = torch.optim.SGD(pair, training.lr, training.momentum, weight_decay=decay)

@@ -296,7 +296,7 @@ def test_pfedmoap_sends_the_nearest_prompts_of_others_that_took_part(tiny):
 def test_pfedmoap_answers_with_the_own_prompt_or_the_mean(tiny):
     task, hooks = tiny("pfedmoap", length=4, experts=3)
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    took_part = [entry["client_id"] for entry in row["updates"]]
+    took_part = [entry.client_id for entry in row.updates]
     server, now = state.server, task.at(1)
     prompts = [server["pool"][k] for k in took_part]
     weights = [len(task.data.train[k]) for k in took_part]

@@ -67,7 +67,7 @@ def test_rounds_are_those_of_sgd_with_noisy_gradients_of_low_rank(tiny, epsilon,
     for number in (1, 2):
         current = task.at(number)
         state, row = train_round(current, hooks, state)
-        chosen = [entry["client_id"] for entry in row["updates"]]
+        chosen = [entry.client_id for entry in row.updates]
         states = [{} for _ in chosen]
         numbers = module("dp_fpl").drawn(current, cohort(current, chosen, states)).double()
         sent = []
@@ -117,7 +117,7 @@ def test_released_steps_have_one_momentum_and_the_last_clients_gradient(tiny):
     for number in (1, 2, 3):
         current = task.at(number)
         state, row = train_round(current, hooks, state)
-        chosen = [entry["client_id"] for entry in row["updates"]]
+        chosen = [entry.client_id for entry in row.updates]
         numbers = module("dp_fpl").drawn(current, cohort(current, chosen, [{}] * 3)).double()
         gradients = []
         for k, client in enumerate(chosen):

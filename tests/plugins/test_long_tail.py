@@ -281,7 +281,7 @@ def test_they_train_a_resnet_and_its_running_statistics(name, tmp_path):
     state, row = train_round(task.at(1), hooks, start)
     before, after = (s.server["params"]["statistics"] for s in (start, state))
     assert all(not torch.equal(before[key], after[key]) for key in before)
-    assert np.isfinite(row["train_loss"])
+    assert np.isfinite(row.train_loss)
 
 
 def backbone_as_vit(backbone):

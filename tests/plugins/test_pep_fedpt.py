@@ -107,7 +107,7 @@ def test_without_class_prompts_it_is_fedvpt(tiny):
     state, row = train_round(task.at(1), hooks, State(server))
     twin_task, twin_hooks = tiny("fedvpt")
     twin, twin_row = train_round(twin_task.at(1), twin_hooks, State(server))
-    assert row["train_loss"] == twin_row["train_loss"]
+    assert row.train_loss == twin_row.train_loss
     torch.testing.assert_close(state.server, twin.server, atol=0, rtol=0)
 
 

@@ -131,7 +131,7 @@ def test_only_the_delta_is_uploaded(tiny):
         assert {path: v.shape for path, v in leaves(update.payload)} == {"delta": (10, 768)}
         assert update.client_state["head"].abs().sum() > 0, "it is trained, and stays"
     _, row = train_round(task.at(1), hooks, state)
-    assert row["bytes_up"] == row["bytes_down"] == len(ids) * 4 * 7680
+    assert row.bytes_up == row.bytes_down == len(ids) * 4 * 7680
     for classes in (10, 100):
         assert downlink_floats("pfedpg", "vit_base_patch16_224", classes, {}) == {"prompts": 7680}
 
@@ -223,7 +223,7 @@ def test_a_shared_head_is_averaged_by_training_images(tiny, inference):
     state, row = train_round(task.at(1), hooks, before)
     ids = select(task.at(1), hooks, before)
     prompts, head = 10 * 16, task.num_classes * 16
-    assert row["bytes_up"] == row["bytes_down"] == len(ids) * 4 * (prompts + head)
+    assert row.bytes_up == row.bytes_down == len(ids) * 4 * (prompts + head)
     assert all("head" not in kept for kept in state.clients.values())
     received, clients, _ = first_cohort(task, hooks, ids)
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)

@@ -131,7 +131,7 @@ def test_personal_heads_stay_and_strangers_get_their_mean(tiny):
     task, hooks = tiny("pfpt", **SMALL, head="personal")
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     assert state.server["params"].keys() == {"shared_prompts"}
-    assert row["bytes_up"] == 3 * 4 * 3 * task.backbone.width
+    assert row.bytes_up == 3 * 4 * 3 * task.backbone.width
     heads = [own["head"] for own in state.clients.values()]
     assert len(heads) == 3 and not torch.equal(heads[0], heads[1])
     for stranger in (SERVER_MODEL, 5):
@@ -139,7 +139,7 @@ def test_personal_heads_stay_and_strangers_get_their_mean(tiny):
             task=task, client=stranger, states=state.personal, received={}
         )
         torch.testing.assert_close(found["head"], sum(heads) / 3)
-    assert evaluate_globally(task.at(1), hooks, state)["num_test"] == 48
+    assert evaluate_globally(task.at(1), hooks, state).num_test == 48
 
 
 def test_too_small_a_pool_is_refused(tiny):

@@ -239,7 +239,7 @@ def test_the_released_variant_learns(tmp_path, monkeypatch):
     state = initial_state(task, hooks)
     for number in range(1, 7):
         state, _ = train_round(task.at(number), hooks, state)
-        losses.append(evaluate_globally(task.at(number), hooks, state)["loss"])
+        losses.append(evaluate_globally(task.at(number), hooks, state).loss)
     assert max(losses[-2:]) < 0.5 * losses[0], losses
 
 

@@ -393,7 +393,7 @@ def test_a_client_that_trains_since_nobody_was_drawn_is_not_used(run):
     number = next(t for t in range(1, 100) if not drawn(task.at(t)))
     before = initial_state(task, hooks)
     state, row = train_round(task.at(number), hooks, before)
-    assert row["clients"] == 1
+    assert row.clients == 1
     heads = [each.server["params"]["head"] for each in (before, state)]
     assert (heads[1] - heads[0]).abs().max() < 1e-5, "noise alone"
     other = next(t for t in range(1, 100) if drawn(task.at(t)))
@@ -408,7 +408,7 @@ def test_epsilon_after_every_round_is_a_column_and_grows(run, sampling, q):
     state, spent = initial_state(task, hooks), []
     for number in (1, 2, 3):
         state, row = train_round(task.at(number), hooks, state)
-        spent.append(row["epsilon"])
+        spent.append(row.metrics["epsilon"])
     expected = [gaussian_epsilon(2.0, q, t, 1e-4) for t in (1, 2, 3)]
     assert spent == expected and 0 < spent[0] < spent[1] < spent[2]
     assert initial_state(task, hooks).server["metrics"]["epsilon"] == 0.0

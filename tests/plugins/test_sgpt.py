@@ -185,7 +185,7 @@ def test_table_3(tiny, options, expected):
     # 3 clients; head 4 x 16, 3 tokens, 3 x 3 group tokens, 3 keys, counts of 8 bytes
     kinds = {"head": 64, "shared_prompts": 48, "group_prompts": 144, "keys": 48}
     floats = sum(kinds[name] for name in names)
-    assert row["bytes_up"] == 3 * (4 * floats + 8 * 3 * ("keys" in names))
+    assert row.bytes_up == 3 * (4 * floats + 8 * 3 * ("keys" in names))
     for name, value in after.server["params"].items():
         assert not torch.equal(value, before.server["params"][name]), name
 

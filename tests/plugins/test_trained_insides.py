@@ -215,7 +215,7 @@ def test_a_client_alone_sends_nothing_and_does_not_notice_the_others(tiny, name)
     task, hooks = tiny(name)
     state = initial_state(task, hooks)
     after, row = train_round(task.at(1), hooks, state)
-    assert row["bytes_up"] == row["bytes_down"] == 0 and after.server == {}
+    assert row.bytes_up == row.bytes_down == 0 and after.server == {}
     client = sorted(after.clients)[1]
     fewer = replace(task.data, participating=[client])
     alone, _ = train_round(replace(task, data=fewer, clients_per_round=1).at(1), hooks, state)
@@ -255,17 +255,17 @@ def test_large_models_train_and_are_evaluated_in_groups_that_fit(tiny, monkeypat
         def __getattr__(self, name):
             def call(**given):
                 if name in seen:
-                    seen[name].append(len(given["clients"]))
+                    seen[name].append(len(given.clients))
                 return getattr(hooks, name)(**given)
 
             return call
 
-    losses = [row["loss"] for row in evaluate(task.at(1), hooks, whole)]
+    losses = [row.loss for row in evaluate(task.at(1), hooks, whole)]
     for bytes_at_once, trained, evaluated in ((2 * size, [2, 1], 2), (size - 1, [1, 1, 1], 1)):
         monkeypatch.setattr(memory, "BYTES_AT_ONCE", bytes_at_once)
         seen["client_update"], seen["predict"] = [], []
         parts, _ = train_round(task.at(1), Watched(), initial_state(task, hooks))
-        again = [row["loss"] for row in evaluate(task.at(1), Watched(), whole)]
+        again = [row.loss for row in evaluate(task.at(1), Watched(), whole)]
         assert seen["client_update"] == trained and max(seen["predict"]) == evaluated
         torch.testing.assert_close(again, losses, atol=1e-5, rtol=1e-5)
         for (_, a), (_, b) in zip(leaves(parts.server), leaves(whole.server), strict=True):

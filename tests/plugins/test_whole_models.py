@@ -102,7 +102,7 @@ def test_prompts_before_a_frozen_backbone_can_be_trained_instead(tiny, name):
     names = {path.rpartition("/")[-1] for path, _ in leaves(state.server["params"])}
     assert names <= {"shared_prompts", "head"} and "shared_prompts" in names
     assert state.server["params"]["shared_prompts"].shape[-2:] == (3, 16)
-    assert all(r["loss"] > 0 for r in evaluate(task.at(1), hooks, state)), row
+    assert all(r.loss > 0 for r in evaluate(task.at(1), hooks, state)), row
 
 
 @pytest.mark.parametrize("name", ["fedrep", "fedbabu", "centralised", "fedavg", "singleset_full"])
@@ -141,8 +141,8 @@ def test_fedrep_fits_heads_to_the_body_then_the_body_to_the_heads(case, weighted
         model = descend(model, entropy(task, client), ["weights"], 2)
         bodies.append({"weights": model["weights"]})
     close(state.server["params"], mean_of(bodies, shares_of(task, ids, weighted)))
-    assert row["bytes_up"] == 3 * count_bytes(body)
-    assert row["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert row.bytes_up == 3 * count_bytes(body)
+    assert row.train_loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     received, stranger, _ = first_cohort(task, hooks, [0], state.server)  # held out
     found = hooks.personalize(task=task.at(1), received=received, clients=stranger)["head"][0]
     model = {"head": head} | state.server["params"]
@@ -163,7 +163,7 @@ def test_fedbabu_trains_the_body_under_a_fixed_head_and_fine_tunes_it(case, monk
     trained = [descend(model, entropy(task, client), ["weights"], 2) for client in ids]
     model = mean_of(trained, shares_of(task, ids, True))
     close(state.server["params"], {"weights": model["weights"]})
-    assert row["bytes_up"] == row["bytes_down"] == 3 * count_bytes(state.server["params"])
+    assert row.bytes_up == row.bytes_down == 3 * count_bytes(state.server["params"])
     received, clients, _ = first_cohort(task, hooks, [0], state.server)
     found = hooks.personalize(task=task.at(1), received=received, clients=clients)
     parts = ["head", "weights"] if tuned == "all" else ["head"]
@@ -412,7 +412,7 @@ def test_clients_of_fedmix_exchange_means_of_images_and_labels(tiny):
         torch.testing.assert_close(means["images"][client, 0].double(), images)
         torch.testing.assert_close(means["labels"][client, 0].double(), labels)
     _, row = train_round(task.at(2), hooks, state)
-    image, counted = 16 * 16 * 4, {r["bytes_down"] for r in row["updates"]}
+    image, counted = 16 * 16 * 4, {r.bytes_down for r in row.updates}
     model = sum(4 * v.numel() for _, v in leaves(state.server["params"]))
     assert counted == {model + len(ids) * (image + 4 * 4)}, "the means that there are"
     two, _ = tiny("fedmix", means=2)
@@ -487,7 +487,7 @@ def test_centralised_training_is_that_of_one_client_with_all_images(case, train)
     task = with_training(task, optimizer="sgd")
     start = initial_state(task, hooks)
     state, row = train_round(task.at(1), hooks, start)
-    assert row["clients"] == 1
+    assert row.clients == 1
     pictures = [images_of(task, k) for k in task.data.participating]
     pixels, labels = (torch.cat(parts) for parts in zip(*pictures, strict=True))
     model = start.server["params"]

@@ -123,7 +123,7 @@ def test_a_method_may_say_itself_what_guessing_loses(tiny):
     task = with_training(task, batch_size=3)
     assert task.num_classes == 4
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    assert row["guessing_loss"] == pytest.approx(np.log(3))
+    assert row.guessing_loss == pytest.approx(np.log(3))
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_a_method_may_say_itself_what_guessing_loses(tiny):
 def test_who_trains_among_its_own_classes_guesses_among_them(tiny, method, options, classes):
     task, hooks = tiny(method, heads=2, **options)
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    assert row["guessing_loss"] == pytest.approx(np.log(classes))
+    assert row.guessing_loss == pytest.approx(np.log(classes))
