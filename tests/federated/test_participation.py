@@ -61,9 +61,9 @@ def test_a_rounds_row_has_the_clients_mean_losses_and_the_sum_of_their_bytes(tin
     assert len(clients) == row.clients == 6
     for name in ("train_loss", "guessing_loss"):
         assert clients[name].nunique() > 1
-        assert row[name] == pytest.approx(clients[name].mean(), rel=1e-12)
+        assert getattr(row, name) == pytest.approx(clients[name].mean(), rel=1e-12)
     for name in ("bytes_up", "bytes_down"):
-        assert row[name] == clients[name].sum() > 0
+        assert getattr(row, name) == clients[name].sum() > 0
 
 
 def test_a_lost_upload_has_no_part_in_the_servers_step(run):
@@ -73,7 +73,7 @@ def test_a_lost_upload_has_no_part_in_the_servers_step(run):
         arrived = [r.client_id for r in row.updates if r.received]
         if len(arrived) == 1 < row.clients:
             break
-    sent = row.updates[0]["bytes_up"]
+    sent = row.updates[0].bytes_up
     assert row.bytes_up == row.clients * sent, "what is lost was sent"
     assert row.bytes_up_used == sent
     alone = replace(task, selected=tuple(arrived), wrappers={})
