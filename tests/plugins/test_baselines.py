@@ -11,7 +11,7 @@ from changed_task import with_training
 from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import stack
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.task import cohort
 from fedloom.toolbox import SERVER_MODEL, tensor_map, train_locally
 from first_round import first_cohort, module, upload
@@ -59,7 +59,7 @@ def test_a_prompt_that_no_client_picked_stays_as_it_is(tiny):
     for name in ("fedavg_pt", "fedprox_pt", "gmm_pt"):
         task, hooks = tiny(name, selection=True, prompts=2, pool=12)
         start = initial_state(task, hooks)
-        received, clients, _ = first_cohort(task, hooks, select(task.at(1), hooks, start))
+        received, clients, _ = first_cohort(task, hooks, select_for_round(task.at(1), hooks, start))
         updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
         picked = set(torch.cat([u.payload["indices"] for u in updates]).tolist())
         assert 2 <= len(picked) < 12

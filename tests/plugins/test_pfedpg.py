@@ -15,7 +15,7 @@ from fedloom.common.trees import build, leaves, tensor_map
 from fedloom.config.reading import read
 from fedloom.federated.evaluate import evaluation_cohorts
 from fedloom.federated.groups import iterate_examples
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.state import PersonalStates
 from fedloom.federated.task import cohort
 from fedloom.machine.install import ROOT
@@ -125,7 +125,7 @@ def test_only_the_delta_is_uploaded(tiny):
     )
     task = replace(task, backbone=FrozenViT(model))
     state = initial_state(task, hooks)
-    ids = select(task.at(1), hooks, state)
+    ids = select_for_round(task.at(1), hooks, state)
     received, clients, _ = first_cohort(task, hooks, ids)
     for update in hooks.client_update(task=task.at(1), received=received, clients=clients):
         assert {path: v.shape for path, v in leaves(update.payload)} == {"delta": (10, 768)}
@@ -221,7 +221,7 @@ def test_a_shared_head_is_averaged_by_training_images(tiny, inference):
     task, hooks = tiny("pfedpg", head="shared", inference=inference)
     before = initial_state(task, hooks)
     state, row = train_round(task.at(1), hooks, before)
-    ids = select(task.at(1), hooks, before)
+    ids = select_for_round(task.at(1), hooks, before)
     prompts, head = 10 * 16, task.num_classes * 16
     assert row.bytes_up == row.bytes_down == len(ids) * 4 * (prompts + head)
     assert all("head" not in kept for kept in state.clients.values())

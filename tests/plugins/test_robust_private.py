@@ -19,7 +19,7 @@ from fedloom.config.settings import FixedSeeds
 from fedloom.contract import checks, driver
 from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.federated import training_job
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.report import tables
 from fedloom.toolbox import Update, gaussian_epsilon, secret_uniform
@@ -291,7 +291,7 @@ def test_clients_take_part_independently_with_probability_q(run, randomness):
     task, hooks = run("dp_gaussian", randomness=randomness)
     state, counts, sizes = initial_state(task, hooks), dict.fromkeys(task.data.participating, 0), []
     for number in range(1, 601):
-        chosen = select(task.at(number), hooks, state)
+        chosen = select_for_round(task.at(number), hooks, state)
         sizes.append(len(chosen))
         for k in chosen:
             counts[k] += 1

@@ -13,7 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import tensor_map
 from fedloom.federated.evaluate import compute_artefact, received_by
 from fedloom.federated.groups import iterate_examples
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.toolbox import SERVER_MODEL, cosine_similarity, train_locally
@@ -195,7 +195,7 @@ def selections(task, hooks, keys, released, between_clients):
     features, so_far, rows = task.data.tokens(None), np.zeros(4), []
     for number in (1, 2):
         seen = so_far.copy()
-        for client in sorted(select(task.at(number), hooks, initial_state(task, hooks))):
+        for client in sorted(select_for_round(task.at(number), hooks, initial_state(task, hooks))):
             own = np.zeros(4)
             for row in task.data.train[client]:
                 h = reference_query(None, features[row], 0, released)

@@ -15,7 +15,7 @@ from doubled import doubled
 from fedloom.backbones import vit as vit_module
 from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.federated.evaluate import evaluate
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.task import cohort
 from fedloom.machine import memory
 from fedloom.planning.job_specs import to_json
@@ -185,7 +185,7 @@ def test_fedavg_steps_as_torch_does_and_weighs_by_images(tiny, train):
     state = initial_state(task, hooks)
     start = state.server["params"]
     after, _ = train_round(task.at(1), hooks, state)
-    ids = select(task.at(1), hooks, state)
+    ids = select_for_round(task.at(1), hooks, state)
     means = {path: torch.zeros_like(value) for path, value in leaves(start)}
     total = sum(len(task.data.train[k]) for k in ids)
     for client in ids:

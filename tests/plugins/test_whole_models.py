@@ -14,7 +14,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.trees import build, count_bytes
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.evaluate import evaluate
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.task import cohort
 from fedloom.toolbox import leaves, stack, tensor_map
 from first_round import first_cohort, module
@@ -129,7 +129,7 @@ def test_fedrep_fits_heads_to_the_body_then_the_body_to_the_heads(case, weighted
     start, head = initial_state(task, hooks), torch.zeros(4, 16).double()
     body = start.server["params"]
     state, row = train_round(task.at(1), hooks, start)
-    ids, bodies, losses = select(task.at(1), hooks, start), [], []
+    ids, bodies, losses = select_for_round(task.at(1), hooks, start), [], []
     for client in ids:
         model = {"head": head} | body
         for names, steps in ((["head"], 3), (["weights"], 2)):
@@ -159,7 +159,7 @@ def test_fedbabu_trains_the_body_under_a_fixed_head_and_fine_tunes_it(case, monk
     start = initial_state(task, hooks)
     model = {"head": head} | start.server["params"]
     state, row = train_round(task.at(1), hooks, start)
-    ids = select(task.at(1), hooks, start)
+    ids = select_for_round(task.at(1), hooks, start)
     trained = [descend(model, entropy(task, client), ["weights"], 2) for client in ids]
     model = mean_of(trained, shares_of(task, ids, True))
     close(state.server["params"], {"weights": model["weights"]})
@@ -266,7 +266,7 @@ def test_per_fedavg_trains_along_its_meta_gradient_and_adapts_before_a_test(case
     start = initial_state(task, hooks)
     model, stepped = start.server["params"], []
     state, _ = train_round(task.at(1), hooks, start)
-    ids = select(task.at(1), hooks, start)
+    ids = select_for_round(task.at(1), hooks, start)
     for client in ids:
         rows = task.data.train[client]  # in the order of round 1
         rows = next(shuffled_batches(rows, 1000, 1, task.seed, 1, client, 0))
@@ -311,7 +311,7 @@ def test_from_heads_of_zeros_the_clients_mixtures_tell_the_models_of_fedem_apart
     assert (mixtures.var(0) - 1 / 18).abs().max() < 0.006
     unseen = hooks.unseen_client_state(task=task, client=9, received={}, states={})["weights"]
     assert unseen.tolist() == pytest.approx([1 / 3] * 3)
-    ids = select(task.at(1), hooks, start)
+    ids = select_for_round(task.at(1), hooks, start)
     clients = cohort(task, ids, [{"weights": mixtures[k]} for k in ids])
     received = stack([{"params": start.server["params"]}] * len(ids))
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
@@ -327,7 +327,7 @@ def test_a_round_of_fedem_is_an_e_step_and_an_m_step(case):
     models = shaken(start.server["params"])
     start = replace(start, server={"params": models})
     prior = torch.tensor([0.7, 0.3]).double()
-    ids = select(task.at(1), hooks, start)
+    ids = select_for_round(task.at(1), hooks, start)
     received = stack([{"params": models}] * 3)
     clients = cohort(task, ids, [{"weights": prior}] * 3)
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
@@ -405,7 +405,7 @@ def test_clients_of_fedmix_exchange_means_of_images_and_labels(tiny):
     task, hooks = tiny("fedmix", train=LAST)
     start = initial_state(task, hooks)
     state, _ = train_round(task.at(1), hooks, start)
-    means, ids = state.server["means"], select(task.at(1), hooks, start)
+    means, ids = state.server["means"], select_for_round(task.at(1), hooks, start)
     assert means["known"].nonzero()[:, 0].tolist() == ids
     for client in ids:
         images, labels = means_of(task, client)
