@@ -117,7 +117,7 @@ def test_a_job_that_is_stopped_under_an_attack_resumes(run, tmp_path):
 def test_attackers_do_not_answer_images_of_other_data_either(run):
     task, hooks = run("label_flip", method="zero_shot_clip")
     rows = answer_test_sets(task.at(1), hooks, initial_state(task, hooks))
-    assert {row.client_id for row in rows} == set(IDS) - set(draw_attackers(task, 0.4))
+    assert {row.evaluation.client_id for row in rows} == set(IDS) - set(draw_attackers(task, 0.4))
 
 
 # ---- label_flip -----------------------------------------------------------------------------
@@ -465,7 +465,7 @@ def test_the_rate_is_the_share_of_other_classes_that_the_trigger_puts_in_the_tar
         test = task.data.test[k]
         others = test[task.data.labels[test].numpy() != 2]
         if not len(others):
-            assert "backdoor_rate" not in rows[k], "nothing to be put there"
+            assert "backdoor_rate" not in rows[k].metrics, "nothing to be put there"
             continue
         images = torch.from_numpy(stamped(task.data.store.images(others)))
         features = task.backbone.compute_cache(images, "features")["final"]

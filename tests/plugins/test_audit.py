@@ -206,7 +206,7 @@ def test_distances_are_those_of_the_trained_images_and_columns_of_the_rounds(run
         labels = task.data.labels.numpy()[members[update.client_id]]
         shares = np.bincount(labels, minlength=4) / len(labels)
         assert update.metrics["class_distance_blind"] == pytest.approx(abs(shares - 0.25).sum() / 2)
-        assert 0 <= update["class_distance"] < update.metrics["class_distance_blind"]
+        assert 0 <= update.metrics["class_distance"] < update.metrics["class_distance_blind"]
         blind.append(update.metrics["class_distance_blind"])
     assert row.metrics["class_distance_blind"] == pytest.approx(np.mean(blind))
 
@@ -228,7 +228,7 @@ def test_on_a_stream_the_truth_is_of_the_images_of_this_round(tmp_path):
 def test_of_an_upload_without_a_head_the_guess_is_blind(run):
     task, hooks = run("audit", method="singleset_vpt")
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    assert row["class_distance"] == row.metrics["class_distance_blind"] > 0
+    assert row.metrics["class_distance"] == row.metrics["class_distance_blind"] > 0
 
 
 # ---- beside other wrappers ------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_the_noise_of_an_update_is_that_of_its_window(tmp_path):
     statistics = []
     for number in (1, 2):
         at = task.at(number)
-        ids = select(at, hooks, initial_state(task, hooks))
+        ids = select_for_round(at, hooks, initial_state(task, hooks))
         sent = [hooks.download(task=at, server=quiet.server, client=k) for k in ids]
         clients = cohort(at, ids, [{} for _ in ids])
         updates = plain.client_update(task=at, received=stack(sent), clients=clients)

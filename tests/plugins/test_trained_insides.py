@@ -255,7 +255,7 @@ def test_large_models_train_and_are_evaluated_in_groups_that_fit(tiny, monkeypat
         def __getattr__(self, name):
             def call(**given):
                 if name in seen:
-                    seen[name].append(len(given.clients))
+                    seen[name].append(len(given["clients"]))
                 return getattr(hooks, name)(**given)
 
             return call
