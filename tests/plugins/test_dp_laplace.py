@@ -13,7 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import stack
 from fedloom.contract import driver
 from fedloom.contract.tiny import tiny_task
-from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
