@@ -34,7 +34,7 @@ def train(tiny, tmp_path):
         job = replace(tiny_job(manifest.find(METHOD), first, last), evaluate=(last,))
         start = tiny_outputs(folder, first).state if first else None
         outputs = tiny_outputs(folder, last)
-        training_job.train(task, hooks, job, start, outputs, fingerprint)
+        training_job.train_rounds(task, hooks, job, start, outputs, fingerprint)
         return outputs
 
     return run

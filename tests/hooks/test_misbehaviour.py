@@ -55,7 +55,7 @@ class Fickle:
         folder = self.folder / f"run{next(NUMBERS)}"  # else it would resume from a checkpoint
         folder.mkdir()
         outputs = tiny_outputs(folder, 2)
-        training_job.train(self.task, self.hooks, two, None, outputs, "same")
+        training_job.train_rounds(self.task, self.hooks, two, None, outputs, "same")
         current = round.initial_state(self.task, self.hooks)
         return evaluate.compute_artefact(self.task.at(2), self.hooks, current, "norms")
 

@@ -84,7 +84,7 @@ def test_attackers_are_not_evaluated_and_are_named_in_each_round(run, tmp_path):
     job = replace(tiny_job(manifest.find("head_tuning"), last=2), evaluate=(1, 2), global_test=True)
     (tmp_path / "out").mkdir()
     outputs = tiny_outputs(tmp_path / "out", 2)
-    training_job.train(task, hooks, job, None, outputs, "a")
+    training_job.train_rounds(task, hooks, job, None, outputs, "a")
     evaluation, clients = (read_table(f).to_pandas() for f in (outputs.evaluation, outputs.clients))
     everyone = {-1, *range(6)}
     for _, rows in evaluation.groupby("round"):
@@ -108,7 +108,7 @@ def test_a_job_that_is_stopped_under_an_attack_resumes(run, tmp_path):
     task, hooks = run("label_flip")
     job = replace(tiny_job(manifest.find("head_tuning"), last=2), evaluate=(1, 2))
     outputs = tiny_outputs(tmp_path, 2)
-    training_job.train(task, hooks, job, None, outputs, "a")
+    training_job.train_rounds(task, hooks, job, None, outputs, "a")
     attackers = draw_attackers(task, 0.4)
     assert training_job._resume(outputs.checkpoint, "a", task, job, attackers).round == 2
     assert training_job._resume(outputs.checkpoint, "a", task, job, []) is None

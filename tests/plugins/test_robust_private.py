@@ -351,7 +351,7 @@ def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tm
 
         killed = Killed()
         killed.aggregate = aggregate
-        training_job.train(task, killed, job, None, outputs, "same")
+        training_job.train_rounds(task, killed, job, None, outputs, "same")
 
     with pytest.raises(KeyboardInterrupt):
         train(kill_in=3)

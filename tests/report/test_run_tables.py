@@ -27,7 +27,7 @@ def _train(tiny, name, folder, confusion=True):
     task, hooks = tiny(name)
     folder.mkdir(exist_ok=True)
     four = replace(tiny_job(manifest.find(name)), confusion=confusion)
-    training_job.train(task, hooks, four, None, tiny_outputs(folder), "same")
+    training_job.train_rounds(task, hooks, four, None, tiny_outputs(folder), "same")
     return task, hooks, tiny_outputs(folder)
 
 

@@ -270,7 +270,7 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
             outputs = tiny.tiny_outputs(folder / name, last)
             hooks = loader.load_hooks(method, wrappers=wrappers)
             job = tiny.tiny_job(method, first, last)
-            training_job.train(run.task, hooks, job, start, outputs, f"{last}")
+            training_job.train_rounds(run.task, hooks, job, start, outputs, f"{last}")
             evaluations.append(read_table(outputs.evaluation))
             start, first = outputs.state, last
         assert start is not None

@@ -36,7 +36,7 @@ STOPPING = (signal.SIGTERM, signal.SIGUSR1)  # at the end, or minutes before a t
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive_run_folder(folder: Path) -> Iterator[None]:
     """Hold the run's folder: a job that outlived its Snakemake and its rerun take turns."""
     folder.mkdir(parents=True, exist_ok=True)
     waiting = f"{folder}: another job is at work here; waiting for it"
@@ -216,7 +216,7 @@ def _train_and_evaluate(
     return RoundResult(after, row, evaluated, confusion)
 
 
-def train(
+def train_rounds(
     task: Task, hooks: Hooks, job: TrainJob, start: Path | None, outputs: Outputs, fingerprint: str
 ) -> None:
     """Train the job's rounds, from the state file `start` or an initial one; write its outputs.
