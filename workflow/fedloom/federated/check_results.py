@@ -23,17 +23,17 @@ CLIENT_COLUMNS = (*LABELS, *CLIENTS.names)
 ROUND_COLUMNS = (*LABELS, *ROUNDS.names, "updates")
 
 
-def call_of(task: Task, hook: str, *ids: int) -> str:
+def describe_call(task: Task, hook: str, *ids: int) -> str:
     """Return how an error names a call of a hook in this round."""
     return describe([task.method, *task.wrappers], hook, task.round, ids)
 
 
-def wrong(line: str, value: object) -> FedLoomError:
-    """Return the error of a value that is not as expected: "<line>, got <value>"."""
-    return FedLoomError(f"{line}, got {kind_of(value)}")
+def unexpected_value(line: str, value: object) -> FedLoomError:
+    """Return the error for a value that is not as expected: "<line>, got <value>"."""
+    return FedLoomError(f"{line}, got {describe_value(value)}")
 
 
-def kind_of(value: object) -> str:
+def describe_value(value: object) -> str:
     """Describe a value for an error message."""
     if isinstance(value, Tensor):
         return f"a tensor {list(value.shape)} of {value.dtype} on {value.device}"
@@ -50,7 +50,7 @@ def require_tree(where: str, tree: object, path: str = "") -> list[tuple[str, An
     Return its leaves, each with the name that an error calls it by: `where` and its path.
     """
     if not isinstance(tree, dict):
-        raise wrong(f"{where} must be a dict of tensors", tree)
+        raise unexpected_value(f"{where} must be a dict of tensors", tree)
     items: list[tuple[str, Any]] = []
     for key, value in tree.items():
         if not isinstance(key, str) or not key or "/" in key:
@@ -61,7 +61,7 @@ def require_tree(where: str, tree: object, path: str = "") -> list[tuple[str, An
             continue
         name = f"{where} '{inner}'"
         if not (_is_dense(value) or is_number(value)):
-            raise wrong(f"{name} must be a dense tensor or a plain number", value)
+            raise unexpected_value(f"{name} must be a dense tensor or a plain number", value)
         items.append((name, value))
     return items
 
@@ -96,9 +96,9 @@ def require_alike(
     for path, value in values.items():
         like = examples[path]
         if not _are_alike(value, like, first_axis=1 if grows else 0, equal_numbers=stacked):
-            raise FedLoomError(
-                f"{where} '{path}' is {kind_of(value)}, but {words} has {kind_of(like)}"
-            )
+            found = describe_value(value)
+            wanted = describe_value(like)
+            raise FedLoomError(f"{where} '{path}' is {found}, but {words} has {wanted}")
 
 
 def _are_alike(value: Any, like: Any, first_axis: int, equal_numbers: bool) -> bool:
@@ -139,9 +139,9 @@ def require_finite(items: Iterable[tuple[str, Any]], cure: str = CURE) -> None:
 
 def check_ids(task: Task, hook: str, ids: object, allowed: Sequence[int], kind: str) -> None:
     """Check that a hook returns different ids among the `allowed` ones, clients of a `kind`."""
-    where = call_of(task, hook)
+    where = describe_call(task, hook)
     if not isinstance(ids, list | tuple) or not all(type(k) is int for k in ids):
-        raise wrong(f"{where}: must return a list of client ids (int)", ids)
+        raise unexpected_value(f"{where}: must return a list of client ids (int)", ids)
     if not ids or len(set(ids)) < len(ids):
         raise FedLoomError(
             f"{where}: must return at least one client, and none twice, got {str(ids)[:80]}"
@@ -153,8 +153,8 @@ def check_ids(task: Task, hook: str, ids: object, allowed: Sequence[int], kind: 
 def check_work(task: Task, client: int, share: object) -> None:
     """Check what local_work returns for one client."""
     if not is_number(share) or not 0 < share <= 1:  # type: ignore[operator]
-        where = call_of(task, "local_work", client)
-        raise wrong(
+        where = describe_call(task, "local_work", client)
+        raise unexpected_value(
             f"{where}: must return a share of the local steps, above 0 and at most 1", share
         )
 
@@ -162,7 +162,9 @@ def check_work(task: Task, client: int, share: object) -> None:
 def check_federation(task: Task, hook: str, data: Any) -> Federation:
     """Check and return what training_data or triggered returns."""
     if not isinstance(data, Federation):
-        raise wrong(f"{call_of(task, hook)}: must return a Federation, as task.data is", data)
+        raise unexpected_value(
+            f"{describe_call(task, hook)}: must return a Federation, as task.data is", data
+        )
     return data
 
 
@@ -176,7 +178,7 @@ def check_states(
     first = next((client for client in states if client in trained), next(iter(states)))
     items: list[tuple[str, Any]] = []
     for client, state in states.items():
-        where = f"{call_of(task, hook, client)}: the client's state"
+        where = f"{describe_call(task, hook, client)}: the client's state"
         if client not in trained:
             items += require_tree(where, state)
         require_alike(where, state, states[first], f"the state of client {first}", stacked=True)
@@ -185,11 +187,11 @@ def check_states(
 
 def check_personalized(task: Task, clients: Cohort, states: Tree) -> None:
     """Check the personal states of a cohort that personalize returns."""
-    where = f"{call_of(task, 'personalize', *clients.ids)}: the clients' state"
+    where = f"{describe_call(task, 'personalize', *clients.ids)}: the clients' state"
     items = require_tree(where, states)
     for name, value in items:
         if isinstance(value, Tensor) and value.shape[:1] != (len(clients),):
-            raise wrong(f"{name} must lead with the {len(clients)} clients", value)
+            raise unexpected_value(f"{name} must lead with the {len(clients)} clients", value)
     require_finite(items)
 
 
@@ -199,11 +201,11 @@ def check_server(task: Task, server: Tree, before: Tree | None = None) -> None:
     From round to round keys and types stay, and all axes but the first: a pool may grow.
     """
     hook = "init_server" if before is None else "aggregate"
-    where = f"{call_of(task, hook)}: the server's state"
+    where = f"{describe_call(task, hook)}: the server's state"
     items = require_tree(where, server)
     metrics = server.get("metrics", {})
     if not isinstance(metrics, dict):
-        raise wrong(f"{where} 'metrics' must be a dict of plain numbers", metrics)
+        raise unexpected_value(f"{where} 'metrics' must be a dict of plain numbers", metrics)
     _require_columns(f"{where} metrics", metrics, ROUND_COLUMNS, "rounds.parquet")
     if before is not None:
         require_alike(where, server, before, "the state that it was given", grows=True)
@@ -214,7 +216,7 @@ def _require_columns(where: str, metrics: dict, taken: Sequence[str], table: str
     """Require plain numbers whose names can be further columns of a table."""
     for name, value in metrics.items():
         if not isinstance(name, str) or not name or name in taken or not is_number(value):
-            raise wrong(
+            raise unexpected_value(
                 f"{where}[{name!r}] must be a plain number whose name is not a column of {table}",
                 value,
             )
@@ -227,10 +229,10 @@ def check_downloads(
     checked = {id(value) for _, value in leaves(server)}
     items: list[tuple[str, Any]] = []
     for client, packed, tree in zip(ids, sent, delivered, strict=True):
-        where = f"{call_of(task, 'download', client)}: the download"
+        where = f"{describe_call(task, 'download', client)}: the download"
         items += require_tree(where, packed)
         if tree is not packed:
-            where = f"{call_of(task, 'deliver', client)}: the delivery"
+            where = f"{describe_call(task, 'deliver', client)}: the delivery"
             items += require_tree(where, tree)
         first = f"the download of client {ids[0]}"
         require_alike(where, tree, delivered[0], first, stacked=True)
@@ -244,7 +246,7 @@ def check_loss(
 
     The batch's `mask` is [K, B]; the extras may add to `counters`.
     """
-    where = f"{call_of(task, 'train_locally', *clients)}: its loss"
+    where = f"{describe_call(task, 'train_locally', *clients)}: its loss"
     shape = list(mask.shape)
     values = result
     extras: Any = {}
@@ -253,16 +255,22 @@ def check_loss(
 
     # the loss
     if not isinstance(values, Tensor) or values.shape != mask.shape:
-        raise wrong(f"{where} must be one number per client and image, a tensor {shape}", values)
+        raise unexpected_value(
+            f"{where} must be one number per client and image, a tensor {shape}", values
+        )
     if not values.requires_grad:
         raise FedLoomError(f"{where} must depend on the parameters that are trained")
 
     # what it adds to counters
     if not isinstance(extras, dict):
-        raise wrong(f"{where} may return a dict of counters as the second of two", extras)
+        raise unexpected_value(
+            f"{where} may return a dict of counters as the second of two", extras
+        )
     for name, value in extras.items():
         if not isinstance(value, Tensor) or value.shape[:2] != mask.shape:
-            raise wrong(f"{where} must give '{name}' per client and image, {shape} or more", value)
+            raise unexpected_value(
+                f"{where} must give '{name}' per client and image, {shape} or more", value
+            )
         if name not in ("reported_loss", *counters):
             raise FedLoomError(
                 f"{where} adds to '{name}', which train_locally was not given among its counters"
@@ -272,10 +280,10 @@ def check_loss(
 
 def _require_updates(where: str, updates: Any) -> None:
     if not isinstance(updates, list | tuple):
-        raise wrong(f"{where}: must return a list of Updates", updates)
+        raise unexpected_value(f"{where}: must return a list of Updates", updates)
     for update in updates:
         if not isinstance(update, Update):
-            raise wrong(f"{where}: must return a list of Updates alone", update)
+            raise unexpected_value(f"{where}: must return a list of Updates alone", update)
 
 
 def check_updates(
@@ -290,7 +298,7 @@ def check_updates(
     An upload that is not finite passes if a wrapper leaves it out (`rejects_non_finite`), and so do
     the client's metrics. Otherwise the error names the client, and whether it attacks.
     """
-    where = call_of(task, "client_update", *clients.ids)
+    where = describe_call(task, "client_update", *clients.ids)
     _require_updates(where, updates)
     if len(updates) != len(clients):
         raise FedLoomError(
@@ -302,7 +310,7 @@ def check_updates(
     items: list[tuple[str, Any]] = []
     of_attackers: list[tuple[str, Any]] = []
     for client, update, before in zip(clients.ids, updates, states, strict=True):
-        where = call_of(task, "client_update", client)
+        where = describe_call(task, "client_update", client)
         sent = _sent(where, update)
         if client in attacking:
             must_be_finite = of_attackers
@@ -327,7 +335,7 @@ def check_updates(
 
 def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Update]) -> None:
     """Check what receive makes of the updates of one round, and that they fit to each other."""
-    where = call_of(task, "receive")
+    where = describe_call(task, "receive")
     _require_updates(where, accepted)
 
     # one of a client, and of no other clients
@@ -345,7 +353,7 @@ def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Upd
     items: list[tuple[str, Any]] = []
     for update in accepted:
         is_new = id(update) not in sent
-        where = call_of(task, "receive" if is_new else "client_update", update.client)
+        where = describe_call(task, "receive" if is_new else "client_update", update.client)
         if is_new or task.plugin.rejects_non_finite:
             items += _sent(where, update)
         other = f"the upload of client {clients[0]}"
@@ -360,9 +368,9 @@ def _sent(where: str, update: Update) -> list[tuple[str, Any]]:
     """Check an Update's upload and plain numbers; return all that must be finite, by name."""
     items = require_tree(f"{where}: upload", update.payload)
     if type(update.num_examples) is not int or update.num_examples < 1:
-        raise wrong(f"{where}: num_examples must be a positive int", update.num_examples)
+        raise unexpected_value(f"{where}: num_examples must be a positive int", update.num_examples)
     if not isinstance(update.metrics, dict) or "train_loss" not in update.metrics:
-        raise wrong(f"{where}: metrics must be a dict with 'train_loss'", update.metrics)
+        raise unexpected_value(f"{where}: metrics must be a dict with 'train_loss'", update.metrics)
     _require_columns(f"{where}: metrics", update.metrics, CLIENT_COLUMNS, "clients.parquet")
     return items + [(f"{where}: metrics '{name}'", value) for name, value in update.metrics.items()]
 
@@ -377,8 +385,8 @@ def check_logits(task: Task, clients: Cohort, labels: Tensor, logits: object) ->
         or not logits.is_floating_point()
         or logits.device != device
     ):
-        where = call_of(task, "predict", *clients.ids)
-        raise wrong(
+        where = describe_call(task, "predict", *clients.ids)
+        raise unexpected_value(
             f"{where}: must return logits {shape} (clients, images, classes), "
             f"floating-point on {device}",
             logits,
@@ -388,13 +396,13 @@ def check_logits(task: Task, clients: Cohort, labels: Tensor, logits: object) ->
 
 def check_artefact(task: Task, hook: str, name: str, table: Any) -> None:
     """Check the table of `hook`, artefact or audit_table: a dict of equally long lists."""
-    where = call_of(task, hook)
+    where = describe_call(task, hook)
     if table is None:
         raise FedLoomError(f"{where}: the method gives no '{name}' with these options")
     try:
         pa.table(table)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise wrong(
+        raise unexpected_value(
             f"{where}: must return '{name}' as a dict of equally long lists ({in_words(error)})",
             table,
         ) from None

@@ -287,7 +287,10 @@ def score_of(
     # fetch the sums, and check them
     correct, loss = torch.stack([correct, loss]).tolist()  # the one wait for the device
     check_results.require_finite(
-        (f"{check_results.call_of(task, 'predict', client)}: the loss of its predictions", value)
+        (
+            f"{check_results.describe_call(task, 'predict', client)}: the loss of its predictions",
+            value,
+        )
         for client, value in zip(clients.ids, loss, strict=True)
     )
     predicted = torch.cat(answers, 1).cpu().numpy()

@@ -132,9 +132,9 @@ class Rows:
     def of(cls, row: RoundRow, evaluated: Sequence[EvaluationRow], confusion: pa.Table) -> "Rows":
         """Return the rows of one round: `train_round`'s row, and those of its evaluation."""
         return cls(
-            evaluation=with_metrics([each.columns() for each in evaluated], EVALUATION),
-            rounds=with_metrics([row.columns()], ROUNDS),
-            clients=with_metrics([update.columns() for update in row.updates], CLIENTS),
+            evaluation=table_with_metrics([each.columns() for each in evaluated], EVALUATION),
+            rounds=table_with_metrics([row.columns()], ROUNDS),
+            clients=table_with_metrics([update.columns() for update in row.updates], CLIENTS),
             confusion=confusion,
         )
 
@@ -198,7 +198,7 @@ def _of_rounds(table: pa.Table, rounds: list[int]) -> pa.Table:
     return table.filter(pa.array(is_kept)).combine_chunks()
 
 
-def with_metrics(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+def table_with_metrics(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     """Return a table of rows: the columns of a schema, then what else there is, as numbers."""
     names = sorted(set().union(*rows) - set(schema.names))
     full = pa.schema([*schema, *((name, pa.float64()) for name in names)])
