@@ -20,7 +20,7 @@ from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.task import cohort
 from fedloom.machine import memory
-from fedloom.toolbox import linear, train_locally
+from fedloom.toolbox import clip_factors, linear, train_locally
 
 
 def _loss(task, params, received, clients, batch):
@@ -329,3 +329,10 @@ def test_prototypes_that_method_toml_does_not_ask_for_are_refused_by_name(tiny):
     task, _ = tiny("fedvpt")
     with pytest.raises(FedLoomError, match=r'^the method reads prototypes.*"prototypes" to ne'):
         _ = task.prototypes
+
+
+def test_vectors_that_are_longer_than_the_limit_are_scaled_down_to_it():
+    norms = torch.tensor([0.0, 0.5, 2.0, 8.0])
+    factors = clip_factors(norms, 2.0)
+    assert factors.tolist() == [1.0, 1.0, 1.0, 0.25]
+    assert (clip_factors(norms, 2.0, epsilon=2.0) * (norms + 2)).max() <= 2.0
