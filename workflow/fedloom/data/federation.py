@@ -389,6 +389,7 @@ class Batch:
         whole: the batch that this is a part of, whose images are read, and drawn at random, at
             once; None if it is no part.
         columns: the columns of `whole` that this part has.
+        loaded: the images, once somebody has read them; ask for `images` instead.
     """
 
     source: Federation
@@ -400,7 +401,7 @@ class Batch:
     loader: BatchLoader = field(default_factory=StoredImages, repr=False)
     whole: "Batch | None" = field(default=None, repr=False)
     columns: slice = field(default_factory=lambda: slice(None), repr=False)
-    _images: torch.Tensor | None = field(default=None, init=False, repr=False)  # once read
+    loaded: torch.Tensor | None = field(default=None, init=False, repr=False)
 
     @property
     def is_read_ahead(self) -> bool:
@@ -414,21 +415,21 @@ class Batch:
     @property
     def has_images(self) -> bool:
         """Return True if the images have been read."""
-        return self._images is not None
+        return self.loaded is not None
 
     def set_images(self, images: torch.Tensor) -> None:
         """Take the images that `read` returned, and send them to the device."""
-        self._images = images.to(self.source.device, non_blocking=True)
+        self.loaded = images.to(self.source.device, non_blocking=True)
 
     @property
     def images(self) -> torch.Tensor:
         """Return the images, uint8 [K, B, H, W, channels]; they are read once."""
-        if self._images is None:
+        if self.loaded is None:
             if self.whole is None:
-                self._images = self.loader.images(self)
+                self.loaded = self.loader.images(self)
             else:
-                self._images = self.whole.images[:, self.columns]
-        return self._images
+                self.loaded = self.whole.images[:, self.columns]
+        return self.loaded
 
     @cached_property
     def labels(self) -> torch.Tensor:
