@@ -40,9 +40,10 @@ from fedloom.common.receipts import check_receipt
 from fedloom.data import federation, sources
 from fedloom.data.partition import divide_dataset
 from fedloom.data.store import ImageStore
+from fedloom.federated.build_task import method_facts
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.federated.task import Task
+from fedloom.federated.task import Task, TrainingOptions
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.run_hooks import Hooks
 from fedloom.machine.device import prepare_torch
@@ -66,7 +67,7 @@ Result = TypeVar("Result")
 def our_round(task: Task, hooks: Hooks, state: State) -> Round:
     """Train a round as FedLoom does."""
     after, row = train_round(task, hooks, state)
-    return row["train_loss"], after.server["params"]["context"]
+    return row.train_loss, after.server["params"]["context"]
 
 
 def seconds(work: Callable[[], Result]) -> tuple[float, Result]:
@@ -84,7 +85,9 @@ def glyphs(folder: Path) -> federation.Federation:
     table = divide_dataset(store.labels, store.test, store.domains, PARTITION, seed=0)
     write_table(folder / "partition.parquet", table)
     names = check_receipt(file)["classes"]
-    return federation.load(store, folder / "partition.parquet", names, torch.device("cpu"))
+    return federation.load_partition(
+        store, folder / "partition.parquet", names, torch.device("cpu")
+    )
 
 
 def noise(clients: int, images: int, classes: tuple[str, ...]) -> federation.Federation:
@@ -127,14 +130,11 @@ def make_task(backbone: clip.FrozenCLIP, data: federation.Federation, name: str)
     return Task(
         seed=0,
         options=SimpleNamespace(**method.options({}, name)),
-        training=SimpleNamespace(**method.training(), rounds=1),
+        training=TrainingOptions(**method.training(), schedule_rounds=1),
         backbone=backbone,
         data=data,
         clients_per_round=len(data.participating),
-        method=name,
-        features_only=method.features_only,
-        aggregation=method.aggregation_with(method.options({}, name)),
-        forward_inputs=method.forward_inputs,
+        plugin=method_facts(method, method.options({}, name)),
     ).at(1)
 
 

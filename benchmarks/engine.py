@@ -34,9 +34,10 @@ from fedloom.backbones.clip import text
 from fedloom.data.federation import Federation
 from fedloom.data.store import Example, ImageStore, write_images
 from fedloom.federated import groups
+from fedloom.federated.build_task import method_facts
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.task import Task, WarmStart
+from fedloom.federated.task import Task, TrainingOptions, WarmStart
 from fedloom.hooks import loader, manifest
 from fedloom.machine import memory
 from fedloom.machine.device import prepare_torch
@@ -88,14 +89,13 @@ def task_of(name: str, data: Federation, cohort: int, batch: int, **options: Any
     task = Task(
         seed=0,
         options=SimpleNamespace(**method.options(options, name)),
-        training=SimpleNamespace(**method.training({"epochs": 1, "batch_size": batch}), rounds=1),
+        training=TrainingOptions(
+            **method.training({"epochs": 1, "batch_size": batch}), schedule_rounds=1
+        ),
         backbone=backbone,
         data=data,
         clients_per_round=cohort,
-        method=name,
-        features_only=method.features_only,
-        aggregation=method.aggregation_with(method.options(options, name)),
-        forward_inputs=method.forward_inputs,
+        plugin=method_facts(method, method.options(options, name)),
         warm_start=WarmStart(
             mean=torch.randn(*shape, backbone.width),
             spread=torch.ones(shape),
@@ -138,7 +138,7 @@ def eight_clients() -> Any:
     stack = ExitStack()
     stack.enter_context(all_clients())
     stack.enter_context(patch.object(groups, "clients_evaluated_at_once", lambda *given: 8))
-    fixed = lambda sizes, width, images: groups.divide(len(sizes), width)  # noqa: E731
+    fixed = lambda sizes, width, images: groups.equal_groups(len(sizes), width)  # noqa: E731
     stack.enter_context(patch.object(groups, "groups_by_images", fixed))
     return stack
 

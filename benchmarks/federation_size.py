@@ -29,12 +29,13 @@ from fedloom.config.reading import read
 from fedloom.data import federation
 from fedloom.data.partition import divide_dataset
 from fedloom.data.store import Example, ImageStore, write_images
+from fedloom.federated.build_task import method_facts
 from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import Participation, State
-from fedloom.federated.task import Task
+from fedloom.federated.task import Task, TrainingOptions
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.run_hooks import Hooks
 from fedloom.machine.device import prepare_torch
@@ -73,7 +74,7 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
     write_table(folder / "partition.parquet", table)
     features = torch.from_numpy(rng.normal(size=(len(store), backbone.width)).astype(np.float32))
     started = time.process_time()
-    data = federation.load(
+    data = federation.load_partition(
         store, folder / "partition.parquet", names, torch.device("cpu"), lambda block: features
     )
     seconds = time.process_time() - started
@@ -81,15 +82,13 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
     task = Task(
         seed=0,
         options=SimpleNamespace(**method.options({}, name)),
-        training=SimpleNamespace(
-            **method.training({"epochs": 1, "batch_size": TRAIN, "lr": 0.1}), rounds=1
+        training=TrainingOptions(
+            **method.training({"epochs": 1, "batch_size": TRAIN, "lr": 0.1}), schedule_rounds=1
         ),
         backbone=backbone,
         data=data,
         clients_per_round=SAMPLED,
-        method=name,
-        features_only=method.features_only,
-        aggregation=method.aggregation_with(method.options({}, name)),
+        plugin=method_facts(method, method.options({}, name)),
     )
     return task, seconds
 
@@ -116,7 +115,7 @@ def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
             started = time.process_time()
             state, row = train_round(task.at(number), hooks, state)
             trained = time.process_time()
-            selected = [update["client_id"] for update in row["updates"]]
+            selected = [update.client_id for update in row.updates]
             checkpoint.write(number, state, selected, Rows.of(row, [], nothing))
             written = time.process_time()
             if number > 1:  # the first round warms up

@@ -26,10 +26,11 @@ from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.vit import FrozenViT
 from fedloom.data.federation import Federation
 from fedloom.data.store import Example, ImageStore, write_images
+from fedloom.federated.build_task import method_facts
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.federated.task import Task, WarmStart
+from fedloom.federated.task import Task, TrainingOptions, WarmStart
 from fedloom.hooks import loader, manifest
 from fedloom.machine.device import prepare_torch
 
@@ -107,16 +108,11 @@ def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> t
     task = Task(
         seed=0,
         options=SimpleNamespace(**method.options({}, name)),
-        training=SimpleNamespace(**training, rounds=100),
+        training=TrainingOptions(**training, schedule_rounds=100),
         backbone=backbone,
         data=data,
         clients_per_round=COHORT,
-        method=name,
-        features_only=method.features_only,
-        aggregation=method.aggregation_with(method.options({}, name)),
-        forward_inputs=method.forward_inputs,
-        trains_weights=method.trains_weights(method.options({}, name)),
-        prompts=method.prompts_of_a_block(method.options({}, name)),
+        plugin=method_facts(method, method.options({}, name)),
         warm_start=prototypes,
     )
     return task, loader.load_hooks(method)
@@ -147,7 +143,7 @@ def operations(task: Task, hooks, images: int) -> float:
     the backbone reads no images but prompts, a step costs so much.
     """
     epochs, batch = task.training.epochs, task.training.batch_size
-    if task.features_only:
+    if task.plugin.features_only:
         return epochs * -(-images // batch) * _counted(task, hooks, batch, 1)
     one, two = (_counted(task, hooks, 2, epochs) for epochs in (1, 2))
     return images / 2 * (one + (epochs - 1) * (two - one))
@@ -157,7 +153,7 @@ def _counted(task: Task, hooks, images: int, epochs: int) -> int:
     """Count the operations of a round; every client has this number of images, all in a batch."""
     data = copy(task.data)  # with the images that are on the device already
     data.train = [rows[:images] for rows in data.train]
-    training = SimpleNamespace(**vars(task.training) | {"epochs": epochs})
+    training = replace(task.training, epochs=epochs)
     short = replace(task, data=data, training=training)
     with FlopCounterMode(display=False) as counter:
         train_round(short.at(1), hooks, initial_state(short, hooks))

@@ -23,9 +23,10 @@ from fedloom.config.settings import Settings
 from fedloom.data import federation, sources
 from fedloom.data.partition import divide_dataset
 from fedloom.data.store import ImageStore
+from fedloom.federated.build_task import method_facts
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.federated.task import Task, WarmStart
+from fedloom.federated.task import Task, TrainingOptions, WarmStart
 from fedloom.hooks import loader, manifest
 from fedloom.machine.device import prepare_torch
 from fedloom.machine.install import ROOT
@@ -42,12 +43,13 @@ def _data(folder: Path, settings: Settings) -> federation.Federation:
     table = divide_dataset(store.labels, store.test, store.domains, spec, seed=0)
     write_table(folder / "p.parquet", table)
     names = [str(number) for number in range(10)]
-    return federation.load(store, folder / "p.parquet", names, torch.device("cpu"))
+    return federation.load_partition(store, folder / "p.parquet", names, torch.device("cpu"))
 
 
 def _seconds(task: Task, hooks, state: State, stacked: bool) -> float:
     started = time.perf_counter()
-    train_round(replace(task, stacked=stacked), hooks, state)
+    plugin = replace(task.plugin, stacked=stacked)
+    train_round(replace(task, plugin=plugin), hooks, state)
     return time.perf_counter() - started
 
 
@@ -75,14 +77,11 @@ def main() -> None:
                 task = Task(
                     seed=0,
                     options=SimpleNamespace(**method.options({}, name)),
-                    training=SimpleNamespace(**training, rounds=1),
+                    training=TrainingOptions(**training, schedule_rounds=1),
                     backbone=backbone,
                     data=data,
                     clients_per_round=10,
-                    method=name,
-                    features_only=method.features_only,
-                    aggregation=method.aggregation_with(method.options({}, name)),
-                    forward_inputs=method.forward_inputs,
+                    plugin=method_facts(method, method.options({}, name)),
                     warm_start=WarmStart(**prototypes),
                 )
                 state = initial_state(task, hooks)

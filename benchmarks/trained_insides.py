@@ -16,7 +16,6 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import timm
 import torch
@@ -59,20 +58,19 @@ def run(label: str, batch: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         task = tiny_task(method, Path(folder), **options)
         data = replace(task.data, train=[rows[:batch] for rows in task.data.train])
-        training = vars(task.training) | {"epochs": 1, "batch_size": batch}
         task = replace(
             task,
             backbone=backbone,
             data=data,
             clients_per_round=2,
-            training=SimpleNamespace(**training),
+            training=replace(task.training, epochs=1, batch_size=batch),
         )
         hooks = loader.load_hooks(method)
         state = initial_state(task, hooks)
         before, started = _peak(), time.process_time()
         _, row = train_round(task.at(1), hooks, state)
         seconds = time.process_time() - started
-    sent = row["bytes_up"] / 4 / row["clients"]
+    sent = row.bytes_up / 4 / row.clients
     return {"floats": sent, "seconds": seconds, "before": before, "peak": _peak()}
 
 

@@ -3,7 +3,6 @@
 import copy
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -11,6 +10,7 @@ import torch
 import torchvision
 from torch import nn
 
+from changed_task import with_facts, with_training
 from fedloom.backbones import resnet
 from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
@@ -179,8 +179,8 @@ def _task(tiny, **options):
     task, hooks = tiny("fedavg", **options)
     torch.manual_seed(0)
     backbone = FrozenResNet(SmallResNet(1), 16)
-    training = SimpleNamespace(**vars(task.training) | {"epochs": 1, "clip": None})
-    return replace(task, backbone=backbone, training=training), hooks
+    task = with_training(task, epochs=1, clip=None)
+    return replace(task, backbone=backbone), hooks
 
 
 @pytest.mark.parametrize("statistics", ["averaged", "kept", "frozen"])
@@ -188,23 +188,23 @@ def test_fedavg_trains_a_resnet_with_its_statistics_by_name(tiny, statistics):
     task, hooks = _task(tiny, statistics=statistics)
     state = initial_state(task, hooks)
     after, row = train_round(task.at(1), hooks, state)
-    one_by_one, _ = train_round(replace(task, stacked=False).at(1), hooks, state)
+    one_by_one, _ = train_round(with_facts(task, stacked=False).at(1), hooks, state)
     for (_, a), (_, b) in zip(leaves(after.tree()), leaves(one_by_one.tree()), strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
     names = set(task.backbone.init_statistics())
     assert ("statistics" in after.server["params"]) is (statistics == "averaged")
     floats = sum(v.numel() for v in task.backbone.init_weights().values()) + 4 * 64
     extra = sum(v.numel() for v in task.backbone.init_statistics().values())
-    sent = row["bytes_up"] / 3 / 4
+    sent = row.bytes_up / 3 / 4
     assert sent == floats + (extra if statistics == "averaged" else 0)
     for client in after.clients.values():
         assert set(client.get("statistics", {})) == (names if statistics == "kept" else set())
-    first, later = evaluate_globally(task.at(1), hooks, after)["loss"], after
+    first, later = evaluate_globally(task.at(1), hooks, after).loss, after
     for number in range(2, 7):
         later, _ = train_round(task.at(number), hooks, later)
-    assert evaluate_globally(task.at(6), hooks, later)["loss"] < first
+    assert evaluate_globally(task.at(6), hooks, later).loss < first
     given = evaluate_globally(task.at(1), hooks, after)
-    assert (given["num_test"] > sum(map(len, task.data.test))) is (statistics == "kept")
+    assert (given.num_test > sum(map(len, task.data.test))) is (statistics == "kept")
 
 
 def test_the_servers_statistics_are_the_mean_of_the_clients(tiny):

@@ -19,7 +19,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.contract import driver
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.evaluate import evaluate
-from fedloom.federated.round import download_to, initial_state, select, train_round
+from fedloom.federated.round import download_to, initial_state, select_for_round, train_round
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
@@ -113,11 +113,11 @@ def test_apfl_mixes_the_trained_models_and_sends_the_shared_one_alone(run, monke
     for number in (1, 2):  # in the first round the two models train from equal starts
         state, row = train_round(task.at(number), hooks, state)
     shared, own = (seen[-1].params[name]["head"] for name in ("shared", "own"))
-    ids = sorted(update["client_id"] for update in row["updates"])
+    ids = sorted(update.client_id for update in row.updates)
     kept = torch.stack([state.clients[k]["own"]["head"] for k in ids])
     torch.testing.assert_close(kept, 0.75 * shared + 0.25 * own)
     sent = state.server["params"]["shared"].values()
-    assert row["bytes_up"] == 3 * 4 * sum(value.numel() for value in sent)
+    assert row.bytes_up == 3 * 4 * sum(value.numel() for value in sent)
 
 
 # FedRep, FedBABU
@@ -150,7 +150,7 @@ def test_fedrep_trains_heads_then_the_body_and_sends_the_body_alone(run, monkeyp
     assert not changed(kept, heads[2]["head"])
     mean = both[2]["shared_prompts"].mean(0)
     torch.testing.assert_close(state.server["params"]["shared_prompts"], mean)
-    assert row["bytes_up"] == 3 * 4 * body.numel()
+    assert row.bytes_up == 3 * 4 * body.numel()
 
 
 @pytest.mark.parametrize("name", ["fedrep_prompts", "fedbabu_prompts"])
@@ -160,14 +160,14 @@ def test_a_held_out_client_learns_its_head_before_the_test(run, name):
     for number in (1, 2):
         state, _ = train_round(task.at(number), hooks, state)
     before, after = [row for row in evaluate(task.at(2), hooks, state)][:2]
-    assert before["client_id"] == after["client_id"] == 0 and not before["participating"]
-    assert after["personalized"] and after["loss"] < 0.9 * before["loss"]
+    assert before.client_id == after.client_id == 0 and not before.participating
+    assert after.personalized and after.loss < 0.9 * before.loss
 
 
 def test_fedbabu_never_trains_nor_sends_its_head(run):
     task, hooks = run("fedbabu_prompts")
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    assert row["bytes_up"] == row["bytes_down"] == 3 * 4 * task.options.prompts * 16
+    assert row.bytes_up == row.bytes_down == 3 * 4 * task.options.prompts * 16
     clients = cohort(task, [1, 2], [{}, {}])
     received = stack([{"params": state.server["params"]}] * 2)
     heads = [
@@ -206,7 +206,7 @@ def test_ifca_trains_the_model_of_the_lowest_loss(run):
         ]
         chosen[client] = int(np.argmin(losses))
     assert {k: int(own["cluster"]) for k, own in state.clients.items()} == chosen
-    assert {r["client_id"]: r["cluster"] for r in row["updates"]} == chosen, "in clients.parquet"
+    assert {r.client_id: r.metrics["cluster"] for r in row.updates} == chosen, "in clients.parquet"
     for j in range(3):
         old, new = (s.server["params"]["heads"][j] for s in (start, state))
         assert changed(old, new) == (j in chosen.values())
@@ -292,7 +292,7 @@ def test_topk_sends_the_largest_changes_and_the_server_adds_them(run):
         np.testing.assert_allclose(actual, expected, atol=1e-6)
         assert "sparse" in packed.payload, "the sent update is unchanged"
     _, row = train_round(task.at(1), hooks, start)
-    assert row["bytes_up"] == 3 * count * (4 + 4)
+    assert row.bytes_up == 3 * count * (4 + 4)
 
 
 def test_krum_leaves_an_attacker_out(run):
@@ -360,7 +360,7 @@ def test_power_of_choice_takes_the_highest_losses_of_the_candidates(run):
     known = {k: Participation(1, 1, loss) for k, loss in losses.items()}
     left_out = set()
     for number in range(1, 60):
-        chosen = select(task.at(number), hooks, State(server, {}, known))
+        chosen = select_for_round(task.at(number), hooks, State(server, {}, known))
         out = set(task.data.participating) - set(chosen)
         left_out |= {frozenset(out)}
         # of five clients four are compared: out are one that was not drawn, and the lowest of four
@@ -373,7 +373,7 @@ def test_power_of_choice_draws_candidates_by_their_images(run):
     task, hooks = run("power_of_choice", candidates=1)
     task = replace(task, clients_per_round=1)
     state = initial_state(task, hooks)
-    drawn = [select(task.at(t), hooks, state)[0] for t in range(1, 1001)]
+    drawn = [select_for_round(task.at(t), hooks, state)[0] for t in range(1, 1001)]
     images = np.array([len(task.data.train[k]) for k in task.data.participating])
     share = np.array([drawn.count(k) for k in task.data.participating]) / len(drawn)
     assert images.std() > 0

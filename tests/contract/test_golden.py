@@ -100,12 +100,12 @@ def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tu
         server = state.server
         for number in range(1, ROUNDS + 1):
             state, row = train_round(task.at(number), hooks, state)
-            numbers[f"train_loss of round {number}"] = row["train_loss"]
+            numbers[f"train_loss of round {number}"] = row.train_loss
             if number == 1 or name not in STATE_OF_ROUND_1:
                 server = state.server
         rows = evaluate(task.at(ROUNDS), hooks, state)
-        numbers["loss of clients"] = sum(row["loss"] for row in rows) / len(rows)
-        numbers["loss of global test"] = evaluate_globally(task.at(ROUNDS), hooks, state)["loss"]
+        numbers["loss of clients"] = sum(row.loss for row in rows) / len(rows)
+        numbers["loss of global test"] = evaluate_globally(task.at(ROUNDS), hooks, state).loss
     numbers = {key: (value, abs(value)) for key, value in numbers.items()}
     for path, leaf in leaves(server):
         if NOISE.get(name) and path.endswith(NOISE[name]):

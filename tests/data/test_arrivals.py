@@ -163,8 +163,8 @@ def test_clients_that_have_not_arrived_or_have_left_are_neither_selected_nor_tes
     for number, training, tested in ((1, first, first), (2, {*range(6)} - first, {*range(6)})):
         now = task.at(number)
         state, row = train_round(now, hooks, state)
-        assert {update["client_id"] for update in row["updates"]} <= training
-        assert {entry["client_id"] for entry in evaluate(now, hooks, state)} == tested
+        assert {update.client_id for update in row.updates} <= training
+        assert {entry.client_id for entry in evaluate(now, hooks, state)} == tested
 
 
 def test_evaluations_hold_the_accuracy_on_each_part(stream):
@@ -173,12 +173,12 @@ def test_evaluations_hold_the_accuracy_on_each_part(stream):
     rows = evaluate(now, hooks, initial_state(task, hooks))
     arrives = task.data.rounds[0]
     for row in rows:
-        images = now.data.test[row["client_id"]]
+        images = now.data.test[row.client_id]
         sizes = [int((arrives[images] == start).sum()) for start in (1, 3)]
-        parts = [row[f"part_{number}"] for number in (1, 2)]
+        parts = [row.metrics[f"part_{number}"] for number in (1, 2)]
         correct = sum(size * part for size, part in zip(sizes, parts, strict=True))
-        assert correct == pytest.approx(row["num_correct"])
-        assert "part_3" not in row
+        assert correct == pytest.approx(row.num_correct)
+        assert "part_3" not in row.metrics
 
 
 def test_clients_that_have_arrived_answer_unseen_images_which_are_in_no_part(tiny):
@@ -189,8 +189,8 @@ def test_clients_that_have_arrived_answer_unseen_images_which_are_in_no_part(tin
     for number, clients in ((1, first), (2, [*range(6)])):
         rows = answer_test_sets(task.at(number), hooks, initial_state(task, hooks))
         for name in ("own", "base", "novel"):
-            assert [row["client_id"] for row in rows if row["test_set"] == name] == clients
-        assert not any(key.startswith("part_") for row in rows for key in row)
+            assert [row.evaluation.client_id for row in rows if row.test_set == name] == clients
+        assert not any(key.startswith("part_") for row in rows for key in row.columns())
 
 
 def test_forgetting_is_the_fall_from_the_highest_accuracy_before(tmp_path):

@@ -39,7 +39,7 @@ def test_images_are_read_ahead_once_they_are_asked_for(tiny, monkeypatch):
     plain = task.data.store.images
     monkeypatch.setattr(task.data.store, "images", lambda index: read.append(index) or plain(index))
     for number, batch in enumerate(read_ahead(task.data.batches(steps))):
-        assert ("images" in vars(batch)) == (number > 0)
+        assert batch.has_images == (number > 0)
         assert torch.equal(batch.images, torch.from_numpy(plain(batch.index)))
     assert len(read) == len(steps)
 
@@ -62,7 +62,9 @@ def test_a_clients_rows_are_those_that_the_partition_gives_it(tiny, tmp_path):
     table |= {"participating": client != 3, "domain": store.domains}
     table |= {"index": np.arange(len(store))}
     write_table(tmp_path / "p.parquet", pa.table(table))
-    data = federation.load(store, tmp_path / "p.parquet", list("abcd"), torch.device("cpu"))
+    data = federation.load_partition(
+        store, tmp_path / "p.parquet", list("abcd"), torch.device("cpu")
+    )
     rows = pd.DataFrame(table).groupby(["client_id", "test"])["index"].apply(list)
     for test, halves in ((False, data.train), (True, data.test)):
         assert [part.tolist() for part in halves] == [rows[k, test] for k in range(7)]
@@ -82,7 +84,7 @@ class _Untouched(dict):
 def test_a_round_copies_the_states_of_its_clients_alone(tiny):
     task, hooks = tiny("pfedpg")
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    selected = {update["client_id"] for update in row["updates"]}
+    selected = {update.client_id for update in row.updates}
     absent = next(k for k in range(6, 1000) if k not in selected)
     before = State(state.server, state.clients | {absent: _Untouched()}, state.participation)
     after, row = train_round(task.at(1), hooks, before)
@@ -122,7 +124,7 @@ def test_all_images_go_to_a_gpu_once_whatever_the_clients(tiny, monkeypatch):
     """Centralised training gives every round's one client the images of all."""
     task, hooks = tiny("centralised")
     read, original = [], ImageStore.images
-    monkeypatch.setattr(federation, "fits", lambda size, device: True)
+    monkeypatch.setattr(federation, "fits_on_gpu", lambda size, device: True)
     monkeypatch.setattr(
         ImageStore, "images", lambda s, rows: read.append(rows) or original(s, rows)
     )

@@ -119,7 +119,8 @@ def _trained(tiny, name):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_participating_client_answers_its_own_all_base_and_all_novel_images(tiny, name):
     task, hooks, state = _trained(tiny, name)
-    table = pd.DataFrame(answer_test_sets(task, hooks, state)).set_index(["test_set", "client_id"])
+    rows = answer_test_sets(task, hooks, state)
+    table = pd.DataFrame([row.columns() for row in rows]).set_index(["test_set", "client_id"])
     stored, test = task.data.store.labels, task.data.store.test
     everyone = {"base": np.isin(stored, [0, 3]), "novel": np.isin(stored, [1, 2])}
     for client in task.data.participating:
@@ -132,7 +133,7 @@ def test_every_participating_client_answers_its_own_all_base_and_all_novel_image
 
 def test_a_learned_context_is_put_before_names_that_no_client_has_seen(tiny):
     task, hooks, state = _trained(tiny, "promptfl")
-    table = pd.DataFrame(answer_test_sets(task, hooks, state))
+    table = pd.DataFrame([row.columns() for row in answer_test_sets(task, hooks, state)])
     names, numbers = ["beta", "gamma"], [1, 2]
     rows = np.flatnonzero(task.data.store.test & np.isin(task.data.store.labels, numbers))
     with torch.no_grad():
@@ -166,7 +167,10 @@ def test_one_model_answers_once_as_each_of_its_clients(tiny):
 
     once, each = Counted(apart=False), Counted(apart=True)
     keys = ["test_set", "client_id"]
-    frames = [pd.DataFrame(answer_test_sets(task, counted, state)) for counted in (once, each)]
+    frames = [
+        pd.DataFrame([row.columns() for row in answer_test_sets(task, counted, state)])
+        for counted in (once, each)
+    ]
     pd.testing.assert_frame_equal(*(f.sort_values(keys).reset_index(drop=True) for f in frames))
     own = sum(len(task.data.test[k]) for k in task.data.participating)
     assert each.images - own == len(task.data.participating) * (once.images - own)

@@ -1,12 +1,10 @@
 """Augmentation of training images: random, but the same whatever trains beside it."""
 
-from dataclasses import replace
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.nn.functional as F
 
+from changed_task import with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks
 from fedloom.federated.augmentation import training_batch
@@ -22,8 +20,7 @@ def task(tiny):
 
     def make(name="promptfl", **training):
         task, hooks = tiny(name)
-        values = {**vars(task.training), "augment": True, **training}
-        return replace(task, training=SimpleNamespace(**values)), hooks
+        return with_training(task, **{"augment": True, **training}), hooks
 
     return make
 

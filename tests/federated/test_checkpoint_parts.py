@@ -14,6 +14,7 @@ from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import State
 from fedloom.hooks import manifest
+from made_rows import evaluation_row, round_row
 
 METHOD = "singleset_head"  # whose clients keep their heads
 
@@ -33,7 +34,7 @@ def train(tiny, tmp_path):
         job = replace(tiny_job(manifest.find(METHOD), first, last), evaluate=(last,))
         start = tiny_outputs(folder, first).state if first else None
         outputs = tiny_outputs(folder, last)
-        training_job.train(task, hooks, job, start, outputs, fingerprint)
+        training_job.train_rounds(task, hooks, job, start, outputs, fingerprint)
         return outputs
 
     return run
@@ -188,9 +189,7 @@ def test_rows_do_not_lengthen_the_header_of_a_file(tmp_path):
     """safetensors refuses headers of more than 100 MB, which 700,000 rows would take."""
     table, headers = Confusion().table(), []
     for count in (1, 10_000):
-        row = {"round": 1, "train_loss": 0.5, "updates": []}
-        evaluated = [{"round": 1, "client_id": 2, "domain": "noise", "loss": 0.1 + 0.2}] * count
-        rows = Rows.of(row, evaluated, table)
+        rows = Rows.of(round_row(), [evaluation_row(loss=0.1 + 0.2)] * count, table)
         folder = tmp_path / str(count)
         folder.mkdir()
         written = Checkpoint(folder / "checkpoint.safetensors", "same")

@@ -63,7 +63,7 @@ def _train(task, hooks, folder, fingerprint="same", last=4, evaluate=(2, 3, 4)):
     folder.mkdir(exist_ok=True)
     evaluate = tuple(number for number in evaluate if number <= last)
     tiny = replace(tiny_job(manifest.find(task.method), 0, last), evaluate=evaluate)
-    training_job.train(task, hooks, tiny, None, tiny_outputs(folder), fingerprint)
+    training_job.train_rounds(task, hooks, tiny, None, tiny_outputs(folder), fingerprint)
 
 
 def _assert_same_bytes(one, other, kinds=("state", "evaluation", "clients")):
@@ -187,10 +187,10 @@ def test_two_jobs_of_a_run_take_turns(tmp_path, caplog):
     folder, entered, line = tmp_path / "deep" / "run", threading.Event(), "another job is at work"
 
     def second():
-        with training_job.exclusive(folder):
+        with training_job.exclusive_run_folder(folder):
             entered.set()
 
-    with training_job.exclusive(folder):
+    with training_job.exclusive_run_folder(folder):
         thread = threading.Thread(target=second)
         thread.start()
         deadline = time.monotonic() + 30
@@ -199,5 +199,5 @@ def test_two_jobs_of_a_run_take_turns(tmp_path, caplog):
         assert not entered.is_set()
     thread.join(30)
     assert entered.is_set() and caplog.text.count(line) == 1
-    with training_job.exclusive(folder):
+    with training_job.exclusive_run_folder(folder):
         assert caplog.text.count(line) == 1, "nobody is at work here any more"

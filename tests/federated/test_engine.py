@@ -1,7 +1,6 @@
 """Local training with a client axis, rounds, guard, checkpoints."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from changed_task import with_facts, with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.trees import stack
@@ -17,10 +17,10 @@ from fedloom.data.federation import shuffled_batches
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.groups import iterate_examples
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.task import cohort
 from fedloom.machine import memory
-from fedloom.toolbox import linear, train_locally
+from fedloom.toolbox import clip_factors, linear, train_locally
 
 
 def _loss(task, params, received, clients, batch):
@@ -29,8 +29,7 @@ def _loss(task, params, received, clients, batch):
 
 
 def _train(task, ids, *, loss=_loss, number=1, **training):
-    values = {**vars(task.training), **training}
-    task = SimpleNamespace(**{**vars(task), "training": SimpleNamespace(**values), "round": number})
+    task = replace(with_training(task, **training), round=number)
     head = 0.1 * torch.randn(4, task.backbone.width, generator=torch.Generator().manual_seed(0))
     received = stack([{"params": {"head": head}} for _ in ids])
     return head, train_locally(task, loss, received, cohort(task, ids, [{} for _ in ids]))
@@ -119,10 +118,17 @@ def test_local_training_follows_the_schedule(tiny, schedule, rate):
     """One step in round 3 of 4: the weights move by the round's learning rate."""
     task, _ = tiny("head_tuning")
     client = task.data.participating[0]
-    given = {"schedule": schedule, "lr": 0.3, "decay": 0.5, "rounds": 4, "clip": None}
+    given = {"schedule": schedule, "lr": 0.3, "decay": 0.5, "clip": None}
     size = len(task.data.train[client])
     head, trained = _train(
-        task, [client], number=3, **given, weight_decay=0.0, epochs=1, batch_size=size
+        task,
+        [client],
+        number=3,
+        **given,
+        schedule_rounds=4,
+        weight_decay=0.0,
+        epochs=1,
+        batch_size=size,
     )
     weights = head.double().numpy()
     ((gradient, _),) = _gradients(task, client, weights, epochs=1, size=size, number=3)
@@ -221,7 +227,7 @@ def test_batches_hold_as_many_images_at_once_as_they_may_and_one_per_client_at_l
         (8, False, [1] * 5),
         (10, True, [1] * 5),
     ):
-        task = replace(task, features_only=features_only)
+        task = with_facts(task, features_only=features_only)
         found = list(iterate_examples(task, (rows * 5)[:clients]))
         assert [batch.index.shape for batch in found] == [(clients, width) for width in widths]
         seen = np.concatenate([batch.index[0][batch.mask[0].numpy()] for batch in found])
@@ -259,10 +265,12 @@ def test_stacking_refuses_plain_numbers_that_differ():
 
 def test_only_participating_clients_are_sampled(tiny):
     task, hooks = tiny("fedvpt")
-    drawn = [select(task.at(t), hooks, initial_state(task, hooks)) for t in range(40)]
+    drawn = [select_for_round(task.at(t), hooks, initial_state(task, hooks)) for t in range(40)]
     assert all(len(set(ids)) == 3 for ids in drawn)
     assert {k for ids in drawn for k in ids} == set(task.data.participating)
-    assert drawn == [select(task.at(t), hooks, initial_state(task, hooks)) for t in range(40)]
+    assert drawn == [
+        select_for_round(task.at(t), hooks, initial_state(task, hooks)) for t in range(40)
+    ]
 
 
 def test_counters_count_every_example_and_the_loss_sees_them(tiny):
@@ -295,8 +303,8 @@ def test_the_global_test_is_of_the_servers_model(tiny):
     images = torch.from_numpy(np.concatenate(task.data.test))
     scores = task.data.tokens(None)[images] @ current.server["params"]["head"].T
     hits = int((scores.argmax(1) == task.data.labels[images]).sum())
-    assert (row["num_correct"], row["num_test"]) == (hits, len(images))
-    assert row["client_id"] == SERVER_MODEL and not row["participating"]
+    assert (row.num_correct, row.num_test) == (hits, len(images))
+    assert row.client_id == SERVER_MODEL and not row.participating
 
 
 def test_without_a_servers_model_the_global_test_is_of_the_clients_own(tiny):
@@ -304,9 +312,9 @@ def test_without_a_servers_model_the_global_test_is_of_the_clients_own(tiny):
     current, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     row = evaluate_globally(task.at(1), hooks, current)
     task.data.test[:] = [np.concatenate(task.data.test)] * task.data.num_clients
-    own = [r for r in evaluate(task.at(1), hooks, current) if r["participating"]]
-    assert row["num_correct"] == sum(r["num_correct"] for r in own)
-    assert row["num_test"] == sum(r["num_test"] for r in own)
+    own = [r for r in evaluate(task.at(1), hooks, current) if r.participating]
+    assert row.num_correct == sum(r.num_correct for r in own)
+    assert row.num_test == sum(r.num_test for r in own)
 
 
 def test_the_servers_model_has_uniform_priors_and_no_images(tiny):
@@ -321,3 +329,10 @@ def test_prototypes_that_method_toml_does_not_ask_for_are_refused_by_name(tiny):
     task, _ = tiny("fedvpt")
     with pytest.raises(FedLoomError, match=r'^the method reads prototypes.*"prototypes" to ne'):
         _ = task.prototypes
+
+
+def test_vectors_that_are_longer_than_the_limit_are_scaled_down_to_it():
+    norms = torch.tensor([0.0, 0.5, 2.0, 8.0])
+    factors = clip_factors(norms, 2.0)
+    assert factors.tolist() == [1.0, 1.0, 1.0, 0.25]
+    assert (clip_factors(norms, 2.0, epsilon=2.0) * (norms + 2)).max() <= 2.0

@@ -64,7 +64,7 @@ def train(tiny, tmp_path):
         task, hooks = tiny(name)
         (tmp_path / folder).mkdir(exist_ok=True)
         outputs = tiny_outputs(tmp_path / folder, 3)
-        training_job.train(task, hooks, _job(name, **changes), None, outputs, "same")
+        training_job.train_rounds(task, hooks, _job(name, **changes), None, outputs, "same")
         return task, read_table(outputs.evaluation).to_pandas()
 
     return run

@@ -10,7 +10,7 @@ from default_config import default_config
 from fedloom.common.trees import leaves
 from fedloom.config.settings import FixedSeeds
 from fedloom.contract.tiny import tiny_task
-from fedloom.federated.round import initial_state, select
+from fedloom.federated.round import initial_state, select_for_round
 from fedloom.federated.state import State
 from fedloom.hooks import loader, manifest
 from fedloom.planning.load_plan import resolve
@@ -35,7 +35,7 @@ def hooks():
 
 
 def _selected(task, hooks):
-    return [select(task.at(number), hooks, State({})) for number in range(1, 9)]
+    return [select_for_round(task.at(number), hooks, State({})) for number in range(1, 9)]
 
 
 def _equal(first, second):

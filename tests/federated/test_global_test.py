@@ -1,5 +1,7 @@
 """The global test: the server's model, or its clients', on all test images."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -51,9 +53,9 @@ def test_clients_that_predict_alike_have_answered_for_the_server(tiny, name):
     passes, row, confusion = _predicted(task, hooks, state)
     assert passes == PASSES[name]
     expected = evaluate_globally(task, hooks, state)
-    assert row == expected | {"loss": pytest.approx(expected["loss"], rel=1e-6)}
-    counted = confusion.filter(confusion["client_id"].to_numpy() == row["client_id"])
-    assert sum(counted["count"].to_pylist()) == row["num_test"]
+    assert row == replace(expected, loss=pytest.approx(expected.loss, rel=1e-6))
+    counted = confusion.filter(confusion["client_id"].to_numpy() == row.client_id)
+    assert sum(counted["count"].to_pylist()) == row.num_test
 
 
 def test_a_model_that_one_client_alone_is_sent_is_not_the_servers(tiny):
@@ -89,4 +91,4 @@ def test_a_model_with_other_keys_or_types_than_the_clients_is_the_servers(
 def test_some_clients_have_not_answered_all_images(tiny):
     task, hooks, state = _trained(tiny, "head_tuning")
     passes, row, _ = _predicted(task, hooks, state, ids=[1, 2])
-    assert 1 < passes < 2 and row["num_test"] == sum(map(len, task.data.test))
+    assert 1 < passes < 2 and row.num_test == sum(map(len, task.data.test))

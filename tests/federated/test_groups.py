@@ -8,6 +8,7 @@ import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
+from changed_task import with_facts, with_training
 from fedloom.backbones.resnet import FrozenResNet
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.trees import leaves
@@ -21,9 +22,9 @@ PROMPTS = {"prompts": torch.zeros(4, 16)}
 
 
 def test_groups_are_few_and_of_equal_size():
-    assert groups.divide(10, 7) == [range(5), range(5, 10)]
-    assert groups.divide(10, 4) == [range(4), range(4, 7), range(7, 10)]
-    assert groups.divide(3, 256) == [range(3)]
+    assert groups.equal_groups(10, 7) == [range(5), range(5, 10)]
+    assert groups.equal_groups(10, 4) == [range(4), range(4, 7), range(7, 10)]
+    assert groups.equal_groups(3, 256) == [range(3)]
 
 
 @pytest.mark.parametrize(
@@ -48,10 +49,11 @@ def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny, monkey
     assert task.backbone.image_floats == 5 * 16
     monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 3 * 4 * 5 * 16)
     assert groups.clients_at_once(task, PROMPTS) == 3
-    parts = replace(task, training=type(task.training)(**vars(task.training) | {"micro_batch": 2}))
+    parts = with_training(task, micro_batch=2)
     assert groups.clients_at_once(parts, PROMPTS) == 6, "half a batch is in flight"
-    assert groups.clients_at_once(replace(task, forward_inputs=()), PROMPTS) > 1000, "caches alone"
-    assert groups.clients_at_once(replace(task, stacked=False), PROMPTS) == 1
+    from_caches = with_facts(task, forward_inputs=())
+    assert groups.clients_at_once(from_caches, PROMPTS) > 1000, "caches alone"
+    assert groups.clients_at_once(with_facts(task, stacked=False), PROMPTS) == 1
     monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 1)
     assert groups.clients_at_once(task, PROMPTS) == 1, "at least one"
 
@@ -82,7 +84,7 @@ def test_clients_train_at_once_whose_activations_fit_half_of_what_a_gpu_has_left
     assert at_once(client) == 1, "at least one"
     assert at_once(80e9) > 1000
     frozen = at_once(1e8)
-    assert frozen // 2 < at_once(1e8, task=replace(task, trains_weights=True)) < frozen
+    assert frozen // 2 < at_once(1e8, task=with_facts(task, trains_weights=True)) < frozen
     half = replace(task, backbone=FrozenViT(task.backbone.model, precision="bf16"))
     assert at_once(1e8, task=half) == pytest.approx(frozen * 11 / 8, abs=2)
 
@@ -168,14 +170,14 @@ def test_clients_that_depend_on_each_other_train_as_one_cohort_of_any_size(
 ):
     """In round 2 each starts from the one before it: cut in two, a chain would start anew."""
     task, hooks = tiny(name, **options)
-    assert task.whole_cohorts
+    assert task.plugin.whole_cohorts
     ends = []
     for size in (memory.BYTES_AT_ONCE, 10):
         monkeypatch.setattr(memory, "BYTES_AT_ONCE", size)
         state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
         ends.append(train_round(task.at(2), hooks, state))
     (whole, row), (small, other) = ends
-    assert row["train_loss"] == other["train_loss"]
+    assert row.train_loss == other.train_loss
     for (path, value), (_, again) in zip(leaves(whole.server), leaves(small.server), strict=True):
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(again)), path
 
@@ -189,7 +191,7 @@ def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny, monkeypat
     assert groups.clients_at_once(task, PROMPTS) == 3
     assert groups.clients_evaluated_at_once(task, State({"params": PROMPTS})) == 3
     monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 6 * 4 * task.backbone.image_floats)
-    both = replace(task, forward_inputs=("images", "texts"))
+    both = with_facts(task, forward_inputs=("images", "texts"))
     assert groups.clients_at_once(both, PROMPTS) == 2, "a third for texts, a sixth for images"
 
 
@@ -199,7 +201,7 @@ def test_images_are_evaluated_at_once_that_fit_the_caches_of_a_cpu(tiny, monkeyp
     assert groups.images_at_once(task) == 50
     monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 5 * 16)
     assert groups.images_at_once(task) == memory.FEWEST
-    assert groups.images_at_once(replace(task, features_only=True)) == groups.FEATURES_AT_ONCE
+    assert groups.images_at_once(with_facts(task, features_only=True)) == groups.FEATURES_AT_ONCE
 
 
 def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny, monkeypatch):
@@ -208,13 +210,13 @@ def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny, monkeypa
     for floats in (2**17, 2 * 4 * 5 * 16):
         monkeypatch.setattr(memory, "FLOATS_AT_ONCE", floats)
         state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-        ends.append((state.server["params"], row["train_loss"], evaluate(task, hooks, state)))
+        ends.append((state.server["params"], row.train_loss, evaluate(task, hooks, state)))
     (whole, loss, rows), (split, again, others) = ends
     for name, value in whole.items():
         torch.testing.assert_close(split[name], value, atol=1e-5, rtol=1e-5)
     assert again == pytest.approx(loss, rel=1e-5)
-    assert [r["client_id"] for r in rows] == [r["client_id"] for r in others] == list(range(6))
-    assert [r["loss"] for r in others] == pytest.approx([r["loss"] for r in rows], rel=1e-5)
+    assert [r.client_id for r in rows] == [r.client_id for r in others] == list(range(6))
+    assert [r.loss for r in others] == pytest.approx([r.loss for r in rows], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny, monkeypa
 def test_a_clients_images_count_alike_in_one_batch_and_in_several(tiny, monkeypatch, name, options):
     """Losses, gradients, means and votes over all images of a client, and not over its last."""
     task, hooks = tiny(name, **options)
-    vars(task.training).update(epochs=1)
+    task = with_training(task, epochs=1)
     ends = []
     for images in (memory.IMAGES_AT_ONCE, 2 * task.data.num_clients):
         monkeypatch.setattr(memory, "IMAGES_AT_ONCE", images)
@@ -240,7 +242,7 @@ def test_a_clients_images_count_alike_in_one_batch_and_in_several(tiny, monkeypa
         for number in (1, 2):
             state, _ = train_round(task.at(number), hooks, state)
         rows = evaluate(task.at(2), hooks, state)
-        ends.append((dict(leaves(state.tree())), [row["loss"] for row in rows]))
+        ends.append((dict(leaves(state.tree())), [row.loss for row in rows]))
     (whole, losses), (split, others) = ends
     assert others == pytest.approx(losses, rel=1e-4)
     for path, value in whole.items():

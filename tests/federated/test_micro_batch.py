@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from changed_task import with_training
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import leaves, stack
@@ -36,11 +37,11 @@ def _one_step(tiny, name, **training):
     }.get(name, {})
     task, hooks = tiny(name, backbone=backbone(name), **options)
     values = {"epochs": 1, "batch_size": 64, **training}
-    vars(task.training).update(values)
+    task = with_training(task, **values)
     sizes = {len(task.data.train[k]) for k in task.data.participating}
     assert len(sizes) > 1, "batches are ragged"
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    return dict(leaves(state.tree())), row["train_loss"]
+    return dict(leaves(state.tree())), row.train_loss
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -68,7 +69,7 @@ def _loss(task, params, received, clients, batch):
 
 def _train(task, **training):
     task = task.at(1)
-    vars(task.training).update(training)
+    task = with_training(task, **training)
     ids = task.data.participating
     head = torch.randn(4, task.backbone.width, generator=torch.Generator().manual_seed(0)).double()
     received = stack([{"params": {"head": head}} for _ in ids])
@@ -98,7 +99,7 @@ def test_training_in_parts_is_training(tiny, options, size):
 def test_augmented_images_are_those_of_the_whole_batch(tiny):
     """They are drawn from a client's stream in order: parts must not begin it anew."""
     task, _ = tiny("head_tuning")
-    vars(task.training).update(augment=True)
+    task = with_training(task, augment=True)
     rows = [task.data.train[k][:n] for k, n in ((1, 7), (2, 3))]
     batch = training_batch(task.at(1), [1, 2], task.data.batch(rows), phase=0, step=0)
     batch.seen = (10, 20)
@@ -151,7 +152,7 @@ def test_memory_follows_the_part_and_not_the_batch(tiny):
     peaks = {}
     for size in (None, 2, 1):
         task, hooks = tiny("fedvpt")
-        vars(task.training).update(epochs=1, batch_size=16, micro_batch=size)
+        task = with_training(task, epochs=1, batch_size=16, micro_batch=size)
         state, saved = initial_state(task, hooks), _Saved()
         with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
             train_round(task.at(1), hooks, state)

@@ -48,7 +48,7 @@ def test_bytes_are_counted_as_sent_and_hooks_see_what_was_unpacked(tmp_path, hal
     task, hooks = run(tmp_path, halves)
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     head = task.num_classes * task.backbone.width
-    assert row["bytes_up"] == row["bytes_down"] == 3 * 2 * head  # three clients, two bytes
+    assert row.bytes_up == row.bytes_down == 3 * 2 * head  # three clients, two bytes
     received, _ = received_by(task.at(1), hooks, state, [SERVER_MODEL])
     assert received["params"]["head"].dtype == torch.float32
     kept = state.server["params"]["head"]
@@ -119,8 +119,8 @@ def test_aggregate_gets_the_updates_that_receive_leaves_sorted_by_client(tmp_pat
     """The bytes of the others were sent, and what they keep is kept."""
     task, hooks = run(tmp_path, wrapper(tmp_path, "fewer", FEWER))
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    assert row["clients"] == 3 and len(state.clients) == 3
-    assert row["bytes_up"] == 3 * 4 * task.num_classes * task.backbone.width
+    assert row.clients == 3 and len(state.clients) == 3
+    assert row.bytes_up == 3 * 4 * task.num_classes * task.backbone.width
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import fedloom.toolbox as fl
+from changed_task import with_training
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_job, tiny_task
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import CLIENTS, with_metrics
+from fedloom.federated.rows import CLIENTS, table_with_metrics
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
@@ -40,7 +41,7 @@ def rounds(task, hooks, count, state=None):
     state, rows = state or initial_state(task, hooks), []
     for number in range(1, count + 1):
         state, row = train_round(task.at(number), hooks, state)
-        rows += row["updates"]
+        rows += [update.columns() for update in row.updates]
     return state, pd.DataFrame(rows)
 
 
@@ -56,25 +57,25 @@ def test_a_rounds_row_has_the_clients_mean_losses_and_the_sum_of_their_bytes(tin
     task, hooks = tiny("fedtpg", partition=uneven)  # a client guesses among its own classes
     task = replace(task, clients_per_round=6)
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    clients = pd.DataFrame(row["updates"])
-    assert len(clients) == row["clients"] == 6
+    clients = pd.DataFrame([update.columns() for update in row.updates])
+    assert len(clients) == row.clients == 6
     for name in ("train_loss", "guessing_loss"):
         assert clients[name].nunique() > 1
-        assert row[name] == pytest.approx(clients[name].mean(), rel=1e-12)
+        assert getattr(row, name) == pytest.approx(clients[name].mean(), rel=1e-12)
     for name in ("bytes_up", "bytes_down"):
-        assert row[name] == clients[name].sum() > 0
+        assert getattr(row, name) == clients[name].sum() > 0
 
 
 def test_a_lost_upload_has_no_part_in_the_servers_step(run):
     task, hooks = run(lost=0.5)
     for number in range(1, 20):
         state, row = train_round(task.at(number), hooks, initial_state(task, hooks))
-        arrived = [r["client_id"] for r in row["updates"] if r["received"]]
-        if len(arrived) == 1 < row["clients"]:
+        arrived = [r.client_id for r in row.updates if r.received]
+        if len(arrived) == 1 < row.clients:
             break
-    sent = row["updates"][0]["bytes_up"]
-    assert row["bytes_up"] == row["clients"] * sent, "what is lost was sent"
-    assert row["bytes_up_used"] == sent
+    sent = row.updates[0].bytes_up
+    assert row.bytes_up == row.clients * sent, "what is lost was sent"
+    assert row.bytes_up_used == sent
     alone = replace(task, selected=tuple(arrived), wrappers={})
     plain = loader.load_hooks(manifest.find("head_tuning"))
     clients = cohort(task, arrived, [{}])
@@ -195,7 +196,7 @@ def test_selection_by_history_resumes_to_the_bit(greedy, tmp_path):
 
 
 def table(rows):
-    return with_metrics(rows, CLIENTS).to_pandas()
+    return table_with_metrics(rows, CLIENTS).to_pandas()
 
 
 ROW = {
@@ -215,7 +216,7 @@ def test_a_runs_rows_are_joined_from_its_jobs(tmp_path):
     run, parts = tiny_job(manifest.find("head_tuning")).spec.run, []
     for end, extra in ((1, {}), (2, {"steps": 3})):
         parts.append(tmp_path / f"{end}.parquet")
-        metrics.write_table(parts[-1], with_metrics([ROW | {"round": end} | extra], CLIENTS))
+        metrics.write_table(parts[-1], table_with_metrics([ROW | {"round": end} | extra], CLIENTS))
     metrics.join(parts, tmp_path / "clients.parquet", run, {})
     frame = metrics.frame(tmp_path / "clients.parquet")
     assert frame["round"].tolist() == [1, 2] and frame["method"].tolist() == ["head_tuning"] * 2
@@ -238,7 +239,7 @@ def test_local_steps_are_as_many_for_every_client(tiny, count):
     """The first epochs are those of a run by epochs; a client starts anew when it is through."""
     task, _ = tiny("head_tuning")
     clients = task.data.participating
-    task.training.local_steps = count
+    task = with_training(task, local_steps=count)
     found = trained(task, clients)
     assert found.steps == [math.ceil(count / 2)] + [count] * (len(clients) - 1)
     assert trained(task, clients, epochs=1).steps[1:] == [
@@ -250,6 +251,6 @@ def test_local_steps_equal_the_epochs_they_fill(tiny):
     task, _ = tiny("head_tuning")
     client = task.data.participating[1]
     by_epochs = trained(task, [0, client])
-    task.training.local_steps = 2 * math.ceil(len(task.data.train[client]) / 4)
+    task = with_training(task, local_steps=2 * math.ceil(len(task.data.train[client]) / 4))
     by_steps = trained(task, [0, client])
     assert torch.equal(by_steps.params["head"][1], by_epochs.params["head"][1])

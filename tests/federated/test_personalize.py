@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from changed_task import with_facts
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract import checks
@@ -47,7 +48,7 @@ def run(fickle, tmp_path):
 def test_every_client_is_evaluated_without_and_with_it(run):
     task, hooks, state, _ = run
     rows = evaluate(task, hooks, state)
-    keys = [(row["client_id"], row["personalized"]) for row in rows]
+    keys = [(row.client_id, row.personalized) for row in rows]
     assert keys == [(k, flag) for k in range(6) for flag in (False, True)]
     received, clients = received_by(task, hooks, state, [0])  # held out
     own = hooks.personalize(task=task, received=received, clients=clients)
@@ -56,9 +57,9 @@ def test_every_client_is_evaluated_without_and_with_it(run):
     for row, bias in zip(rows[:2], (clients.state["bias"], own["bias"]), strict=True):
         scores = linear(task.data.tokens(None)[images], head) + bias.detach()
         labels = task.data.labels[images]
-        assert row["num_correct"] == (scores.argmax(-1) == labels).sum()
+        assert row.num_correct == (scores.argmax(-1) == labels).sum()
         loss = torch.nn.functional.cross_entropy(scores, labels)
-        assert row["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        assert row.loss == pytest.approx(loss.item(), rel=1e-5)
 
 
 def test_it_may_train_once_per_cohort_and_never_per_batch(run, monkeypatch):
@@ -77,10 +78,10 @@ def test_it_may_train_as_many_clients_at_once_as_a_round_does(run, monkeypatch):
     change["personalize"] = lambda task, own: asked.append(len(own["bias"])) or own
     whole = evaluate(task, hooks, state)
     monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 2 * 4 * task.backbone.image_floats)
-    apart = evaluate(replace(task, forward_inputs=("images",)), hooks, state)
+    apart = evaluate(with_facts(task, forward_inputs=("images",)), hooks, state)
     assert asked == [6, 2, 2, 2], "two clients of four images"
     for one, other in zip(whole, apart, strict=True):
-        assert one == other | {"loss": pytest.approx(other["loss"], rel=1e-6)}
+        assert one == replace(other, loss=pytest.approx(other.loss, rel=1e-6))
 
 
 def test_it_is_thrown_away(run):
@@ -94,9 +95,9 @@ def test_it_is_thrown_away(run):
 def test_what_the_hook_writes_to_does_not_reach_the_row_without_it(run):
     task, hooks, state, change = run
     change["personalize"] = lambda task, own: own
-    before = [r for r in evaluate(task, hooks, state) if not r["personalized"]]
+    before = [r for r in evaluate(task, hooks, state) if not r.personalized]
     change["personalize"] = lambda task, own: {"bias": own["bias"].add_(100)}
-    after = [r for r in evaluate(task, hooks, state) if not r["personalized"]]
+    after = [r for r in evaluate(task, hooks, state) if not r.personalized]
     assert after == before
 
 
@@ -105,7 +106,7 @@ def test_the_servers_model_is_not_personalised(run):
     asked = []
     change["personalize"] = lambda task, own: asked.append(own) or own
     row = evaluate_globally(task, hooks, state)
-    assert row["client_id"] == SERVER_MODEL and row["personalized"] is False
+    assert row.client_id == SERVER_MODEL and row.personalized is False
     assert not asked
 
 
@@ -147,9 +148,9 @@ def test_confusion_counts_the_personalised_answers(run):
     counts = confusion.table().to_pandas()
     hits = counts[counts["label"] == counts["predicted"]].groupby("client_id")["count"].sum()
     for client in range(6):
-        (after,) = (r for r in rows if r["client_id"] == client and r["personalized"])
-        assert hits.get(client, 0) == after["num_correct"]
-    assert counts["count"].sum() == sum(r["num_test"] for r in rows if r["personalized"])
+        (after,) = (r for r in rows if r.client_id == client and r.personalized)
+        assert hits.get(client, 0) == after.num_correct
+    assert counts["count"].sum() == sum(r.num_test for r in rows if r.personalized)
 
 
 def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle, tmp_path):

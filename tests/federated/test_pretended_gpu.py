@@ -6,13 +6,14 @@ from threading import get_ident
 import pytest
 import torch
 
+from changed_task import with_training
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import leaves
 from fedloom.contract.tiny import tiny_task, tiny_vit
-from fedloom.federated.augmentation import AugmentedBatch
-from fedloom.federated.evaluate import artefact, evaluate
+from fedloom.federated.augmentation import AugmentedImages
+from fedloom.federated.evaluate import compute_artefact, evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from on_device import on_device
@@ -46,7 +47,7 @@ def _on_gpu(name, folder, backbone=None, around=(), **options):
 
 
 def _steps(task, number):
-    vars(task.training).update(local_steps=number)
+    task = with_training(task, local_steps=number)
     return task
 
 
@@ -67,7 +68,7 @@ def test_a_method_computes_on_the_gpu_alone(tmp_path, name, options):
         own = [v for _, v in leaves(after.tree()["clients"]) if isinstance(v, torch.Tensor)]
     assert all(isinstance(value, OnGPU) for value in server)
     assert not any(isinstance(value, OnGPU) for value in own), "a client's state is on the host"
-    assert gpu.uploads.count(IMAGES) == (0 if task.features_only else 1)
+    assert gpu.uploads.count(IMAGES) == (0 if task.plugin.features_only else 1)
     if name not in ASKING or (not options and name == "fedpha"):
         assert waits[0] == waits[1]
 
@@ -93,7 +94,7 @@ def test_an_artefact_is_computed_on_the_gpu_alone(tmp_path, name, table):
     with pretended_gpu():
         task, hooks = _on_gpu(name, tmp_path, **options)
         state, _ = train_round(_steps(task, 1).at(1), hooks, initial_state(task, hooks))
-        artefact(task.at(1), hooks, state, table)
+        compute_artefact(task.at(1), hooks, state, table)
 
 
 @pytest.mark.parametrize("statistics", ["averaged", "kept", "frozen"])
@@ -101,7 +102,7 @@ def test_a_resnet_computes_on_the_gpu_alone(tmp_path, statistics):
     with pretended_gpu():
         task, hooks = _on_gpu("fedavg", tmp_path, statistics=statistics)
         task = replace(task, backbone=FrozenResNet(SmallResNet(1), 16, CUDA))
-        vars(task.training).update(clip=None)
+        task = with_training(task, clip=None)
         state, _ = train_round(_steps(task, 1).at(1), hooks, initial_state(task, hooks))
         evaluate(task.at(1), hooks, state, global_test=True)
 
@@ -113,7 +114,7 @@ def test_its_numbers_are_those_of_the_cpu(tmp_path, tiny):
     with pretended_gpu():
         task, hooks = _on_gpu("fedvpt", tmp_path, tiny_vit())
         state, there = train_round(_steps(task, 2).at(1), hooks, initial_state(task, hooks))
-        assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-6)
+        assert there.train_loss == pytest.approx(here.train_loss, rel=1e-6)
         assert evaluate(task.at(1), hooks, state) == rows
 
 
@@ -122,15 +123,17 @@ def test_augmented_images_are_drawn_ahead_of_a_step_and_as_on_a_cpu(
     tmp_path, tiny, monkeypatch, augment
 ):
     task, hooks = tiny("fedvpt")
-    vars(task.training).update(augment=augment)
+    task = with_training(task, augment=augment)
     _, here = train_round(_steps(task, 3).at(1), hooks, initial_state(task, hooks))
-    threads, read = [], AugmentedBatch.read
-    monkeypatch.setattr(AugmentedBatch, "read", lambda b: threads.append(get_ident()) or read(b))
+    threads, read = [], AugmentedImages.read
+    monkeypatch.setattr(
+        AugmentedImages, "read", lambda own, b: threads.append(get_ident()) or read(own, b)
+    )
     with pretended_gpu():
         task, hooks = _on_gpu("fedvpt", tmp_path, tiny_vit())
-        vars(task.training).update(augment=augment)
+        task = with_training(task, augment=augment)
         _, there = train_round(_steps(task, 3).at(1), hooks, initial_state(task, hooks))
-    assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-6)
+    assert there.train_loss == pytest.approx(here.train_loss, rel=1e-6)
     assert [thread == get_ident() for thread in threads] == [True, False, False]
 
 

@@ -1,14 +1,12 @@
 """The protocol of the released CLIP code (FedPHA, FedOTP, CoOp), option by option."""
 
-from dataclasses import replace
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from changed_task import with_training
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.config.kinds import KINDS
@@ -42,10 +40,7 @@ def test_four_shots_of_ten_classes_are_one_step_and_not_two(tiny):
         task.data.train[client] = np.resize(task.data.train[client], 40)
     moved = {}
     for drop_last in (False, True):
-        training = SimpleNamespace(
-            **{**vars(task.training), "batch_size": 32, "epochs": 1, "drop_last": drop_last}
-        )
-        at = replace(task.at(1), training=training)
+        at = with_training(task.at(1), batch_size=32, epochs=1, drop_last=drop_last)
         updates = hooks.client_update(task=at, received=received, clients=clients)
         moved[drop_last] = [update.payload["params"]["context"] for update in updates]
     # by hand, the only step: w - lr (g + 0.0005 w), of the first 32 images

@@ -1,7 +1,7 @@
 """A run's task and hooks from the files of its labels."""
 
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import safetensors.torch
@@ -17,8 +17,9 @@ from fedloom.config.settings import Wrapper
 from fedloom.contract.tiny import tiny_job, tiny_task
 from fedloom.federated import build_task
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.task import WarmStart
+from fedloom.federated.task import TrainingOptions, WarmStart
 from fedloom.hooks import loader, manifest
+from fedloom.hooks.training_options import DEFAULTS, Training
 from fedloom.planning import paths
 from fedloom.planning.job_specs import MethodSpec
 
@@ -35,7 +36,9 @@ def files(tmp_path, monkeypatch):
         task = tiny_task(method, tmp_path, around)
         spec = tiny_job(method).spec
         wrappers = tuple(Wrapper(w.name, w.options({}, w.name)) for w in around)
-        training = {key: value for key, value in vars(task.training).items() if key != "rounds"}
+        training = {
+            key: value for key, value in asdict(task.training).items() if key != "schedule_rounds"
+        }
         known = MethodSpec(name, vars(task.options), training, wrappers, method.needs)
         spec = replace(spec, method=known, schedule_rounds=4)
         monkeypatch.chdir(tmp_path)
@@ -73,10 +76,9 @@ def test_a_task_made_of_files_trains_as_the_task_that_they_are_of(files, name, w
     """Data, caches, prototypes, options, wrappers and training values."""
     task, hooks, spec = files(name, wrapper)
     made, own = _built(spec)
-    same = "options", "training", "wrappers", "clients_per_round", "stacked", "method", "prompts"
+    same = "seed", "options", "training", "wrappers", "clients_per_round", "plugin"
     for field in same:
         assert getattr(made, field) == getattr(task, field), field
-    assert made.features_only == task.features_only and made.seed == task.seed
     states = [
         train_round(t.at(1), h, initial_state(t, h))[0] for t, h in ((task, hooks), (made, own))
     ]
@@ -152,3 +154,15 @@ def test_class_tokens_are_those_at_the_input_of_the_block_that_is_asked_for(tmp_
     assert torch.equal(tokens(None), final)
     (tmp_path / "x").unlink()
     assert torch.equal(tokens(1), inputs[:, 0])
+
+
+def test_training_options_are_those_of_a_study_with_their_defaults():
+    """And the number of rounds of the schedule, which a method must ask for."""
+    known = TrainingOptions(optimizer="adam", lr=0.1, schedule="cosine", epochs=2, batch_size=8)
+    assert asdict(known).keys() - {"schedule_rounds"} == Training.model_fields.keys()
+    for name, default in DEFAULTS.items():
+        found = getattr(known, name)
+        assert (list(found) if name == "betas" else found) == default, name
+    with pytest.raises(FedLoomError, match=r"reads task.training.rounds, .* add uses_rounds"):
+        print(known.rounds)
+    assert replace(known, schedule_rounds=7).rounds == 7

@@ -10,7 +10,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks, driver
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import ROUNDS, with_metrics
+from fedloom.federated.rows import ROUNDS, table_with_metrics
 from fedloom.federated.state import State
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.run_hooks import Hooks
@@ -67,8 +67,8 @@ def test_what_a_wrapper_keeps_is_its_clients_and_no_part_of_their_personal_state
     state, seen = initial_state(task, hooks), dict.fromkeys(task.data.participating, 0)
     for number in (1, 2, 3):
         state, row = train_round(task.at(number), hooks, State.of(state.tree()))
-        for entry in row["updates"]:
-            seen[entry["client_id"]] += 1
+        for entry in row.updates:
+            seen[entry.client_id] += 1
         counted = {k: int(kept["counting"]["rounds"]) for k, kept in state.wrappers.items()}
         assert counted == {k: count for k, count in seen.items() if count}
     assert max(seen.values()) > 1, "else nothing is handed back"
@@ -80,9 +80,8 @@ def test_the_servers_metrics_are_columns_of_rounds(run):
     state, rows = initial_state(task, hooks), []
     for number in (1, 2):
         state, row = train_round(task.at(number), hooks, state)
-        row.pop("updates")
-        rows.append(row)
-    table = with_metrics(rows, ROUNDS)
+        rows.append(row.columns())
+    table = table_with_metrics(rows, ROUNDS)
     assert table["updates_so_far"].to_pylist() == [3.0, 6.0]
     assert table["clients"].to_pylist() == [3, 3]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from changed_task import with_facts
 from fedloom.common.errors import FedLoomError
 from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.federated import evaluate, round, training_job
@@ -54,9 +55,9 @@ class Fickle:
         folder = self.folder / f"run{next(NUMBERS)}"  # else it would resume from a checkpoint
         folder.mkdir()
         outputs = tiny_outputs(folder, 2)
-        training_job.train(self.task, self.hooks, two, None, outputs, "same")
+        training_job.train_rounds(self.task, self.hooks, two, None, outputs, "same")
         current = round.initial_state(self.task, self.hooks)
-        return evaluate.artefact(self.task.at(2), self.hooks, current, "norms")
+        return evaluate.compute_artefact(self.task.at(2), self.hooks, current, "norms")
 
     def complaint(self):
         with pytest.raises(FedLoomError) as error:
@@ -367,7 +368,7 @@ def test_a_result_that_is_malformed_or_not_finite(fickle, hook, change, words):
 
 
 def test_a_wrapper_that_rejects_what_is_not_finite_must_leave_it_out(fickle, monkeypatch):
-    monkeypatch.setattr(fickle, "task", replace(fickle.task, rejects_non_finite=True))
+    monkeypatch.setattr(fickle, "task", with_facts(fickle.task, rejects_non_finite=True))
     fickle.change["client_update"] = with_update(2, payload=of_head(lambda h: h / 0))
     line = fickle.complaint()
     assert re.search(call("client_update"), line)

@@ -14,6 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from changed_task import with_training
 from default_config import default_config
 from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.sizes import count
@@ -157,7 +158,7 @@ def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, n
     planned = workload(ask.plan.settings, labels, "m").clients_at_once
     method = manifest.find(name)
     task = tiny_task(method, tmp_path, backbone=load_backbone("vit", MICRO))
-    task.training.batch_size = batch
+    task = with_training(task, batch_size=batch)
     hooks = loader.load_hooks(method)
     received = initial_state(task, hooks).server["params"]
     assert planned == min(5, groups.clients_at_once(task, received))
@@ -197,7 +198,7 @@ def test_planning_and_the_runtime_count_an_image_per_group_and_a_text_per_group_
     ask("train", backbone=backbone, method=name, options=options, training={"batch_size": 8})
     planned = workload(ask.plan.settings, SimpleNamespace(**LABELS, backbone="b"), "m")
     task = tiny_task(manifest.find(name), tmp_path, **options)
-    task.training.batch_size = 8
+    task = with_training(task, batch_size=8)
     one = planned.data.classes * estimates.NAME_TOKENS
     size, floats = planned.size, task.backbone.text_floats(task.data.classes)
     for step, of_one in (

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from changed_task import with_training
 from fedloom.common.files import read_table
 from fedloom.config.settings import Reported
 from fedloom.contract import checks
@@ -83,7 +84,7 @@ def test_attackers_are_not_evaluated_and_are_named_in_each_round(run, tmp_path):
     job = replace(tiny_job(manifest.find("head_tuning"), last=2), evaluate=(1, 2), global_test=True)
     (tmp_path / "out").mkdir()
     outputs = tiny_outputs(tmp_path / "out", 2)
-    training_job.train(task, hooks, job, None, outputs, "a")
+    training_job.train_rounds(task, hooks, job, None, outputs, "a")
     evaluation, clients = (read_table(f).to_pandas() for f in (outputs.evaluation, outputs.clients))
     everyone = {-1, *range(6)}
     for _, rows in evaluation.groupby("round"):
@@ -107,7 +108,7 @@ def test_a_job_that_is_stopped_under_an_attack_resumes(run, tmp_path):
     task, hooks = run("label_flip")
     job = replace(tiny_job(manifest.find("head_tuning"), last=2), evaluate=(1, 2))
     outputs = tiny_outputs(tmp_path, 2)
-    training_job.train(task, hooks, job, None, outputs, "a")
+    training_job.train_rounds(task, hooks, job, None, outputs, "a")
     attackers = draw_attackers(task, 0.4)
     assert training_job._resume(outputs.checkpoint, "a", task, job, attackers).round == 2
     assert training_job._resume(outputs.checkpoint, "a", task, job, []) is None
@@ -116,7 +117,7 @@ def test_a_job_that_is_stopped_under_an_attack_resumes(run, tmp_path):
 def test_attackers_do_not_answer_images_of_other_data_either(run):
     task, hooks = run("label_flip", method="zero_shot_clip")
     rows = answer_test_sets(task.at(1), hooks, initial_state(task, hooks))
-    assert {row["client_id"] for row in rows} == set(IDS) - set(draw_attackers(task, 0.4))
+    assert {row.evaluation.client_id for row in rows} == set(IDS) - set(draw_attackers(task, 0.4))
 
 
 # ---- label_flip -----------------------------------------------------------------------------
@@ -324,12 +325,12 @@ def test_a_robust_mean_rejects_an_upload_that_is_not_finite_and_the_run_goes_on(
     state = initial_state(task, hooks)
     for number in (1, 2):
         state, row = train_round(task.at(number), hooks, state)
-        received = {entry["client_id"]: entry["received"] for entry in row["updates"]}
+        received = {entry.client_id: entry.received for entry in row.updates}
         assert not received.pop(attacker)
         if name == "trimmed_mean":
             assert all(received.values())
         assert state.server["params"]["head"].isfinite().all()
-        assert np.isfinite(row["train_loss"])
+        assert np.isfinite(row.train_loss)
     assert evaluate(task.at(2), hooks, state, IDS)
 
 
@@ -399,10 +400,12 @@ def test_a_client_that_diverged_and_was_rejected_has_no_loss(run):
 
     task = replace(task, clients_per_round=5)
     state, row = train_round(task.at(1), Diverging(), initial_state(task, hooks))
-    losses = pd.DataFrame(row["updates"]).set_index("client_id")["train_loss"]
+    losses = pd.DataFrame([update.columns() for update in row.updates]).set_index("client_id")[
+        "train_loss"
+    ]
     assert losses.isna().sum() == 1 and np.isnan(losses[diverged])
     others = [loss for client, loss in given.items() if client != diverged]
-    assert len(others) == 4 and row["train_loss"] == pytest.approx(np.mean(others))
+    assert len(others) == 4 and row.train_loss == pytest.approx(np.mean(others))
     assert state.participation[diverged].train_loss is None
 
 
@@ -443,7 +446,7 @@ def test_features_are_those_of_the_triggered_images(run, monkeypatch):
     np.testing.assert_allclose(data.tokens(None).numpy(), exact["final"].numpy(), atol=1e-5)
     np.testing.assert_allclose(data.tokens(3).numpy(), exact["inputs"][:, 2].numpy(), atol=1e-5)
     assert not torch.equal(data.tokens(None), task.data.tokens(None))
-    monkeypatch.setattr(federation, "_resident", lambda store, device: "a GPU's copy")
+    monkeypatch.setattr(federation, "_copy_to_gpu", lambda store, device: "a GPU's copy")
     assert task.data.resident == "a GPU's copy" and data.resident is None
 
 
@@ -456,28 +459,32 @@ def test_the_rate_is_the_share_of_other_classes_that_the_trigger_puts_in_the_tar
     head = torch.randn(4, 16, generator=generator)
     state.server["params"]["head"] = head
     tested = [k for k in range(6) if len(task.data.test[k])]
-    rows = {row["client_id"]: row for row in evaluate(task.at(1), hooks, state, tested)}
+    rows = {row.client_id: row for row in evaluate(task.at(1), hooks, state, tested)}
     found = set()
     for k in tested:
         test = task.data.test[k]
         others = test[task.data.labels[test].numpy() != 2]
         if not len(others):
-            assert "backdoor_rate" not in rows[k], "nothing to be put there"
+            assert "backdoor_rate" not in rows[k].metrics, "nothing to be put there"
             continue
         images = torch.from_numpy(stamped(task.data.store.images(others)))
         features = task.backbone.compute_cache(images, "features")["final"]
         answers = (features @ head.T).argmax(-1)
-        assert rows[k]["backdoor_rate"] == pytest.approx((answers == 2).float().mean().item())
-        found.add(rows[k]["backdoor_rate"])
+        assert rows[k].metrics["backdoor_rate"] == pytest.approx(
+            (answers == 2).float().mean().item()
+        )
+        found.add(rows[k].metrics["backdoor_rate"])
         clean = (task.data.tokens(None)[test] @ head.T).argmax(-1) == task.data.labels[test]
-        assert rows[k]["num_correct"] == clean.sum(), "accuracy is that of images as they are"
+        assert rows[k].num_correct == clean.sum(), "accuracy is that of images as they are"
     assert len(found) > 1
 
 
 def test_a_personalised_client_has_the_rate_of_its_personal_model(run):
     task, hooks = run("backdoor", method="fedbabu", target=3)
-    vars(task.training).update(lr=1.0)
-    rows = pd.DataFrame(evaluate(task.at(1), hooks, initial_state(task, hooks)))
+    task = with_training(task, lr=1.0)
+    rows = pd.DataFrame(
+        [row.columns() for row in evaluate(task.at(1), hooks, initial_state(task, hooks))]
+    )
     rates = rows.groupby("personalized")["backdoor_rate"].mean()
     assert rates[True] != rates[False]
 

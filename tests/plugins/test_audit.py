@@ -13,7 +13,7 @@ from fedloom.config.kinds import KINDS
 from fedloom.config.settings import FixedSeeds
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_task
-from fedloom.federated.evaluate import artefact
+from fedloom.federated.evaluate import compute_artefact
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from first_round import module
@@ -38,7 +38,7 @@ def run(tmp_path):
 
 
 def membership(task, hooks, state):
-    return pd.DataFrame(artefact(task.at(1), hooks, state, "membership"))
+    return pd.DataFrame(compute_artefact(task.at(1), hooks, state, "membership"))
 
 
 # ---- who is a member ------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_a_confidence_near_one_keeps_its_digits():
 def test_a_method_under_audit_keeps_its_own_tables(run):
     task, hooks = run("audit", method="pep_fedpt")
     state = initial_state(task, hooks)
-    assert "vector" in artefact(task.at(1), hooks, state, "class_prompts")
+    assert "vector" in compute_artefact(task.at(1), hooks, state, "class_prompts")
     assert len(membership(task, hooks, state)) == sum(len(task.data.train[k]) for k in IDS)
 
 
@@ -202,13 +202,13 @@ def test_distances_are_those_of_the_trained_images_and_columns_of_the_rounds(run
     state, row = train_round(task.at(1), hooks, state)
     members = hooks.training_data(task=task).train
     blind = []
-    for update in row["updates"]:
-        labels = task.data.labels.numpy()[members[update["client_id"]]]
+    for update in row.updates:
+        labels = task.data.labels.numpy()[members[update.client_id]]
         shares = np.bincount(labels, minlength=4) / len(labels)
-        assert update["class_distance_blind"] == pytest.approx(abs(shares - 0.25).sum() / 2)
-        assert 0 <= update["class_distance"] < update["class_distance_blind"]
-        blind.append(update["class_distance_blind"])
-    assert row["class_distance_blind"] == pytest.approx(np.mean(blind))
+        assert update.metrics["class_distance_blind"] == pytest.approx(abs(shares - 0.25).sum() / 2)
+        assert 0 <= update.metrics["class_distance"] < update.metrics["class_distance_blind"]
+        blind.append(update.metrics["class_distance_blind"])
+    assert row.metrics["class_distance_blind"] == pytest.approx(np.mean(blind))
 
 
 def test_on_a_stream_the_truth_is_of_the_images_of_this_round(tmp_path):
@@ -219,16 +219,16 @@ def test_on_a_stream_the_truth_is_of_the_images_of_this_round(tmp_path):
     hooks = loader.load_hooks(plugin, wrappers=around)
     _, row = train_round(task, hooks, initial_state(task, hooks))
     members = hooks.training_data(task=task).train
-    for update in row["updates"]:
-        labels = task.data.labels.numpy()[members[update["client_id"]]]
+    for update in row.updates:
+        labels = task.data.labels.numpy()[members[update.client_id]]
         shares = np.bincount(labels, minlength=4) / len(labels)
-        assert update["class_distance_blind"] == pytest.approx(abs(shares - 0.25).sum() / 2)
+        assert update.metrics["class_distance_blind"] == pytest.approx(abs(shares - 0.25).sum() / 2)
 
 
 def test_of_an_upload_without_a_head_the_guess_is_blind(run):
     task, hooks = run("audit", method="singleset_vpt")
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    assert row["class_distance"] == row["class_distance_blind"] > 0
+    assert row.metrics["class_distance"] == row.metrics["class_distance_blind"] > 0
 
 
 # ---- beside other wrappers ------------------------------------------------------------------
@@ -251,4 +251,4 @@ def test_noise_and_epsilon_stand_under_an_audit(run, names):
     task, hooks = run(*names)
     state = initial_state(task, hooks)
     _, row = train_round(task.at(1), hooks, state)
-    assert row["epsilon"] > 0 and row["class_distance_blind"] > 0
+    assert row.metrics["epsilon"] > 0 and row.metrics["class_distance_blind"] > 0

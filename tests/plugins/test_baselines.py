@@ -7,10 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from changed_task import with_training
 from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import stack
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.task import cohort
 from fedloom.toolbox import SERVER_MODEL, tensor_map, train_locally
 from first_round import first_cohort, module, upload
@@ -49,8 +50,8 @@ def test_a_client_uploads_only_the_prompts_that_it_picked(tiny):
     task, hooks = tiny("fedavg_pt", selection=True, prompts=3, pool=8)
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     width, head = task.backbone.width, 4 * task.backbone.width
-    assert row["bytes_down"] == 3 * 4 * (head + 8 * width)
-    assert row["bytes_up"] == 3 * (4 * (head + 3 * width) + 8 * 3)
+    assert row.bytes_down == 3 * 4 * (head + 8 * width)
+    assert row.bytes_up == 3 * (4 * (head + 3 * width) + 8 * 3)
 
 
 def test_a_prompt_that_no_client_picked_stays_as_it_is(tiny):
@@ -58,7 +59,7 @@ def test_a_prompt_that_no_client_picked_stays_as_it_is(tiny):
     for name in ("fedavg_pt", "fedprox_pt", "gmm_pt"):
         task, hooks = tiny(name, selection=True, prompts=2, pool=12)
         start = initial_state(task, hooks)
-        received, clients, _ = first_cohort(task, hooks, select(task.at(1), hooks, start))
+        received, clients, _ = first_cohort(task, hooks, select_for_round(task.at(1), hooks, start))
         updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
         picked = set(torch.cat([u.payload["indices"] for u in updates]).tolist())
         assert 2 <= len(picked) < 12
@@ -90,7 +91,7 @@ def test_control_variates_sum_to_zero_around_the_servers(tiny, sampled):
 def test_a_control_variate_is_the_clients_mean_gradient(tiny):
     """With one step: the gradient at x, whatever c and c_k were; and y = x - lr (g - c_k + c)."""
     task, hooks = tiny("scaffold_pt", prompts=2)
-    task.training.epochs, task.training.batch_size = 1, 1000
+    task = with_training(task, epochs=1, batch_size=1000)
     ids, generator = task.data.participating[:3], torch.Generator().manual_seed(0)
 
     def noise(tree):
@@ -142,7 +143,7 @@ def test_scaffolds_server_moves_a_step_towards_the_unweighted_mean(tiny):
 @pytest.mark.parametrize("training", [{"optimizer": "adam"}, {"momentum": 0.9}, {"clip": 1.0}])
 def test_scaffold_refuses_what_its_control_variates_cannot_take(tiny, training):
     task, hooks = tiny("scaffold_pt")
-    vars(task.training).update(training)
+    task = with_training(task, **training)
     with pytest.raises(FedLoomError, match=r"scaffold_pt: .* plain SGD; set training.optimizer"):
         hooks.init_server(task=task)
 
@@ -320,7 +321,7 @@ def test_fedprs_projector_is_that_of_the_weak_directions(tiny):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_every_step_is_projected_and_other_parameters_are_not(tiny, optimizer):
     task, _ = tiny("head_tuning")
-    task.training.optimizer = optimizer
+    task = with_training(task, optimizer=optimizer)
     ids = task.data.participating[:3]
 
     def loss(task, params, received, clients, batch):
@@ -347,7 +348,7 @@ def test_every_step_is_projected_and_other_parameters_are_not(tiny, optimizer):
 def test_the_prompts_of_some_rounds_are_kept_for_a_figure(tiny, name):
     """PFPT's Fig. 3 and 5; every second round, and round 0."""
     task, hooks = tiny(name, prompts=2, history=2)
-    task.training.epochs, task.training.batch_size = 1, 100
+    task = with_training(task, epochs=1, batch_size=100)
     state = initial_state(task, hooks)
     seen = {0: state.server["params"]["shared_prompts"]}
     for number in (1, 2, 3, 4):

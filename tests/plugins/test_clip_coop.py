@@ -118,18 +118,18 @@ def test_clients_train_towards_the_written_texts_and_send_the_context_or_keep_it
     own = dict.fromkeys(range(6), first)
     for number in (1, 2):
         state, row = train_round(task.at(number), hooks, state)
-        took_part = [entry["client_id"] for entry in row["updates"]]
+        took_part = [entry.client_id for entry in row.updates]
         for client in took_part:
             own[client], reported = by_sgd(task.at(number), own[client], client, weight)
-            (entry,) = (e for e in row["updates"] if e["client_id"] == client)
-            assert entry["train_loss"] == pytest.approx(reported, rel=1e-4)
+            (entry,) = (e for e in row.updates if e.client_id == client)
+            assert entry.metrics["train_loss"] == pytest.approx(reported, rel=1e-4)
         if averaged:
             sizes = {k: len(task.data.train[k]) for k in took_part}
             mean = sum(n * own[k] for k, n in sizes.items()) / sum(sizes.values())
             own = dict.fromkeys(range(6), mean)
             torch.testing.assert_close(state.server["params"]["context"].double(), mean, **CLOSE)
         else:
-            assert row["bytes_up"] == row["bytes_down"] == 0 and not state.server.get("params")
+            assert row.bytes_up == row.bytes_down == 0 and not state.server.get("params")
             for client in took_part:
                 kept = state.clients[client]["context"]
                 torch.testing.assert_close(kept.double(), own[client], **CLOSE)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import clip_by_hand
+from changed_task import with_facts
 from fedloom.common.errors import FedLoomError
 from fedloom.federated import build_task
 from fedloom.federated.groups import iterate_examples
@@ -145,10 +146,10 @@ def test_a_class_without_a_name_is_refused_at_the_start(tiny, name):
 
 
 def test_classes_that_are_mere_numbers_are_refused(monkeypatch):
-    build_task.check_names({"classes": ["0", "1"]}, "digits")
+    build_task.check_classes_have_names({"classes": ["0", "1"]}, "digits")
     line = "^datasets.x: its 2 classes have numbers.* datasets.x.class_names, .* datasets.x.names$"
     with pytest.raises(FedLoomError, match=line):
-        build_task.check_names({"classes": ["0", "1"], "named": False}, "x")
+        build_task.check_classes_have_names({"classes": ["0", "1"], "named": False}, "x")
     facts = {"classes": ["0", "1"], "named": False}
     for name in ("read_receipt", "check_receipt"):
         monkeypatch.setattr(build_task, name, lambda path: facts)
@@ -181,7 +182,7 @@ def test_prompts_are_encoded_once_for_a_cohorts_test_images(tiny, monkeypatch, n
     rows = [np.arange(24)] * 3
     found = list(iterate_examples(task, rows))
     assert len(found) == batches
-    whole = iterate_examples(replace(task, features_only=True), rows)
+    whole = iterate_examples(with_facts(task, features_only=True), rows)
     logits = [
         torch.cat(
             [hooks.predict(task=task, received=received, clients=clients, batch=b) for b in s], 1

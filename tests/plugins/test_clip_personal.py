@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import clip_by_hand
+from changed_task import with_training
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.round import initial_state, train_round
@@ -72,7 +73,7 @@ def test_promptfolio_mixes_the_texts_of_a_shared_and_a_personal_context(tiny):
 def test_promptfolio_averages_the_shared_context_and_clients_keep_theirs(tiny):
     """Two rounds of torch's SGD in float64; a client starts from the context that it kept."""
     task, hooks = tiny("promptfolio", length=3)
-    task.training.epochs, task.training.batch_size = 1, 8
+    task = with_training(task, epochs=1, batch_size=8)
     state = initial_state(task, hooks)
     shared = state.server["params"]["shared"].double()
     own = {k: hooks.init_client(task=task, client=k)["personal"].double() for k in range(6)}
@@ -81,7 +82,7 @@ def test_promptfolio_averages_the_shared_context_and_clients_keep_theirs(tiny):
     for number in (1, 2):
         state, row = train_round(task.at(number), hooks, state)
         sent = {}
-        for client in [entry["client_id"] for entry in row["updates"]]:
+        for client in [entry.client_id for entry in row.updates]:
             pair = [v.clone().requires_grad_() for v in (shared, own[client])]
             decay = training.weight_decay
             optimizer = torch.optim.SGD(pair, training.lr, training.momentum, weight_decay=decay)

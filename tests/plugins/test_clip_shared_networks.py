@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import clip_by_hand
+from changed_task import with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.round import initial_state, train_round
@@ -117,8 +117,8 @@ def test_fedclip_makes_no_step_of_a_last_batch_of_one_image(tiny):
     kept = list(task.data.train)
     for k, count in zip(ids, (5, 6, 1), strict=True):  # in batches of four
         kept[k] = kept[k][:count]
-    training = SimpleNamespace(**vars(task.training) | {"epochs": 1, "lr": 0.01})
-    task = replace(task, data=replace(task.data, train=kept), training=training).at(1)
+    task = with_training(task, epochs=1, lr=0.01)
+    task = replace(task, data=replace(task.data, train=kept)).at(1)
     received, clients, _ = first_cohort(task, hooks)
     updates = hooks.client_update(task=task, received=received, clients=clients)
     for k, update in enumerate(updates):
@@ -296,7 +296,7 @@ def test_pfedmoap_sends_the_nearest_prompts_of_others_that_took_part(tiny):
 def test_pfedmoap_answers_with_the_own_prompt_or_the_mean(tiny):
     task, hooks = tiny("pfedmoap", length=4, experts=3)
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    took_part = [entry["client_id"] for entry in row["updates"]]
+    took_part = [entry.client_id for entry in row.updates]
     server, now = state.server, task.at(1)
     prompts = [server["pool"][k] for k in took_part]
     weights = [len(task.data.train[k]) for k in took_part]
@@ -312,7 +312,7 @@ def test_pfedmoap_answers_with_the_own_prompt_or_the_mean(tiny):
 def test_pfedmoap_trains_the_gate_only_beside_experts(tiny):
     """Not even weight decay moves it before."""
     task, hooks = tiny("pfedmoap", length=4, experts=3)
-    task.training.weight_decay = 0.1
+    task = with_training(task, weight_decay=0.1)
     received, clients, _ = first_cohort(task, hooks)
     _, prompts, experts, present = cases()
     constants = {"experts": experts, "present": present}

@@ -76,8 +76,8 @@ def test_top_k_costs_eight_bytes_an_entry(run):
     task, hooks, _ = run("top_k", share=0.1)
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     numbers = sum(value.numel() for _, value in leaves(state.server["params"]))
-    assert row["bytes_up"] == 3 * 8 * math.ceil(0.1 * numbers)
-    assert row["bytes_down"] == 3 * 4 * numbers
+    assert row.bytes_up == 3 * 8 * math.ceil(0.1 * numbers)
+    assert row.bytes_down == 3 * 4 * numbers
 
 
 def test_top_k_remembers_what_it_did_not_send(run):
@@ -182,7 +182,7 @@ def test_quantize_counts_bits_and_norms(run):
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     sizes = [value.numel() for _, value in leaves(state.server["params"])]
     expected = sum(math.ceil(n * 3 / 8) + 4 * math.ceil(n / 10) for n in sizes)
-    assert row["bytes_up"] == 3 * expected
+    assert row.bytes_up == 3 * expected
 
 
 def test_clients_and_rounds_draw_by_themselves(run):

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import clip_by_hand
+from changed_task import with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.round import initial_state, train_round
@@ -57,7 +58,7 @@ def of_personal(gradient, personal, numbers, limit, std):
 def test_rounds_are_those_of_sgd_with_noisy_gradients_of_low_rank(tiny, epsilon, limit):
     """Without noise, with noise that is small enough to see the rest, and clipped."""
     task, hooks = tiny("dp_fpl", length=L, rank=R, epsilon=epsilon, limit=limit)
-    task.training.batch_size, task.training.epochs = 8, 1
+    task = with_training(task, batch_size=8, epochs=1)
     std = limit / 8 * math.sqrt(4 * math.log(1e5)) / epsilon if epsilon else 0.0  # 4 rounds
     state, decay = initial_state(task, hooks), task.training.weight_decay
     shared = state.server["params"]["shared"].double()
@@ -66,7 +67,7 @@ def test_rounds_are_those_of_sgd_with_noisy_gradients_of_low_rank(tiny, epsilon,
     for number in (1, 2):
         current = task.at(number)
         state, row = train_round(current, hooks, state)
-        chosen = [entry["client_id"] for entry in row["updates"]]
+        chosen = [entry.client_id for entry in row.updates]
         states = [{} for _ in chosen]
         numbers = module("dp_fpl").drawn(current, cohort(current, chosen, states)).double()
         sent = []
@@ -105,7 +106,7 @@ def test_rounds_are_those_of_sgd_with_noisy_gradients_of_low_rank(tiny, epsilon,
 def test_released_steps_have_one_momentum_and_the_last_clients_gradient(tiny):
     """As the code has it: one optimiser whose parameters are loaded with each client's in turn."""
     task, hooks = tiny("dp_fpl", length=L, rank=R, variant="released")
-    vars(task.training).update(batch_size=8, lr=0.5)
+    task = with_training(task, batch_size=8, lr=0.5)
     state = initial_state(task, hooks)
     first = [state.server["clients"][name][0].double() for name in ("shared", "personal")]
     own = {k: [value.clone() for value in first] for k in range(6)}
@@ -116,7 +117,7 @@ def test_released_steps_have_one_momentum_and_the_last_clients_gradient(tiny):
     for number in (1, 2, 3):
         current = task.at(number)
         state, row = train_round(current, hooks, state)
-        chosen = [entry["client_id"] for entry in row["updates"]]
+        chosen = [entry.client_id for entry in row.updates]
         numbers = module("dp_fpl").drawn(current, cohort(current, chosen, [{}] * 3)).double()
         gradients = []
         for k, client in enumerate(chosen):
@@ -151,7 +152,7 @@ def test_released_steps_have_one_momentum_and_the_last_clients_gradient(tiny):
 
 def test_released_steps_are_of_sgd(tiny):
     task, hooks = tiny("dp_fpl", variant="released")
-    task.training.optimizer = "adam"
+    task = with_training(task, optimizer="adam")
     with pytest.raises(FedLoomError, match=r"training\.optimizer must be sgd .* got adam"):
         initial_state(task, hooks)
 

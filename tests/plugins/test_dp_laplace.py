@@ -13,7 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import stack
 from fedloom.contract import driver
 from fedloom.contract.tiny import tiny_task
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
@@ -84,7 +84,7 @@ def test_the_noise_of_an_update_is_that_of_its_window(tmp_path):
     statistics = []
     for number in (1, 2):
         at = task.at(number)
-        ids = select(at, hooks, initial_state(task, hooks))
+        ids = select_for_round(at, hooks, initial_state(task, hooks))
         sent = [hooks.download(task=at, server=quiet.server, client=k) for k in ids]
         clients = cohort(at, ids, [{} for _ in ids])
         updates = plain.client_update(task=at, received=stack(sent), clients=clients)
@@ -108,9 +108,8 @@ def test_only_wrapped_labels_get_noise(tmp_path):
         task.prototypes.mean[[4, 5, 6]],
     )
     louder = SimpleNamespace(**vars(task.wrappers["dp_laplace"]) | {"eps": 0.002})
-    hundred = SimpleNamespace(**{**vars(task), "wrappers": {"dp_laplace": louder}})
+    hundred = replace(task, wrappers={"dp_laplace": louder})
     zeros, statistics = torch.zeros(3, 4, 16), {"spread": torch.ones(3, 4), "count": torch.ones(4)}
-    hundred.generator = task.generator
     torch.testing.assert_close(
         dp.add_noise(hundred, zeros, statistics), 100 * dp.add_noise(task, zeros, statistics)
     )

@@ -1,14 +1,13 @@
 """FedMGP: losses of groups, which groups are sent, and by what they are replaced, in float64."""
 
 from copy import deepcopy
-from dataclasses import replace
-from types import SimpleNamespace
 
 import open_clip
 import pytest
 import torch
 import torch.nn.functional as F
 
+from changed_task import with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
@@ -181,8 +180,7 @@ def test_a_client_sends_the_drawn_groups_that_it_trained_and_gets_the_means_in_t
     for k in range(3):
         logits = torch.stack([part[2] for part in by_hand(task, expected, k, batch)]).mean(0)
         torch.testing.assert_close(found[k].double(), logits, **CLOSE)
-    training = SimpleNamespace(**vars(task.training) | {"lr": 0.0})
-    at_rest = replace(task, training=training)
+    at_rest = with_training(task, lr=0.0)
     resumed = hooks.client_update(task=at_rest, received=again, clients=back)
     torch.testing.assert_close(resumed[0].client_state["text"], expected["text"][0])
 

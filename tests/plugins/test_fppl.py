@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from changed_task import with_training
 from fedloom.common.trees import tensor_map
 from fedloom.federated.round import initial_state
 from first_round import first_cohort, module, upload
@@ -136,7 +137,7 @@ def test_only_the_newest_part_has_a_gradient(tiny):
 
 def test_a_part_starts_as_the_one_before_until_it_is_trained(tiny):
     task, hooks, received, clients, _ = a_client(tiny, 2, at=(3, 5))
-    task.training.lr = 0.0
+    task = with_training(task, lr=0.0)
     for trained, source in ((0, 1), (1, 2)):
         received["constants"]["trained"] = torch.tensor([[1.0, 1.0, trained]])
         (update,) = hooks.client_update(task=task, received=received, clients=clients)
@@ -229,7 +230,7 @@ def reference_debiased(params, uploaded, batches):
 
 def test_debiasing_is_adam_on_all_prototypes_among_their_classes(tiny):
     task, params, uploaded, held = three_prototypes(tiny, debias_epochs=3)
-    task.training.batch_size = 8  # all in one step
+    task = with_training(task, batch_size=8)  # all in one step
     result = fppl.debiased(task, params, uploaded, held)
     wanted = reference_debiased(params, uploaded, [[(0, 0), (0, 1), (4, 1)]] * 3)
     torch.testing.assert_close(result, wanted, atol=1e-5, rtol=1e-5)
@@ -238,7 +239,7 @@ def test_debiasing_is_adam_on_all_prototypes_among_their_classes(tiny):
 
 def test_debiasing_goes_through_batches_in_a_fresh_order_every_epoch(tiny):
     task, params, uploaded, held = three_prototypes(tiny, debias_epochs=4)
-    task.training.batch_size = 2  # so that the last of the three prototypes is alone
+    task = with_training(task, batch_size=2)  # so that the last of the three prototypes is alone
     result = fppl.debiased(task, params, uploaded, held)
     of_last = [  # the batches of an epoch, by the prototype that comes last
         [[(0, 1), (4, 1)], [(0, 0)]],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedloom.common.errors import FedLoomError
 from fedloom.federated import groups
-from fedloom.federated.evaluate import artefact, received_by
+from fedloom.federated.evaluate import compute_artefact, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
@@ -108,7 +108,7 @@ def test_without_class_prompts_it_is_fedvpt(tiny):
     state, row = train_round(task.at(1), hooks, State(server))
     twin_task, twin_hooks = tiny("fedvpt")
     twin, twin_row = train_round(twin_task.at(1), twin_hooks, State(server))
-    assert row["train_loss"] == twin_row["train_loss"]
+    assert row.train_loss == twin_row.train_loss
     torch.testing.assert_close(state.server, twin.server, atol=0, rtol=0)
 
 
@@ -174,9 +174,9 @@ def test_a_block_beyond_the_backbone_is_refused(tiny):
 def test_class_prompts_and_the_tokens_of_all_test_images_are_artefacts(tiny):
     task, hooks = tiny("pep_fedpt", blocks=[2, 3])
     state = initial_state(task, hooks)
-    prompts = artefact(task, hooks, state, "class_prompts")
+    prompts = compute_artefact(task, hooks, state, "class_prompts")
     assert prompts["vector"] == state.server["params"]["class_prompts"].tolist()
-    tokens = pd.DataFrame(artefact(task, hooks, state, "class_tokens"))
+    tokens = pd.DataFrame(compute_artefact(task, hooks, state, "class_tokens"))
     images = sum(map(len, task.data.test))
     assert tokens.groupby("block").size().to_dict() == dict.fromkeys(range(1, 14), images)
     assert set(tokens["domain"]) == {"noise"}
@@ -198,7 +198,7 @@ def test_soft_weights_are_means_over_all_test_images_of_a_class(tiny):
         for j, weights in zip((2, 3), passed.weights, strict=True):
             for label, mixed in zip(labels[rows], weights[0], strict=True):
                 given[j, label].append(mixed.double().numpy())
-    found = artefact(task.at(1), hooks, state, "soft_weights")
+    found = compute_artefact(task.at(1), hooks, state, "soft_weights")
     assert found["block"] == [2] * 12 + [3] * 12
     assert found["label"] == [0, 0, 0, 0, 2, 2, 2, 2, 3, 3, 3, 3] * 2
     assert found["class"] == [0, 1, 2, 3] * 6
@@ -215,8 +215,8 @@ def test_shown_class_tokens_are_of_a_few_images_drawn_once(tiny, monkeypatch):
     artefacts = module("pep_fedpt", "artefacts")
     monkeypatch.setattr(artefacts, "MAX_IMAGES", 3)
     state = initial_state(task, hooks)
-    found = pd.DataFrame(artefact(task.at(4), hooks, state, "class_tokens"))
-    again = pd.DataFrame(artefact(task.at(4), hooks, state, "class_tokens"))
+    found = pd.DataFrame(compute_artefact(task.at(4), hooks, state, "class_tokens"))
+    again = pd.DataFrame(compute_artefact(task.at(4), hooks, state, "class_tokens"))
     assert found.equals(again)
     assert found.groupby("block").size().to_dict() == dict.fromkeys(range(1, 14), 3)
     known = []

@@ -63,12 +63,12 @@ def test_dittos_server_has_the_mean_of_what_plain_training_gives(tiny):
     start = initial_state(task, hooks)
     state, row = train_round(task.at(1), hooks, start)
     w = start.server["params"]
-    ids = [entry["client_id"] for entry in row["updates"]]
+    ids = [entry.client_id for entry in row.updates]
     trained = [descend(task.at(1), k, w, w, 0.0, phase=0) for k in ids]
     for name, value in state.server["params"].items():
         mean = torch.stack([each[name] for each in trained]).mean(0)
         torch.testing.assert_close(value, mean, atol=1e-4, rtol=1e-3)
-    assert all(entry["personal_loss"] > 0 for entry in row["updates"])
+    assert all(entry.metrics["personal_loss"] > 0 for entry in row.updates)
 
 
 # ---- IFCA -----------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_ifca_trains_and_answers_with_the_model_of_the_lowest_loss(tiny, shared)
     state, row = train_round(task.at(1), hooks, start)
     chosen = {k: best(task, start.server, k) for k in state.clients}
     assert {k: int(own["cluster"]) for k, own in state.clients.items()} == chosen
-    assert {entry["client_id"]: entry["cluster"] for entry in row["updates"]} == chosen
+    assert {entry.client_id: entry.metrics["cluster"] for entry in row.updates} == chosen
     assert len(set(chosen.values())) > 1, "else there is one cluster"
     for j in range(3):
         old, new = (s.server["params"]["head"][j] for s in (start, state))

@@ -8,13 +8,14 @@ import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
 
+from changed_task import with_training
 from fedloom.backbones.vit import FrozenViT
 from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.common.trees import build, leaves, tensor_map
 from fedloom.config.reading import read
-from fedloom.federated.evaluate import cohorts
+from fedloom.federated.evaluate import evaluation_cohorts
 from fedloom.federated.groups import iterate_examples
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.state import PersonalStates
 from fedloom.federated.task import cohort
 from fedloom.machine.install import ROOT
@@ -124,13 +125,13 @@ def test_only_the_delta_is_uploaded(tiny):
     )
     task = replace(task, backbone=FrozenViT(model))
     state = initial_state(task, hooks)
-    ids = select(task.at(1), hooks, state)
+    ids = select_for_round(task.at(1), hooks, state)
     received, clients, _ = first_cohort(task, hooks, ids)
     for update in hooks.client_update(task=task.at(1), received=received, clients=clients):
         assert {path: v.shape for path, v in leaves(update.payload)} == {"delta": (10, 768)}
         assert update.client_state["head"].abs().sum() > 0, "it is trained, and stays"
     _, row = train_round(task.at(1), hooks, state)
-    assert row["bytes_up"] == row["bytes_down"] == len(ids) * 4 * 7680
+    assert row.bytes_up == row.bytes_down == len(ids) * 4 * 7680
     for classes in (10, 100):
         assert downlink_floats("pfedpg", "vit_base_patch16_224", classes, {}) == {"prompts": 7680}
 
@@ -163,7 +164,7 @@ def second_round(tiny):
 def test_clients_train_the_prompts_that_the_server_generates(second_round, inference):
     """A port that generates prompts, but lets every client go on with its own, fails here."""
     task, hooks, state = second_round(inference)
-    task.training.batch_size, task.training.epochs = 1000, 1  # the loss before the only step
+    task = with_training(task, batch_size=1000, epochs=1)  # the loss before the only step
     ids = task.data.participating
     made = sent(task, hooks, state.server, ids)
     clients = cohort(task, ids, [state.clients[k] for k in ids])
@@ -183,7 +184,7 @@ def test_clients_train_the_prompts_that_the_server_generates(second_round, infer
 @pytest.mark.parametrize("inference", ["adapted", "generated"])
 def test_everyone_predicts_with_its_prompts(second_round, inference):
     task, hooks, state = second_round(inference)
-    for received, clients in cohorts(task, hooks, state):
+    for received, clients in evaluation_cohorts(task, hooks, state):
         batch = next(iterate_examples(task, [task.data.test[k] for k in clients.ids]))
         scores = hooks.predict(task=task, received=received, clients=clients, batch=batch)
         losses = F.cross_entropy(scores.mT, batch.labels, reduction="none")
@@ -220,9 +221,9 @@ def test_a_shared_head_is_averaged_by_training_images(tiny, inference):
     task, hooks = tiny("pfedpg", head="shared", inference=inference)
     before = initial_state(task, hooks)
     state, row = train_round(task.at(1), hooks, before)
-    ids = select(task.at(1), hooks, before)
+    ids = select_for_round(task.at(1), hooks, before)
     prompts, head = 10 * 16, task.num_classes * 16
-    assert row["bytes_up"] == row["bytes_down"] == len(ids) * 4 * (prompts + head)
+    assert row.bytes_up == row.bytes_down == len(ids) * 4 * (prompts + head)
     assert all("head" not in kept for kept in state.clients.values())
     received, clients, _ = first_cohort(task, hooks, ids)
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)

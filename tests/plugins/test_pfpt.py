@@ -11,7 +11,7 @@ from fedloom.common import tensor_files as files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import leaves, tensor_map
 from fedloom.config.reading import read
-from fedloom.federated.evaluate import artefact, evaluate_globally
+from fedloom.federated.evaluate import compute_artefact, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.machine.install import ROOT
@@ -131,7 +131,7 @@ def test_personal_heads_stay_and_strangers_get_their_mean(tiny):
     task, hooks = tiny("pfpt", **SMALL, head="personal")
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     assert state.server["params"].keys() == {"shared_prompts"}
-    assert row["bytes_up"] == 3 * 4 * 3 * task.backbone.width
+    assert row.bytes_up == 3 * 4 * 3 * task.backbone.width
     heads = [own["head"] for own in state.clients.values()]
     assert len(heads) == 3 and not torch.equal(heads[0], heads[1])
     for stranger in (SERVER_MODEL, 5):
@@ -139,7 +139,7 @@ def test_personal_heads_stay_and_strangers_get_their_mean(tiny):
             task=task, client=stranger, states=state.personal, received={}
         )
         torch.testing.assert_close(found["head"], sum(heads) / 3)
-    assert evaluate_globally(task.at(1), hooks, state)["num_test"] == 48
+    assert evaluate_globally(task.at(1), hooks, state).num_test == 48
 
 
 def test_too_small_a_pool_is_refused(tiny):
@@ -151,10 +151,10 @@ def test_too_small_a_pool_is_refused(tiny):
 def test_artefacts_and_a_bounded_history(tiny):
     task, hooks = tiny("pfpt", **SMALL)
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
-    sizes = artefact(task, hooks, state, "pool_sizes")
+    sizes = compute_artefact(task, hooks, state, "pool_sizes")
     pool = state.server["params"]["shared_prompts"]
     assert sizes == {"round": [0, 1], "size": [6, len(pool)]}
-    shown = artefact(task, hooks, state, "prompt_history")
+    shown = compute_artefact(task, hooks, state, "prompt_history")
     assert shown["round"] == [0] * 6 + [1] * len(pool)
     assert shown["vector"][6:] == pool.tolist()
     known = artefacts.start_history(torch.zeros(2, 3))

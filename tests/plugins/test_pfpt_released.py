@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from changed_task import with_training
 from fedloom.common.trees import leaves, stack
 from fedloom.contract.tiny import ALIKE, tiny_task
 from fedloom.data.federation import shuffled_batches
@@ -232,13 +233,13 @@ def test_the_released_variant_learns(tmp_path, monkeypatch):
     method = manifest.find("pfpt")
     options = SMALL | {"variant": "released"}
     task = tiny_task(method, tmp_path, partition=ALIKE, **options)
-    task.training.lr = 0.005
+    task = with_training(task, lr=0.005)
     hooks, losses = loader.load_hooks(method), []
     monkeypatch.setattr(module("pfpt", "released"), "TURNS", 10)
     state = initial_state(task, hooks)
     for number in range(1, 7):
         state, _ = train_round(task.at(number), hooks, state)
-        losses.append(evaluate_globally(task.at(number), hooks, state)["loss"])
+        losses.append(evaluate_globally(task.at(number), hooks, state).loss)
     assert max(losses[-2:]) < 0.5 * losses[0], losses
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
+from changed_task import with_facts, with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
 from fedloom.common.trees import leaves
@@ -18,7 +19,7 @@ from fedloom.config.settings import FixedSeeds
 from fedloom.contract import checks, driver
 from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.federated import training_job
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.report import tables
 from fedloom.toolbox import Update, gaussian_epsilon, secret_uniform
@@ -124,7 +125,7 @@ def sent_by(task, hooks, ids):
 def test_the_server_gets_the_mean_of_those_whose_upload_arrives(run, weighted, lost):
     ids = [1, 2, 3, 4]
     task, hooks = run("secure_mask")
-    task = replace(task, aggregation="weighted" if weighted else "plain")
+    task = with_facts(task, aggregation="weighted" if weighted else "plain")
     now, masked = sent_by(task, hooks, ids)
     _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), ids)
     arrived = [u for u in masked if u.client not in lost]
@@ -178,7 +179,7 @@ def test_every_round_has_masks_of_its_own(run):
 
 def test_a_parameter_beyond_the_modulus_is_refused(run):
     task, hooks = run("secure_mask", fraction_bits=30)
-    task = replace(task, training=type(task.training)(**{**vars(task.training), "lr": 50.0}))
+    task = with_training(task, lr=50.0)
     with pytest.raises(
         FedLoomError, match=r"secure_mask: client 1: a parameter is .* below 0\.667"
     ):
@@ -290,7 +291,7 @@ def test_clients_take_part_independently_with_probability_q(run, randomness):
     task, hooks = run("dp_gaussian", randomness=randomness)
     state, counts, sizes = initial_state(task, hooks), dict.fromkeys(task.data.participating, 0), []
     for number in range(1, 601):
-        chosen = select(task.at(number), hooks, state)
+        chosen = select_for_round(task.at(number), hooks, state)
         sizes.append(len(chosen))
         for k in chosen:
             counts[k] += 1
@@ -306,7 +307,7 @@ def test_those_who_train_are_those_who_count_also_where_a_study_fixes_the_sampli
     state, drawn = initial_state(task, hooks), module("dp_gaussian").drawn
     for number in range(1, 30):
         now = task.at(number)
-        assert drawn(now) in ({*select(now, hooks, state)}, set())
+        assert drawn(now) in ({*select_for_round(now, hooks, state)}, set())
 
 
 def test_secret_draws_are_uniform_the_same_within_a_job_and_other_ones_in_another(run, tmp_path):
@@ -350,7 +351,7 @@ def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tm
 
         killed = Killed()
         killed.aggregate = aggregate
-        training_job.train(task, killed, job, None, outputs, "same")
+        training_job.train_rounds(task, killed, job, None, outputs, "same")
 
     with pytest.raises(KeyboardInterrupt):
         train(kill_in=3)
@@ -392,7 +393,7 @@ def test_a_client_that_trains_since_nobody_was_drawn_is_not_used(run):
     number = next(t for t in range(1, 100) if not drawn(task.at(t)))
     before = initial_state(task, hooks)
     state, row = train_round(task.at(number), hooks, before)
-    assert row["clients"] == 1
+    assert row.clients == 1
     heads = [each.server["params"]["head"] for each in (before, state)]
     assert (heads[1] - heads[0]).abs().max() < 1e-5, "noise alone"
     other = next(t for t in range(1, 100) if drawn(task.at(t)))
@@ -407,7 +408,7 @@ def test_epsilon_after_every_round_is_a_column_and_grows(run, sampling, q):
     state, spent = initial_state(task, hooks), []
     for number in (1, 2, 3):
         state, row = train_round(task.at(number), hooks, state)
-        spent.append(row["epsilon"])
+        spent.append(row.metrics["epsilon"])
     expected = [gaussian_epsilon(2.0, q, t, 1e-4) for t in (1, 2, 3)]
     assert spent == expected and 0 < spent[0] < spent[1] < spent[2]
     assert initial_state(task, hooks).server["metrics"]["epsilon"] == 0.0

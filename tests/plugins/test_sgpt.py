@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from changed_task import with_facts, with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import tensor_map
-from fedloom.federated.evaluate import artefact, received_by
+from fedloom.federated.evaluate import compute_artefact, received_by
 from fedloom.federated.groups import iterate_examples
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.toolbox import SERVER_MODEL, cosine_similarity, train_locally
@@ -184,7 +185,7 @@ def test_table_3(tiny, options, expected):
     # 3 clients; head 4 x 16, 3 tokens, 3 x 3 group tokens, 3 keys, counts of 8 bytes
     kinds = {"head": 64, "shared_prompts": 48, "group_prompts": 144, "keys": 48}
     floats = sum(kinds[name] for name in names)
-    assert row["bytes_up"] == 3 * (4 * floats + 8 * 3 * ("keys" in names))
+    assert row.bytes_up == 3 * (4 * floats + 8 * 3 * ("keys" in names))
     for name, value in after.server["params"].items():
         assert not torch.equal(value, before.server["params"][name]), name
 
@@ -194,7 +195,7 @@ def selections(task, hooks, keys, released, between_clients):
     features, so_far, rows = task.data.tokens(None), np.zeros(4), []
     for number in (1, 2):
         seen = so_far.copy()
-        for client in sorted(select(task.at(number), hooks, initial_state(task, hooks))):
+        for client in sorted(select_for_round(task.at(number), hooks, initial_state(task, hooks))):
             own = np.zeros(4)
             for row in task.data.train[client]:
                 h = reference_query(None, features[row], 0, released)
@@ -213,7 +214,7 @@ def test_q_changes_between_rounds_or_between_clients(tiny, variant):
     """
     task, hooks = tiny("sgpt", groups=4, variant=variant)
     task = with_features(task, np.ones((4, 16)), 2.0)
-    task.training.lr = 0.0
+    task = with_training(task, lr=0.0)
     state, released = initial_state(task, hooks), variant == "released"
     keys = state.server["params"]["keys"].double().numpy()
     expected = selections(task, hooks, keys, released, between_clients=released)
@@ -259,7 +260,7 @@ def test_two_rounds_of_the_server_by_hand(tiny):
     assert two["history"]["round"].tolist() == [1, 1, 2, 2]
     counts = [[10, 20, 0], [30, 0, 0], [0, 3, 0], [0, 1, 0]]
     assert two["history"]["selected"].tolist() == counts
-    table = artefact(task, hooks, State(two), "group_counts")
+    table = compute_artefact(task, hooks, State(two), "group_counts")
     assert table["count"] == [count for row in counts for count in row]
     rows = list(zip(*(table[name] for name in ("round", "client", "group")), strict=True))
     assert rows[5:8] == [(1, 4, 2), (2, 0, 0), (2, 0, 1)]
@@ -301,14 +302,14 @@ def test_the_frequencies_spread_a_collapsed_start(tiny):
     for frequency, rounds in ((True, 12), (False, 3)):
         task, hooks = tiny("sgpt", groups=4, frequency=frequency)
         task = with_features(task, centres, 0.05)
-        task.training.lr = 0.5
+        task = with_training(task, lr=0.5)
         state = initial_state(task, hooks)
         state.server["params"]["keys"] = torch.eye(16)[[0, 9, 10, 11]]
-        images = artefact(task, hooks, state, "groups")
+        images = compute_artefact(task, hooks, state, "groups")
         assert set(images["group"]) == {0}, "collapsed"
         for number in range(1, rounds + 1):
             state, _ = train_round(task.at(number), hooks, state)
-        used[frequency] = set(artefact(task.at(rounds), hooks, state, "groups")["group"])
+        used[frequency] = set(compute_artefact(task.at(rounds), hooks, state, "groups")["group"])
         share = state.server["constants"]["selected"]
         share = share / share.sum()
         assert (share.min() > 0.05) if frequency else (share[0] == 1), share
@@ -330,7 +331,7 @@ def test_keys_and_prompts_by_coarse_label_select_the_labels(tiny):
     for name, value in params.items():
         params[name] = torch.randn(value.shape, generator=rng)
     params["keys"] = torch.eye(16)[:2]
-    images = artefact(task.at(1), hooks, state, "groups")
+    images = compute_artefact(task.at(1), hooks, state, "groups")
     fine = [("alpha", "beta", "gamma", "long delta").index(name) for name in images["class"]]
     assert images["group"] == coarse[fine].tolist()
     assert sum(images["test"]) == sum(map(len, task.data.test)) < len(fine) == 120
@@ -358,11 +359,12 @@ def test_keys_and_prompts_by_coarse_label_select_the_labels(tiny):
 def test_stacked_clients_equal_single_ones(tiny, options):
     """Beyond the contract, which tries the defaults."""
     task, hooks = tiny("sgpt", groups=3, **options)
-    task.training.epochs, states = 1, []
+    task = with_training(task, epochs=1)
+    states = []
     for stacked in (True, False):
         state = initial_state(task, hooks)
         for number in (1, 2):
-            at = replace(task, stacked=stacked).at(number)
+            at = with_facts(task, stacked=stacked).at(number)
             state, _ = train_round(at, hooks, state)
         states.append(state.server)
     torch.testing.assert_close(*states, atol=1e-4, rtol=1e-4)
@@ -389,7 +391,7 @@ def test_k_means_compares_directions_of_training_images(tiny):
     features = np.array([[1, 0], [1, 0.5], [-1, 0]])[direction] @ np.eye(2, 16)
     features = torch.from_numpy(features * rng.choice([1, 100], (120, 1))).float()
     task = replace(task, data=replace(task.data, tokens=lambda place: features))
-    images = artefact(task, hooks, initial_state(task, hooks), "groups")
+    images = compute_artefact(task, hooks, initial_state(task, hooks), "groups")
     assert images["test"][: len(train)] == [False] * len(train)
     clusters = np.array(images["cluster"][: len(train)])
     assert {tuple(set(clusters[direction[train] == k])) for k in (0, 1)} == {(0,), (1,)}

@@ -9,12 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from changed_task import with_training
 from default_config import default_config
 from doubled import doubled
 from fedloom.backbones import vit as vit_module
 from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.federated.evaluate import evaluate
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.task import cohort
 from fedloom.machine import memory
 from fedloom.planning.job_specs import to_json
@@ -86,7 +87,7 @@ def test_a_frozen_a_is_the_same_in_every_round(tiny):
 @pytest.mark.parametrize("shared", ["both", "b"])
 def test_the_mean_of_lora_products_is_the_product_of_means_if_a_is_frozen(tiny, shared):
     task, hooks = tiny("fedlora", shared=shared)
-    task.training.lr = 2.0  # so that A moves far
+    task = with_training(task, lr=2.0)  # so that A moves far
     received, clients, _ = first_cohort(task.at(1), hooks)
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
     server = {"params": tensor_map(lambda v: v[0], received["params"])}
@@ -105,7 +106,7 @@ def test_the_mean_of_lora_products_is_the_product_of_means_if_a_is_frozen(tiny, 
 
 def test_fedsa_lora_sends_a_alone_and_clients_keep_b_and_the_head(tiny):
     task, hooks = tiny("fedlora", shared="a", ranks=[2, 5])
-    task.training.lr = 0.2
+    task = with_training(task, lr=0.2)
     state = initial_state(task, hooks)
     first = state.server["params"]["a"]["q"]
     for number in (1, 2):
@@ -180,11 +181,11 @@ def test_fedavg_steps_as_torch_does_and_weighs_by_images(tiny, train):
     """One step on all images of each client: momentum, weight decay, clipping, the mean."""
     task, hooks = tiny("fedavg", train=train)
     training = {"epochs": 2, "batch_size": 64, "lr": 0.1, "clip": 0.5, "weight_decay": 0.01}
-    task = replace(doubled(task), training=SimpleNamespace(**vars(task.training) | training))
+    task = with_training(doubled(task), **training)
     state = initial_state(task, hooks)
     start = state.server["params"]
     after, _ = train_round(task.at(1), hooks, state)
-    ids = select(task.at(1), hooks, state)
+    ids = select_for_round(task.at(1), hooks, state)
     means = {path: torch.zeros_like(value) for path, value in leaves(start)}
     total = sum(len(task.data.train[k]) for k in ids)
     for client in ids:
@@ -214,7 +215,7 @@ def test_a_client_alone_sends_nothing_and_does_not_notice_the_others(tiny, name)
     task, hooks = tiny(name)
     state = initial_state(task, hooks)
     after, row = train_round(task.at(1), hooks, state)
-    assert row["bytes_up"] == row["bytes_down"] == 0 and after.server == {}
+    assert row.bytes_up == row.bytes_down == 0 and after.server == {}
     client = sorted(after.clients)[1]
     fewer = replace(task.data, participating=[client])
     alone, _ = train_round(replace(task, data=fewer, clients_per_round=1).at(1), hooks, state)
@@ -259,12 +260,12 @@ def test_large_models_train_and_are_evaluated_in_groups_that_fit(tiny, monkeypat
 
             return call
 
-    losses = [row["loss"] for row in evaluate(task.at(1), hooks, whole)]
+    losses = [row.loss for row in evaluate(task.at(1), hooks, whole)]
     for bytes_at_once, trained, evaluated in ((2 * size, [2, 1], 2), (size - 1, [1, 1, 1], 1)):
         monkeypatch.setattr(memory, "BYTES_AT_ONCE", bytes_at_once)
         seen["client_update"], seen["predict"] = [], []
         parts, _ = train_round(task.at(1), Watched(), initial_state(task, hooks))
-        again = [row["loss"] for row in evaluate(task.at(1), Watched(), whole)]
+        again = [row.loss for row in evaluate(task.at(1), Watched(), whole)]
         assert seen["client_update"] == trained and max(seen["predict"]) == evaluated
         torch.testing.assert_close(again, losses, atol=1e-5, rtol=1e-5)
         for (_, a), (_, b) in zip(leaves(parts.server), leaves(whole.server), strict=True):

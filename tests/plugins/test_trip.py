@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from scipy.stats import beta
 
 import clip_by_hand
+from changed_task import with_training
 from fedloom.federated.round import initial_state, train_round
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import load_plan
@@ -146,7 +147,7 @@ def test_experts_start_alike_as_released_or_apart(tiny):
 
 def test_clients_train_the_servers_contexts_and_tests_have_their_mean_over_rounds(tiny):
     task, hooks = tiny("trip", experts=3, length=4, beta=0.3)
-    task.training.rounds = 3
+    task = with_training(task, schedule_rounds=3)
     state = initial_state(task, hooks)
     kept, first = [], state.server["params"]["experts"]
     for number in (1, 2, 3):

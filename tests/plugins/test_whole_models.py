@@ -1,20 +1,20 @@
 """Baselines that were published for whole models, against timm and autograd in float64."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import fedloom.toolbox as fl
+from changed_task import with_training
 from doubled import doubled, features, images_of, logits
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.trees import build, count_bytes
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.evaluate import evaluate
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.task import cohort
 from fedloom.toolbox import leaves, stack, tensor_map
 from first_round import first_cohort, module
@@ -31,8 +31,7 @@ def case(tiny):
 
     def make(name, epochs=1, **options):
         task, hooks = tiny(name, **{"train": LAST, **options})
-        training = SimpleNamespace(**vars(task.training) | PLAIN | {"epochs": epochs})
-        return replace(doubled(task), training=training), hooks
+        return with_training(doubled(task), **PLAIN | {"epochs": epochs}), hooks
 
     return make
 
@@ -103,7 +102,7 @@ def test_prompts_before_a_frozen_backbone_can_be_trained_instead(tiny, name):
     names = {path.rpartition("/")[-1] for path, _ in leaves(state.server["params"])}
     assert names <= {"shared_prompts", "head"} and "shared_prompts" in names
     assert state.server["params"]["shared_prompts"].shape[-2:] == (3, 16)
-    assert all(r["loss"] > 0 for r in evaluate(task.at(1), hooks, state)), row
+    assert all(r.loss > 0 for r in evaluate(task.at(1), hooks, state)), row
 
 
 @pytest.mark.parametrize("name", ["fedrep", "fedbabu", "centralised", "fedavg", "singleset_full"])
@@ -130,7 +129,7 @@ def test_fedrep_fits_heads_to_the_body_then_the_body_to_the_heads(case, weighted
     start, head = initial_state(task, hooks), torch.zeros(4, 16).double()
     body = start.server["params"]
     state, row = train_round(task.at(1), hooks, start)
-    ids, bodies, losses = select(task.at(1), hooks, start), [], []
+    ids, bodies, losses = select_for_round(task.at(1), hooks, start), [], []
     for client in ids:
         model = {"head": head} | body
         for names, steps in ((["head"], 3), (["weights"], 2)):
@@ -142,8 +141,8 @@ def test_fedrep_fits_heads_to_the_body_then_the_body_to_the_heads(case, weighted
         model = descend(model, entropy(task, client), ["weights"], 2)
         bodies.append({"weights": model["weights"]})
     close(state.server["params"], mean_of(bodies, shares_of(task, ids, weighted)))
-    assert row["bytes_up"] == 3 * count_bytes(body)
-    assert row["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert row.bytes_up == 3 * count_bytes(body)
+    assert row.train_loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     received, stranger, _ = first_cohort(task, hooks, [0], state.server)  # held out
     found = hooks.personalize(task=task.at(1), received=received, clients=stranger)["head"][0]
     model = {"head": head} | state.server["params"]
@@ -160,18 +159,17 @@ def test_fedbabu_trains_the_body_under_a_fixed_head_and_fine_tunes_it(case, monk
     start = initial_state(task, hooks)
     model = {"head": head} | start.server["params"]
     state, row = train_round(task.at(1), hooks, start)
-    ids = select(task.at(1), hooks, start)
+    ids = select_for_round(task.at(1), hooks, start)
     trained = [descend(model, entropy(task, client), ["weights"], 2) for client in ids]
     model = mean_of(trained, shares_of(task, ids, True))
     close(state.server["params"], {"weights": model["weights"]})
-    assert row["bytes_up"] == row["bytes_down"] == 3 * count_bytes(state.server["params"])
+    assert row.bytes_up == row.bytes_down == 3 * count_bytes(state.server["params"])
     received, clients, _ = first_cohort(task, hooks, [0], state.server)
     found = hooks.personalize(task=task.at(1), received=received, clients=clients)
     parts = ["head", "weights"] if tuned == "all" else ["head"]
     model = descend(model, entropy(task, 0), parts, 3, lr=0.3 * 0.2)
     close(part(found, 0), {name: model[name] for name in parts})
-    later = SimpleNamespace(**vars(task.training) | {"schedule": "exponential", "decay": 0.5})
-    at_9 = replace(task, training=later).at(9)
+    at_9 = with_training(task, schedule="exponential", decay=0.5).at(9)
     again = hooks.personalize(task=at_9, received=received, clients=clients)
     close(again["head"][0], model["head"])  # all its images are one batch: in any order
     batch = task.data.batch([task.data.test[0]])
@@ -268,7 +266,7 @@ def test_per_fedavg_trains_along_its_meta_gradient_and_adapts_before_a_test(case
     start = initial_state(task, hooks)
     model, stepped = start.server["params"], []
     state, _ = train_round(task.at(1), hooks, start)
-    ids = select(task.at(1), hooks, start)
+    ids = select_for_round(task.at(1), hooks, start)
     for client in ids:
         rows = task.data.train[client]  # in the order of round 1
         rows = next(shuffled_batches(rows, 1000, 1, task.seed, 1, client, 0))
@@ -313,7 +311,7 @@ def test_from_heads_of_zeros_the_clients_mixtures_tell_the_models_of_fedem_apart
     assert (mixtures.var(0) - 1 / 18).abs().max() < 0.006
     unseen = hooks.unseen_client_state(task=task, client=9, received={}, states={})["weights"]
     assert unseen.tolist() == pytest.approx([1 / 3] * 3)
-    ids = select(task.at(1), hooks, start)
+    ids = select_for_round(task.at(1), hooks, start)
     clients = cohort(task, ids, [{"weights": mixtures[k]} for k in ids])
     received = stack([{"params": start.server["params"]}] * len(ids))
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
@@ -329,7 +327,7 @@ def test_a_round_of_fedem_is_an_e_step_and_an_m_step(case):
     models = shaken(start.server["params"])
     start = replace(start, server={"params": models})
     prior = torch.tensor([0.7, 0.3]).double()
-    ids = select(task.at(1), hooks, start)
+    ids = select_for_round(task.at(1), hooks, start)
     received = stack([{"params": models}] * 3)
     clients = cohort(task, ids, [{"weights": prior}] * 3)
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
@@ -376,7 +374,7 @@ def test_fedem_answers_by_the_mixture_of_probabilities(case):
 @pytest.mark.parametrize("name", ["fedrod", "fedem"])
 def test_models_that_are_trained_side_by_side_are_clipped_each_by_its_own_norm(case, name):
     task, hooks = case(name, **({"components": 2} if name == "fedem" else {}))
-    task = replace(task, training=SimpleNamespace(**vars(task.training) | {"clip": 1e-4}))
+    task = with_training(task, clip=1e-4)
     torch.manual_seed(1)
     start = shaken(initial_state(task, hooks).server["params"])
     received = stack([{"params": start}] * 2)
@@ -407,14 +405,14 @@ def test_clients_of_fedmix_exchange_means_of_images_and_labels(tiny):
     task, hooks = tiny("fedmix", train=LAST)
     start = initial_state(task, hooks)
     state, _ = train_round(task.at(1), hooks, start)
-    means, ids = state.server["means"], select(task.at(1), hooks, start)
+    means, ids = state.server["means"], select_for_round(task.at(1), hooks, start)
     assert means["known"].nonzero()[:, 0].tolist() == ids
     for client in ids:
         images, labels = means_of(task, client)
         torch.testing.assert_close(means["images"][client, 0].double(), images)
         torch.testing.assert_close(means["labels"][client, 0].double(), labels)
     _, row = train_round(task.at(2), hooks, state)
-    image, counted = 16 * 16 * 4, {r["bytes_down"] for r in row["updates"]}
+    image, counted = 16 * 16 * 4, {r.bytes_down for r in row.updates}
     model = sum(4 * v.numel() for _, v in leaves(state.server["params"]))
     assert counted == {model + len(ids) * (image + 4 * 4)}, "the means that there are"
     two, _ = tiny("fedmix", means=2)
@@ -486,10 +484,10 @@ def test_the_loss_of_fedmix_is_mixup_to_first_order(case):
 @pytest.mark.parametrize("train", [LAST, "head"])
 def test_centralised_training_is_that_of_one_client_with_all_images(case, train):
     task, hooks = case("centralised", epochs=2, train=train)
-    task.training.optimizer = "sgd"
+    task = with_training(task, optimizer="sgd")
     start = initial_state(task, hooks)
     state, row = train_round(task.at(1), hooks, start)
-    assert row["clients"] == 1
+    assert row.clients == 1
     pictures = [images_of(task, k) for k in task.data.participating]
     pixels, labels = (torch.cat(parts) for parts in zip(*pictures, strict=True))
     model = start.server["params"]

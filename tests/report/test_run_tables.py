@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from changed_task import with_training
 from fedloom.common.files import read_table
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract.tiny import tiny_job, tiny_outputs
@@ -26,7 +27,7 @@ def _train(tiny, name, folder, confusion=True):
     task, hooks = tiny(name)
     folder.mkdir(exist_ok=True)
     four = replace(tiny_job(manifest.find(name)), confusion=confusion)
-    training_job.train(task, hooks, four, None, tiny_outputs(folder), "same")
+    training_job.train_rounds(task, hooks, four, None, tiny_outputs(folder), "same")
     return task, hooks, tiny_outputs(folder)
 
 
@@ -119,10 +120,10 @@ def test_a_folder_of_runs_is_one_data_frame(tiny, tmp_path):
 def test_a_method_may_say_itself_what_guessing_loses(tiny):
     """FedCLIP tells the images of a batch apart, whatever the number of classes."""
     task, hooks = tiny("fedclip")
-    vars(task.training).update(batch_size=3)
+    task = with_training(task, batch_size=3)
     assert task.num_classes == 4
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    assert row["guessing_loss"] == pytest.approx(np.log(3))
+    assert row.guessing_loss == pytest.approx(np.log(3))
 
 
 @pytest.mark.parametrize(
@@ -132,4 +133,4 @@ def test_a_method_may_say_itself_what_guessing_loses(tiny):
 def test_who_trains_among_its_own_classes_guesses_among_them(tiny, method, options, classes):
     task, hooks = tiny(method, heads=2, **options)
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    assert row["guessing_loss"] == pytest.approx(np.log(classes))
+    assert row.guessing_loss == pytest.approx(np.log(classes))

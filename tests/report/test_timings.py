@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedloom.federated.evaluate import artefact
+from fedloom.federated.evaluate import compute_artefact
 from fedloom.federated.round import initial_state, train_round
 from fedloom.report.tables import layout, published, summary
 from shown_runs import shown, table_kind
@@ -33,7 +33,7 @@ def test_fedpha_times_its_projection_and_the_training_beside_it(tiny, variant):
     task, hooks = tiny("fedpha", variant=variant)
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     before = {name: value.clone() for name, value in state.server["params"].items()}
-    table = pd.DataFrame(artefact(task.at(1), hooks, state, "timings"))
+    table = pd.DataFrame(compute_artefact(task.at(1), hooks, state, "timings"))
     assert table["stage"].value_counts().to_dict() == {
         "decomposition": 10, "projection": 10, "training": 1,
     }  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from changed_task import with_training
 from fedloom.machine.install import ROOT
 
 TRAINED = {"head": torch.full((3, 2), 0.5)}
@@ -144,7 +145,8 @@ def script(monkeypatch):
 def test_all_arms_train_the_same(script, tiny, name):
     """Two clients of unequal size, which do two steps and one."""
     task, hooks = tiny(name)
-    task.data.participating, task.training.epochs = [1, 2], 1
+    task = with_training(task, epochs=1)
+    task.data.participating = [1, 2]
     for client, images in ((1, 7), (2, 3)):
         task.data.train[client] = task.data.train[client][:images]
     task = replace(task, clients_per_round=2).at(1)

@@ -105,7 +105,7 @@ def test_a_job_on_a_full_disk_goes_on_from_its_last_whole_checkpoint(full, tiny,
 
     def train(folder):
         folder.mkdir(exist_ok=True)
-        training_job.train(task, hooks, rounds, None, tiny_outputs(folder), "same")
+        training_job.train_rounds(task, hooks, rounds, None, tiny_outputs(folder), "same")
 
     train(tmp_path / "whole")
     outputs, used = tiny_outputs(full), full / "ballast"

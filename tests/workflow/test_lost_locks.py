@@ -98,7 +98,7 @@ def train(tiny, tmp_path, monkeypatch):
         outputs.state.parent.mkdir(exist_ok=True)
         with monkeypatch.context() as patch:
             patch.setattr(training_job, "train_round", watched)
-            training_job.train(task, hooks, job, None, outputs, "same")
+            training_job.train_rounds(task, hooks, job, None, outputs, "same")
         return outputs
 
     return make

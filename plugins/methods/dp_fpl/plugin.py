@@ -92,8 +92,8 @@ def factors(context: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
 
 def clipped(gradient: Tensor, limit: float) -> Tensor:
     """Scale each client's gradient [K, ...] down to norm `limit`, where it is larger."""
-    norm = gradient.flatten(1).norm(dim=1)[:, None, None]
-    return gradient * (limit / norm.clamp(min=limit))
+    norms = gradient.flatten(1).norm(dim=1)
+    return gradient * fl.clip_factors(norms, limit)[:, None, None]
 
 
 def spread(task: CLIPTask) -> float:

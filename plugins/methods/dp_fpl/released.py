@@ -14,7 +14,6 @@ On the server, as the code has it: a client uploads both gradients, and download
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -63,8 +62,7 @@ def upload(
 ) -> list[Update]:
     """Return the clients' gradients: the way of one step of plain SGD of length 1."""
     start = known["params"]
-    plain = SimpleNamespace(**vars(task.training) | ONE_STEP)
-    once = replace(task, training=plain)
+    once = replace(task, training=replace(task.training, **ONE_STEP))
     trained = fl.train_locally(once, loss, known, clients, params=start, counters=counters)
     gradients = {f"gradient_of_{name}": start[name] - trained.params[name] for name in NAMES}
     return fl.make_updates(replace(trained, params={}), clients, **gradients)

@@ -79,7 +79,9 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
     known = {**received, "texts": texts(task).expand(len(clients), -1, -1)}
     if task.options.loss == "classes":
         return fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
-    updates = fl.make_updates(fl.train_locally(task, loss, known, clients, fewest=2), clients)
+    updates = fl.make_updates(
+        fl.train_locally(task, loss, known, clients, min_batch_size=2), clients
+    )
     for update in updates:  # each image is told from the others of its batch
         update.metrics["guessing_loss"] = math.log(task.training.batch_size)
     return updates

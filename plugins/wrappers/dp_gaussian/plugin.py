@@ -86,8 +86,8 @@ def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]
 
 def clipped(change: Tensor, bound: float) -> tuple[Tensor, float]:
     """Return a change [D] scaled down to norm `bound` where it is larger, and the norm it had."""
-    norm = float(change.norm())
-    return change * min(1.0, bound / max(norm, 1e-30)), norm
+    norm = change.norm()
+    return change * fl.clip_factors(norm, bound), float(norm)
 
 
 @fl.hookimpl(wrapper=True)

@@ -22,10 +22,10 @@ from fedloom.common.files import read_table
 from fedloom.common.trees import Tree, leaves, tensor_map, unstack
 from fedloom.contract import tiny
 from fedloom.federated import training_job
-from fedloom.federated.evaluate import artefact, evaluate, evaluate_globally
+from fedloom.federated.evaluate import compute_artefact, evaluate, evaluate_globally
 from fedloom.federated.round import collect_updates, initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.federated.task import Task, Update
+from fedloom.federated.task import MethodFacts, Task, Update
 from fedloom.hooks import loader
 from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.plugin_code import describe_call
@@ -73,7 +73,7 @@ def upload(
     task: Task, hooks: Hooks, number: int, current: State, ids: list[int]
 ) -> tuple[Task, list[Update]]:
     """Return round `number`'s task and what its clients send, or the first alone if not stacked."""
-    ids = ids if task.stacked else ids[:1]
+    ids = ids if task.plugin.stacked else ids[:1]
     task = replace(task.at(number), selected=tuple(ids))
     return task, collect_updates(task, hooks, current, dict.fromkeys(ids, 1.0))[0]
 
@@ -95,8 +95,8 @@ class TinyRun:
         self.folder = folder
         self.wrappers = wrappers
         backbone = backbone or tiny.tiny_backbone(method.family)
-        self.task = tiny.tiny_task(method, folder, wrappers, partition, seed, backbone)
-        vars(self.task.training).update(epochs=epochs)
+        task = tiny.tiny_task(method, folder, wrappers, partition, seed, backbone)
+        self.task = replace(task, training=replace(task.training, epochs=epochs))
         self.hooks = loader.load_hooks(method, wrappers=wrappers)
         self.tolerance = CLOSE_IN_SUM if any(w.preserves for w in wrappers) else CLOSE
 
@@ -230,7 +230,7 @@ def leaves_inputs_alone(run: TinyRun) -> None:
 def answers_as_declared(run: TinyRun) -> None:
     """Check that `predict` answers for the server's model as method.toml declares."""
     row = evaluate_globally(run.task.at(1), run.hooks, run.first)
-    answered = row["num_test"] == sum(map(len, run.task.data.test))
+    answered = row.num_test == sum(map(len, run.task.data.test))
     if not run.wrappers and answered != run.method.has_server_model(vars(run.task.options)):
         does, declared = ("answers", "true") if answered else ("returns None", "false")
         raise FedLoomError(
@@ -242,7 +242,7 @@ def answers_as_declared(run: TinyRun) -> None:
 def gives_its_tables(run: TinyRun) -> None:
     """Check that the artefact hook gives every table that method.toml lists for these options."""
     for name in run.method.artefacts_with(vars(run.task.options)):
-        artefact(run.task.at(1), run.hooks, run.first, name)
+        compute_artefact(run.task.at(1), run.hooks, run.first, name)
 
 
 RULES: tuple[Callable[[TinyRun], None], ...] = (
@@ -281,7 +281,7 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
             outputs = tiny.tiny_outputs(folder / name, last)
             hooks = loader.load_hooks(method, wrappers=wrappers)
             job = tiny.tiny_job(method, first, last)
-            training_job.train(run.task, hooks, job, start, outputs, f"{last}")
+            training_job.train_rounds(run.task, hooks, job, start, outputs, f"{last}")
             evaluations.append(read_table(outputs.evaluation))
             start = outputs.state
             first = last
@@ -296,19 +296,21 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
 def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     """Check that clients trained, and evaluated, as one batch equal clients one by one."""
     run = TinyRun(method, folder, *wrappers)
-    if not run.task.stacked:
+    if not run.task.plugin.stacked:
         return
-    whole, split = (run.after(2, stacked=stacked) for stacked in (True, False))
+    apart = replace(run.task.plugin, stacked=False)
+    whole = run.after(2)
+    split = run.after(2, plugin=apart)
     what = "stacked clients are not single ones"
     require_equal(run, whole.tree(), split.tree(), what, run.tolerance)
 
-    def losses(stacked: bool) -> dict[str, float]:
-        rows = evaluate(replace(run.task.at(2), stacked=stacked), run.hooks, whole)
+    def losses(plugin: MethodFacts) -> dict[str, float]:
+        rows = evaluate(replace(run.task.at(2), plugin=plugin), run.hooks, whole)
         kinds = ("client", "personalized client")
-        return {f"{kinds[row['personalized']]} {row['client_id']}": row["loss"] for row in rows}
+        return {f"{kinds[row.personalized]} {row.client_id}": row.loss for row in rows}
 
     what = "stacked clients do not predict as single ones"
-    require_equal(run, losses(True), losses(False), what, run.tolerance)
+    require_equal(run, losses(run.task.plugin), losses(apart), what, run.tolerance)
 
 
 def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
@@ -325,7 +327,7 @@ def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         task = run.task.at(number)
         current, _ = train_round(task, run.hooks, current)
         if number not in (4, 5):
-            losses.append(evaluate_globally(task, run.hooks, current)["loss"])
+            losses.append(evaluate_globally(task, run.hooks, current).loss)
     if not sum(losses[3:]) < sum(losses[:3]):
         raise NotLearningError(run.says(f"the loss of the global test does not fall: {losses}"))
 

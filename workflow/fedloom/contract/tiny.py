@@ -17,8 +17,8 @@ from fedloom.data import federation
 from fedloom.data.partition import divide_dataset
 from fedloom.data.store import Example, ImageStore, write_images
 from fedloom.federated import training_job
-from fedloom.federated.build_task import fields_of
-from fedloom.federated.task import Task, WarmStart
+from fedloom.federated.build_task import method_facts
+from fedloom.federated.task import Task, TrainingOptions, WarmStart
 from fedloom.hooks.manifest import Plugin
 from fedloom.machine.extras import require
 from fedloom.planning.job_specs import MethodSpec, RunSpec, TrainJob
@@ -116,7 +116,7 @@ def tiny_task(
         return tokens[:, -1 if block is None else block - 1]
 
     needs = method.needs
-    data = federation.load(
+    data = federation.load_partition(
         store,
         division,
         ["alpha", "beta", "gamma", "long delta"],
@@ -129,16 +129,17 @@ def tiny_task(
     prototypes = None
     if "prototypes" in needs:
         prototypes = WarmStart(**warm_start(tokens[:, :-1], data.labels, chosen, CLASSES))
+    complete = method.options(options, method.name)
     return Task(
         seed=0,
-        training=SimpleNamespace(**training, rounds=4),
+        options=SimpleNamespace(**complete),
+        training=TrainingOptions(**training, schedule_rounds=4),
         backbone=backbone,
         data=data,
         clients_per_round=3,
+        plugin=method_facts(method, complete, wrappers),
         wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
-        rejects_non_finite=any(wrapper.rejects_non_finite for wrapper in wrappers),
         warm_start=prototypes,
-        **fields_of(method, method.options(options, method.name)),
     )
 
 

@@ -1,11 +1,11 @@
 """A partitioned dataset as a method sees it: clients, their images, batches with a client axis."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -21,23 +21,28 @@ from fedloom.machine import memory
 COPIED_AT_ONCE = 1024  # images, to a GPU
 
 
-def unasked(cache: str) -> Callable[..., Any]:
-    """Return a reader that refuses, for a cache or prototypes that a method does not need."""
+def missing_cache_reader(cache: str) -> Callable[..., NoReturn]:
+    """Return a reader that raises an error, for a cache that a method did not ask for.
+
+    It takes the arguments of the reader whose place it holds.
+    """
 
     def read(*block: int | None) -> NoReturn:
-        line = f"the method reads {cache}, which its method.toml does not ask for"
-        raise FedLoomError(f'{line}; add "{cache}" to needs')
+        raise FedLoomError(
+            f"the method reads {cache}, which its method.toml does not ask for; "
+            f'add "{cache}" to needs'
+        )
 
     return read
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """Which part of a stream has arrived; without `arrivals` of a partition, the only one.
+    """The stream parts seen so far. Without `arrivals`, there is a single part.
 
     Attributes:
         part: number of the newest part, from 0.
-        parts: how many there will be.
+        parts: number of parts that there will be at the end.
         training: bool [C], the classes that clients train on now.
         seen: bool [C], the classes that clients have trained on so far, or do now.
     """
@@ -71,10 +76,11 @@ class Federation:
         device: of a batch's tensors.
         rounds: of a partition with `arrivals`, the first round [N] in which each image is there,
             and the first in which clients no longer train on it [N].
-        arrived: what of it there is, of the data of a round (see `at`).
-        earlier: of the data of a round, rows of the training images that have arrived and left
-            again, per client; None if there are none.
-        whole: the data of all rounds, of the data of a round.
+        arrived: the parts of the stream that have arrived; set in the data of a round (see
+            `for_round`).
+        earlier: rows of the training images that have arrived and left again, per client, in the
+            data of a round; None if there are none.
+        whole: the data of all rounds, if this is the data of a round.
     """
 
     store: ImageStore
@@ -84,7 +90,7 @@ class Federation:
     labels: torch.Tensor
     priors: torch.Tensor
     domains: list[str]
-    tokens: Callable[[int | None], torch.Tensor] = field(default=unasked("features"))
+    tokens: Callable[[int | None], torch.Tensor] = field(default=missing_cache_reader("features"))
     patches: Callable[[], torch.Tensor] | None = None
     classes: tuple[str, ...] = ()
     numbers: np.ndarray | None = None
@@ -95,14 +101,17 @@ class Federation:
     earlier: list[np.ndarray] | None = None
     whole: "Federation | None" = None
 
-    def at(self, number: int) -> "Federation":
-        """Return the data of a round (of the first, for 0): images that have not arrived are not
-        in `train` and `test`, and those that have left not in `train`."""
+    def for_round(self, number: int) -> "Federation":
+        """Return the data of round `number`; round 0 has the data of round 1.
+
+        Images that have not arrived are neither in `train` nor in `test`. Images that have left
+        are not in `train`.
+        """
         if self.rounds is None:
             return self
         starts = np.unique(self.rounds[0])
         part = int(np.searchsorted(starts, max(number, 1), "right")) - 1
-        return _of_part(self.whole or self, part, tuple(starts))
+        return _data_of_part(self.whole or self, part, tuple(starts))
 
     @property
     def train_so_far(self) -> list[np.ndarray]:
@@ -145,8 +154,10 @@ class Federation:
     @property
     def resident(self) -> torch.Tensor | None:
         """Return all images on a GPU, uint8 [N, H, W, channels], or None if they stay on disk."""
-        # not of a wrapper's changed images: a copy for every round would push this one out
-        return _resident(self.store, self.device) if type(self.store) is ImageStore else None
+        # A wrapper's changed images stay on disk: a copy for every round would push this one out.
+        if type(self.store) is not ImageStore:
+            return None
+        return _copy_to_gpu(self.store, self.device)
 
     def batch(self, rows: list[np.ndarray], fill: list[int] | None = None) -> "Batch":
         """Return rows of K clients as one batch [K, B], B the longest; shorter ones are masked.
@@ -161,15 +172,32 @@ class Federation:
         """Yield the `batch` of each step's rows; rows and masks of all go to the device at once."""
         if not steps:
             return
-        padded = [_padded(rows, fill) for rows in steps]
-        sizes = [index.size for index, _ in padded]
-        rows, mask = (
-            to_device(np.concatenate([part.ravel() for part in parts]), self.device).split(sizes)
-            for parts in zip(*padded, strict=True)
-        )
-        for step, (index, _) in enumerate(padded):
-            counts, shape = tuple(map(len, steps[step])), index.shape
-            yield Batch(self, index, counts, rows[step].view(shape), mask[step].view(shape))
+        indices: list[np.ndarray] = []  # [K, B] of each step
+        masks: list[np.ndarray] = []
+        for rows in steps:
+            index, mask = _padded(rows, fill)
+            indices.append(index)
+            masks.append(mask)
+
+        # one transfer for all rows, and one for all masks
+        rows_on_device = _split_on_device(indices, self.device)
+        masks_on_device = _split_on_device(masks, self.device)
+
+        for step, rows in enumerate(steps):
+            yield Batch(
+                source=self,
+                index=indices[step],
+                counts=tuple(map(len, rows)),
+                rows=rows_on_device[step],
+                mask=masks_on_device[step],
+            )
+
+
+def _split_on_device(arrays: list[np.ndarray], device: torch.device) -> list[torch.Tensor]:
+    """Copy arrays to the device with a single transfer; return them as tensors, one for each."""
+    together = to_device(np.concatenate([array.ravel() for array in arrays]), device)
+    parts = together.split([array.size for array in arrays])
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
 def class_priors(labels: np.ndarray, rows: Sequence[np.ndarray], classes: int) -> torch.Tensor:
@@ -183,43 +211,49 @@ def class_priors(labels: np.ndarray, rows: Sequence[np.ndarray], classes: int) -
         classes: C.
     """
     counts = np.stack([np.bincount(labels[own], minlength=classes) for own in rows])
-    counts[counts.sum(1) == 0] = 1
+    counts[counts.sum(1) == 0] = 1  # equal shares for a client without images
     return torch.from_numpy(counts / counts.sum(1, keepdims=True)).float()
 
 
 @lru_cache(maxsize=4)
-def _of_part(whole: Federation, part: int, starts: tuple[int, ...]) -> Federation:
+def _data_of_part(whole: Federation, part: int, starts: tuple[int, ...]) -> Federation:
     """Return the data while the newest part is `part`, of those that arrive at rounds `starts`."""
     assert whole.rounds is not None
     arrives, leaves = whole.rounds
-    there, stays = arrives <= starts[part], leaves > starts[part]
-    so_far = [rows[there[rows]] for rows in whole.train]
-    now = [rows[stays[rows]] for rows in so_far]
-    earlier = [rows[~stays[rows]] for rows in so_far]
+    has_arrived = arrives <= starts[part]  # bool [N]
+    stays = leaves > starts[part]
+    train_so_far = [rows[has_arrived[rows]] for rows in whole.train]
+    train_now = [rows[stays[rows]] for rows in train_so_far]
+    earlier = [rows[~stays[rows]] for rows in train_so_far]
 
     # the classes that participating clients have trained on, and train on now
     labels = whole.labels.cpu().numpy()
-    seen, training = np.zeros((2, whole.num_classes), bool)
+    seen = np.zeros(whole.num_classes, bool)
+    training = np.zeros(whole.num_classes, bool)
     for client in whole.participating:
-        seen[labels[so_far[client]]] = True
-        training[labels[now[client]]] = True
-    flags = (torch.from_numpy(values).to(whole.device) for values in (training, seen))
+        seen[labels[train_so_far[client]]] = True
+        training[labels[train_now[client]]] = True
 
     return replace(
         whole,
-        train=now,
-        test=[rows[there[rows]] for rows in whole.test],
-        priors=class_priors(labels, so_far, whole.num_classes).to(whole.device),
-        arrived=Arrived(part, len(starts), *flags),
+        train=train_now,
+        test=[rows[has_arrived[rows]] for rows in whole.test],
+        priors=class_priors(labels, train_so_far, whole.num_classes).to(whole.device),
+        arrived=Arrived(
+            part=part,
+            parts=len(starts),
+            training=torch.from_numpy(training).to(whole.device),
+            seen=torch.from_numpy(seen).to(whole.device),
+        ),
         earlier=earlier if any(map(len, earlier)) else None,
         whole=whole,
     )
 
 
 @lru_cache(maxsize=1)  # a copy of a Federation, with other clients, has the same images
-def _resident(store: ImageStore, device: torch.device) -> torch.Tensor | None:
-    """Copy all images to a GPU once; see `Federation.resident`."""
-    if not fits(store.nbytes, device):
+def _copy_to_gpu(store: ImageStore, device: torch.device) -> torch.Tensor | None:
+    """Copy all images to a GPU once; return None if they do not fit. See `Federation.resident`."""
+    if not fits_on_gpu(store.nbytes, device):
         return None
     images = torch.empty((len(store), *store.shape), dtype=torch.uint8, device=device)
     for start in range(0, len(store), COPIED_AT_ONCE):
@@ -228,7 +262,7 @@ def _resident(store: ImageStore, device: torch.device) -> torch.Tensor | None:
     return images
 
 
-def fits(size: int, device: torch.device) -> bool:
+def fits_on_gpu(size: int, device: torch.device) -> bool:
     """Return True if a number of bytes may be kept on a GPU; a CPU keeps none and reads files."""
     return device.type == "cuda" and memory.stays_on_gpu(size, gpu_bytes(device))
 
@@ -250,16 +284,19 @@ def pinned(values: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
     """Yield batches; the CPU reads the next images while a GPU works, once a batch's are used."""
-    reads, coming, following = False, None, next(batches, None)
+    images_are_used = False  # whether somebody asked for the images of the batch before
+    coming: Future[torch.Tensor] | None = None  # the images of the following batch, being read
+    following = next(batches, None)
     with ThreadPoolExecutor(1) as reader:
         while following is not None:
-            batch, following = following, next(batches, None)
-            if reads:
+            batch = following
+            following = next(batches, None)
+            if images_are_used:
                 current = coming or reader.submit(batch.read)
                 coming = reader.submit(following.read) if following else None
-                batch.images = current.result().to(batch.source.device, non_blocking=True)
+                batch.set_images(current.result())
             yield batch
-            reads = "images" in vars(batch) and batch.is_read_ahead
+            images_are_used = batch.has_images and batch.is_read_ahead
 
 
 def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray, np.ndarray]:
@@ -268,11 +305,73 @@ def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray,
     index = np.zeros((len(rows), width), np.int64)
     mask = np.zeros((len(rows), width), bool)
     for k, row in enumerate(rows):
-        if len(row) or fill is not None:  # a client may have no image left
-            index[k] = row[0] if fill is None else fill[k]
+        if fill is not None:
+            index[k] = fill[k]
+        elif len(row):  # a client may have no image left
+            index[k] = row[0]
         index[k, : len(row)] = row
         mask[k, : len(row)] = True
     return index, mask
+
+
+class BatchLoader(Protocol):
+    """Where the images of a batch, and what the backbone makes of them, come from.
+
+    A batch asks its loader once for its images. A part of a batch has the loader of the whole.
+    """
+
+    def is_read_ahead(self, batch: "Batch") -> bool:
+        """Return True if the images are read while the GPU works on another batch."""
+        ...
+
+    def read(self, batch: "Batch") -> torch.Tensor:
+        """Read the images [K, B, H, W, channels], to the CPU."""
+        ...
+
+    def images(self, batch: "Batch") -> torch.Tensor:
+        """Return the images [K, B, H, W, channels], on the device."""
+        ...
+
+    def class_tokens(self, batch: "Batch", block: int | None) -> torch.Tensor:
+        """Return the class tokens [K, B, d] at the input of a block (from 1), or the final ones."""
+        ...
+
+    def patches(self, batch: "Batch") -> torch.Tensor:
+        """Return the projected patch tokens [K, B, T, d] of a CLIP."""
+        ...
+
+
+class StoredImages:
+    """Loads the images of a batch as they are in the image store, and tokens from the caches."""
+
+    def is_read_ahead(self, batch: "Batch") -> bool:
+        """Return True on a GPU that does not hold all images."""
+        return batch.source.device.type == "cuda" and batch.source.resident is None
+
+    def read(self, batch: "Batch") -> torch.Tensor:
+        """Read the images from the store, to the CPU."""
+        return pinned(torch.from_numpy(batch.source.store.images(batch.index)), batch.source.device)
+
+    def images(self, batch: "Batch") -> torch.Tensor:
+        """Return the images, on the device: from there if it holds all, else from the store."""
+        resident = batch.source.resident
+        if resident is not None:
+            return resident[batch.rows]
+        return self.read(batch).to(batch.source.device, non_blocking=True)
+
+    def class_tokens(self, batch: "Batch", block: int | None) -> torch.Tensor:
+        """Return the class tokens [K, B, d] of the cache."""
+        return batch.source.tokens(block)[batch.rows].float()
+
+    def patches(self, batch: "Batch") -> torch.Tensor:
+        """Return the patch tokens [K, B, T, d] of the cache."""
+        read_cache = batch.source.patches or missing_cache_reader("patches")
+        stored = read_cache()
+        device = batch.rows.device
+        if stored.device != device:  # in a file on disk, whose rows a GPU cannot read
+            rows = pinned(stored[torch.from_numpy(batch.index)], device)
+            return rows.to(device, non_blocking=True).float()
+        return stored[batch.rows].float()
 
 
 @dataclass
@@ -286,6 +385,11 @@ class Batch:
         rows: the same as `index`, on the device.
         mask: bool [K, B], false where an example of the client fills up.
         seen: while training, how many examples each client [K] has had in this phase before.
+        loader: reads the images, and gives their tokens.
+        whole: the batch that this is a part of, whose images are read, and drawn at random, at
+            once; None if it is no part.
+        columns: the columns of `whole` that this part has.
+        loaded: the images, once somebody has read them; ask for `images` instead.
     """
 
     source: Federation
@@ -293,23 +397,39 @@ class Batch:
     counts: tuple[int, ...]
     rows: torch.Tensor
     mask: torch.Tensor
-    seen: tuple[int, ...] = field(default=(), kw_only=True)
+    seen: tuple[int, ...] = ()
+    loader: BatchLoader = field(default_factory=StoredImages, repr=False)
+    whole: "Batch | None" = field(default=None, repr=False)
+    columns: slice = field(default_factory=lambda: slice(None), repr=False)
+    loaded: torch.Tensor | None = field(default=None, init=False, repr=False)
 
     @property
     def is_read_ahead(self) -> bool:
         """Return True if the images are read while the GPU works on another batch."""
-        return self.source.device.type == "cuda" and self.source.resident is None
-
-    @cached_property
-    def images(self) -> torch.Tensor:
-        """Return the images, uint8 [K, B, H, W, channels]."""
-        if self.source.resident is not None:
-            return self.source.resident[self.rows]
-        return self.read().to(self.source.device, non_blocking=True)
+        return self.loader.is_read_ahead(self)
 
     def read(self) -> torch.Tensor:
-        """Read the images from the store, to the CPU."""
-        return pinned(torch.from_numpy(self.source.store.images(self.index)), self.source.device)
+        """Read the images, to the CPU."""
+        return self.loader.read(self)
+
+    @property
+    def has_images(self) -> bool:
+        """Return True if the images have been read."""
+        return self.loaded is not None
+
+    def set_images(self, images: torch.Tensor) -> None:
+        """Take the images that `read` returned, and send them to the device."""
+        self.loaded = images.to(self.source.device, non_blocking=True)
+
+    @property
+    def images(self) -> torch.Tensor:
+        """Return the images, uint8 [K, B, H, W, channels]; they are read once."""
+        if self.loaded is None:
+            if self.whole is None:
+                self.loaded = self.loader.images(self)
+            else:
+                self.loaded = self.whole.images[:, self.columns]
+        return self.loaded
 
     @cached_property
     def labels(self) -> torch.Tensor:
@@ -323,16 +443,12 @@ class Batch:
 
     def class_tokens(self, block: int | None) -> torch.Tensor:
         """Return the class tokens [K, B, d] at the input of a block (from 1), or the final ones."""
-        return self.source.tokens(block)[self.rows].float()
+        return self.loader.class_tokens(self, block)
 
     @cached_property
     def patches(self) -> torch.Tensor:
         """Return the projected patch tokens [K, B, T, d] of a CLIP, from the cache."""
-        stored = (self.source.patches or unasked("patches"))()
-        if stored.device != self.rows.device:  # in a file on disk, whose rows a GPU cannot read
-            rows = pinned(stored[torch.from_numpy(self.index)], self.rows.device)
-            return rows.to(self.rows.device, non_blocking=True).float()
-        return stored[self.rows].float()
+        return self.loader.patches(self)
 
     def parts(self, size: int | None) -> Iterator["Batch"]:
         """Yield the batch in parts of at most `size` images per client; None: the batch itself.
@@ -348,38 +464,22 @@ class Batch:
 
     def part(self, columns: slice) -> "Batch":
         """Return the images of these columns as a batch."""
-        return BatchPart.of(self, columns)
-
-
-@dataclass
-class BatchPart(Batch):
-    """Some columns of a batch, whose images are read, and drawn at random, with the whole batch."""
-
-    whole: Batch
-    columns: slice
-
-    @classmethod
-    def of(cls, whole: Batch, columns: slice) -> Self:
-        """Return the images of these columns as a batch."""
-        before = [min(count, columns.start) for count in whole.counts]
-        until = [min(count, columns.stop) for count in whole.counts]
-        return cls(
-            source=whole.source,
-            index=whole.index[:, columns],
-            counts=tuple(b - a for a, b in zip(before, until, strict=True)),
-            rows=whole.rows[:, columns],
-            mask=whole.mask[:, columns],
-            seen=tuple(n + a for n, a in zip(whole.seen, before, strict=True)),
-            whole=whole,
+        before = [min(count, columns.start) for count in self.counts]  # examples [K] to the left
+        until = [min(count, columns.stop) for count in self.counts]
+        return Batch(
+            source=self.source,
+            index=self.index[:, columns],
+            counts=tuple(stop - start for start, stop in zip(before, until, strict=True)),
+            rows=self.rows[:, columns],
+            mask=self.mask[:, columns],
+            seen=tuple(number + start for number, start in zip(self.seen, before, strict=True)),
+            loader=self.loader,
+            whole=self,
             columns=columns,
         )
 
-    @cached_property
-    def images(self) -> torch.Tensor:
-        return self.whole.images[:, self.columns]
 
-
-def load(
+def load_partition(
     store: ImageStore,
     partition: Path,
     classes: Sequence[str],
@@ -388,24 +488,34 @@ def load(
     patches: Callable[[], torch.Tensor] | None = None,
 ) -> Federation:
     """Read a partition's Parquet file over its image store; unused caches may be None."""
+    # the columns of the partition, [N] each
     table = read_table(partition, PARTITION)
-    client, test, training = (table[c].to_numpy() for c in ("client_id", "test", "participating"))
-    train_rows, test_rows = (_rows_of_clients(client, half) for half in (~test, test))
-    novel = np.setdiff1d(store.labels, store.labels[client != UNASSIGNED])  # nobody's images
+    client = table["client_id"].to_numpy()
+    test = table["test"].to_numpy()
+    participating = table["participating"].to_numpy()
+    domains = table["domain"].to_numpy(zero_copy_only=False)
+    rounds = None
+    if "arrives" in table.column_names:
+        rounds = (table["arrives"].to_numpy(), table["leaves"].to_numpy())
+
+    # the rows of every client
+    train_rows = _rows_of_clients(client, ~test)
+    test_rows = _rows_of_clients(client, test)
+
+    # classes of which no client has an image are novel; the others are numbered from 0
+    novel = np.setdiff1d(store.labels, store.labels[client != UNASSIGNED])
     numbers = np.setdiff1d(np.arange(len(classes)), novel)
     labels = _positions(store.labels, numbers, len(classes))
-    domains, rounds = table["domain"].to_numpy(zero_copy_only=False), None
-    if "arrives" in table.column_names:
-        rounds = table["arrives"].to_numpy(), table["leaves"].to_numpy()
+
     data = Federation(
         store=store,
         train=train_rows,
         test=test_rows,
-        participating=sorted({int(k) for k in client[training]}),
+        participating=sorted({int(k) for k in client[participating]}),
         labels=torch.from_numpy(labels).to(device),
         priors=class_priors(labels, train_rows, len(numbers)).to(device),
-        domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
-        tokens=tokens or unasked("features"),
+        domains=["+".join(sorted(set(domains[rows]))) for rows in train_rows],
+        tokens=tokens or missing_cache_reader("features"),
         patches=patches,
         classes=tuple(name for k, name in enumerate(classes) if k in numbers),
         device=device,
@@ -413,9 +523,12 @@ def load(
     )
     if not len(novel):
         return data
-    rows = np.flatnonzero(test & np.isin(store.labels, novel))
-    labels = _positions(store.labels, novel, len(classes))
-    tested = among(data, rows, labels, [name for k, name in enumerate(classes) if k in novel])
+
+    # every client is also tested on all images of novel classes
+    novel_rows = np.flatnonzero(test & np.isin(store.labels, novel))
+    novel_labels = _positions(store.labels, novel, len(classes))
+    novel_names = [name for k, name in enumerate(classes) if k in novel]
+    tested = with_test_images(data, novel_rows, novel_labels, novel_names)
     return replace(data, numbers=numbers, unseen={NOVEL: tested})
 
 
@@ -426,7 +539,7 @@ def _positions(labels: np.ndarray, numbers: np.ndarray, classes: int) -> np.ndar
     return position[labels]
 
 
-def among(
+def with_test_images(
     data: Federation, rows: np.ndarray, labels: np.ndarray, classes: Sequence[str], **other: Any
 ) -> Federation:
     """Return the same clients, each tested on all `rows`, among `classes` that it never trained on.
@@ -434,7 +547,8 @@ def among(
     Class priors are uniform. `labels` [N] are those of all images; `other` may hold `store`,
     `tokens` and `patches` of other images than those of `data`.
     """
-    clients, count = data.num_clients, len(classes)
+    clients = data.num_clients
+    count = len(classes)
     return replace(
         data,
         test=[rows] * clients,
@@ -460,9 +574,11 @@ def shuffled_batches(
 
     `drop_last` leaves out a smaller last one, unless it is the only one.
     """
-    whole = len(rows) - len(rows) % size if drop_last and len(rows) >= size else len(rows)
+    used = len(rows)
+    if drop_last and len(rows) >= size:
+        used -= len(rows) % size
     for epoch in range(epochs):
         generator = torch_generator(seed, "batches", *stream, epoch)
         order = torch.randperm(len(rows), generator=generator).numpy()
-        for start in range(0, whole, size):
+        for start in range(0, used, size):
             yield rows[order[start : start + size]]

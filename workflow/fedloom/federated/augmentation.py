@@ -7,8 +7,7 @@ training step are encoded anew; all other passes read them as they are.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 
 from fedloom.common.seeds import stream_seed
-from fedloom.data.federation import Batch, BatchPart, pinned
+from fedloom.data.federation import Batch, pinned
 from fedloom.federated.task import Task
 
 
@@ -30,84 +29,90 @@ def training_batch(
         stream_seed(task.seed, "augmentation", task.round, client, phase, step)
         for client in clients
     ]
-    return AugmentedBatch(**vars(batch), task=task, streams=streams)
+    return replace(batch, loader=AugmentedImages(task, streams))
 
 
-@dataclass
-class AugmentedBatch(Batch):
-    """A batch whose images are cropped and flipped at random, by a seed per client (`streams`)."""
+class AugmentedImages:
+    """Loads the images of one batch cropped and flipped at random, by a seed per client.
 
-    task: Task
-    streams: list[int]
+    Class tokens and patches are those that the frozen backbone computes of these images.
+    """
 
-    @property
-    def is_read_ahead(self) -> bool:  # a GPU would wait for the CPU's draws
-        return self.source.device.type == "cuda"
+    def __init__(self, task: Task, streams: list[int]):
+        """Take the task and a seed for each of the batch's K clients."""
+        self._task = task
+        self._streams = streams
+        self._encoded: dict[str, dict[str, Tensor]] = {}  # tensors [K, B, ...], by their cache
 
-    @cached_property
-    def images(self) -> Tensor:  # uint8 [K, B, H, W, channels] of the backbone's size
-        return self.read().to(self.source.device, non_blocking=True)
+    def is_read_ahead(self, batch: Batch) -> bool:
+        """Return True on every GPU, which would wait for the CPU's draws otherwise."""
+        return batch.source.device.type == "cuda"
 
-    def read(self) -> Tensor:
+    def images(self, batch: Batch) -> Tensor:
+        """Return the images [K, B, H, W, channels] of the backbone's size, on the device."""
+        return self.read(batch).to(batch.source.device, non_blocking=True)
+
+    def read(self, batch: Batch) -> Tensor:
         """Read and draw the images, on the CPU."""
-        size, bicubic = self.task.backbone.pixels.size, InterpolationMode.BICUBIC
-        crop = [v2.RandomResizedCrop(size, interpolation=bicubic)]
-        if self.task.training.augment == "shift":
-            crop = [v2.Resize(size, bicubic), v2.RandomCrop(size, padding=size[0] // 8)]
-        transform = v2.Compose([*crop, v2.RandomHorizontalFlip()])
-        of_clients = []
-        for seed, rows in zip(self.streams, self._real(), strict=True):
-            images = torch.from_numpy(self.source.store.images(rows)).movedim(-1, 1)
+        transform = self._transform()
+        images_of_clients = []
+        for seed, rows in zip(self._streams, _real_rows(batch), strict=True):
+            images = torch.from_numpy(batch.source.store.images(rows)).movedim(-1, 1)
             # torchvision draws from the CPU's global stream, which nothing else in a run uses
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
-                new = [transform(image) for image in images]
-            of_clients.append(torch.stack(new).movedim(1, -1))
-        return pinned(self._padded(of_clients), self.source.device)
+                drawn = [transform(image) for image in images]
+            images_of_clients.append(torch.stack(drawn).movedim(1, -1))
+        return pinned(_padded(batch, images_of_clients), batch.source.device)
 
-    def class_tokens(self, block: int | None) -> Tensor:
-        tokens = self._features
-        return tokens["final"] if block is None else tokens["inputs"][:, :, block - 1]
+    def class_tokens(self, batch: Batch, block: int | None) -> Tensor:
+        """Return the class tokens [K, B, d] of the drawn images."""
+        if batch.whole is not None:
+            return batch.whole.class_tokens(block)[:, batch.columns]
+        tokens = self._encode(batch, "features")
+        if block is None:
+            return tokens["final"]
+        return tokens["inputs"][:, :, block - 1]
 
-    @cached_property
-    def patches(self) -> Tensor:
-        return self._encoded("patches")["patches"].float()
+    def patches(self, batch: Batch) -> Tensor:
+        """Return the patch tokens [K, B, T, d] of the drawn images."""
+        if batch.whole is not None:
+            return batch.whole.patches[:, batch.columns]
+        return self._encode(batch, "patches")["patches"].float()
 
-    @cached_property
-    def _features(self) -> dict[str, Tensor]:
-        return self._encoded("features")
+    def _transform(self) -> v2.Compose:
+        """Return the random change of an image that the training options name."""
+        size = self._task.backbone.pixels.size
+        bicubic = InterpolationMode.BICUBIC
+        if self._task.training.augment == "shift":
+            crop = [v2.Resize(size, bicubic), v2.RandomCrop(size, padding=size[0] // 8)]
+        else:
+            crop = [v2.RandomResizedCrop(size, interpolation=bicubic)]
+        return v2.Compose([*crop, v2.RandomHorizontalFlip()])
 
-    def part(self, columns: slice) -> Batch:
-        return AugmentedPart.of(self, columns)
-
-    def _encoded(self, cache: str) -> dict[str, Tensor]:
-        """Compute the tensors [K, B, ...] that the cache would hold of the images, by name."""
-        # client by client, so that stacking changes not one bit
-        encoded = [
-            self.task.backbone.compute_cache(self.images[k, : len(rows)], cache)
-            for k, rows in enumerate(self._real())
-        ]
-        return {name: self._padded([tensors[name] for tensors in encoded]) for name in encoded[0]}
-
-    def _real(self) -> list[np.ndarray]:
-        """Return the rows of each client without those that fill up the batch."""
-        return [row[:count] for row, count in zip(self.index, self.counts, strict=True)]
-
-    def _padded(self, tensors: list[Tensor]) -> Tensor:
-        """Stack the clients' [B_k, ...] to [K, B, ...], filled up with each client's first."""
-        width = self.index.shape[1]
-        return torch.stack(
-            [torch.cat([x, x[:1].expand(width - len(x), *x.shape[1:])]) for x in tensors]
-        )
+    def _encode(self, batch: Batch, cache: str) -> dict[str, Tensor]:
+        """Compute once the tensors [K, B, ...] that the cache would hold of the images, by name."""
+        if cache not in self._encoded:
+            # client by client, so that stacking changes not one bit
+            of_clients = [
+                self._task.backbone.compute_cache(batch.images[k, : len(rows)], cache)
+                for k, rows in enumerate(_real_rows(batch))
+            ]
+            self._encoded[cache] = {
+                name: _padded(batch, [tensors[name] for tensors in of_clients])
+                for name in of_clients[0]
+            }
+        return self._encoded[cache]
 
 
-@dataclass
-class AugmentedPart(BatchPart):
-    """Some columns of an augmented batch, which the frozen backbone encodes as a whole."""
+def _real_rows(batch: Batch) -> list[np.ndarray]:
+    """Return the rows of each client without those that fill up the batch."""
+    return [row[:count] for row, count in zip(batch.index, batch.counts, strict=True)]
 
-    def class_tokens(self, block: int | None) -> Tensor:
-        return self.whole.class_tokens(block)[:, self.columns]
 
-    @cached_property
-    def patches(self) -> Tensor:
-        return self.whole.patches[:, self.columns]
+def _padded(batch: Batch, tensors: list[Tensor]) -> Tensor:
+    """Stack the clients' [B_k, ...] to [K, B, ...], filled up with each client's first."""
+    width = batch.index.shape[1]
+    return torch.stack(
+        [torch.cat([x, x[:1].expand(width - len(x), *x.shape[1:])]) for x in tensors]
+    )

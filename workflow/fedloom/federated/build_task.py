@@ -1,6 +1,6 @@
 """Build a run's task and hooks from its spec and its data files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedloom.common.ids import OTHER
 from fedloom.common.receipts import check_receipt, read_receipt
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
-from fedloom.federated.task import Task, WarmStart
+from fedloom.federated.task import MethodFacts, Task, TrainingOptions, WarmStart
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.run_hooks import Hooks
@@ -29,27 +29,36 @@ def build_task(
     spec: RunSpec, files: Mapping[str, Path], device: torch.device
 ) -> tuple[Task, Hooks]:
     """Return the task of a run and its hooks; `files` are those of planning.paths.run_inputs."""
-    run, method = spec.run, manifest.find(spec.method.plugin, kind="method")
+    run = spec.run
+    method = manifest.find(spec.method.plugin, kind="method")
     wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]
+
+    # check the files before anything is read
     facts = _checked_receipts(files)
     if method.family == "clip":
-        check_names(facts, run.dataset)
+        check_classes_have_names(facts, run.dataset)
+
+    # the images of all clients, and what is computed of them
+    store = ImageStore(files["store"], facts)
+    data = federation.load_partition(
+        store, files["partition"], facts["classes"], device, **_caches(files, device)
+    )
     warm_start = None
     if "prototypes" in files:
-        warm_start = WarmStart(**tensor_files.load(files["prototypes"], device)[0])
-    store, classes = ImageStore(files["store"], facts), facts["classes"]
-    caches = _caches(files, device)
+        tensors, _ = tensor_files.load(files["prototypes"], device)
+        warm_start = WarmStart(**tensors)
+
     task = Task(
         seed=run.seed,
         fixed=spec.fixed,
-        training=SimpleNamespace(**spec.method.training, rounds=spec.schedule_rounds),
+        options=SimpleNamespace(**spec.method.options),
+        training=TrainingOptions(**spec.method.training, schedule_rounds=spec.schedule_rounds),
         backbone=load_backbone(spec.backbone.family, spec.backbone.settings, device),
-        data=federation.load(store, files["partition"], classes, device, **caches),
+        data=data,
         clients_per_round=spec.clients_per_round,
+        plugin=method_facts(method, spec.method.options, wrappers, stacked=spec.stacked),
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
         warm_start=warm_start,
-        rejects_non_finite=any(wrapper.rejects_non_finite for wrapper in wrappers),
-        **fields_of(method, spec.method.options, spec.stacked),
     )
     clients = len(task.data.participating)
     if spec.clients_per_round > clients:  # the config cannot tell for a partition by domains
@@ -60,20 +69,25 @@ def build_task(
     return task, loader.load_hooks(method, wrappers=wrappers)
 
 
-def fields_of(method: Plugin, options: dict[str, Any], stacked: bool = True) -> dict[str, Any]:
-    """Return the fields of a Task that follow from method.toml and the method's options."""
-    return {
-        "options": SimpleNamespace(**options),
-        "stacked": method.stacked and stacked,
-        "features_only": method.features_only,
-        "forward_inputs": method.forward_inputs,
-        "passes": method.passes(options),
-        "whole_cohorts": method.needs_whole_cohorts(options),
-        "trains_weights": method.trains_weights(options),
-        "prompts": method.prompts_of_a_block(options),
-        "method": method.name,
-        "aggregation": method.aggregation_with(options),
-    }
+def method_facts(
+    method: Plugin, options: dict[str, Any], wrappers: Sequence[Plugin] = (), stacked: bool = True
+) -> MethodFacts:
+    """Return what method.toml says of the method with these options and wrappers.
+
+    If the study does not stack clients (`stacked`), no method does.
+    """
+    return MethodFacts(
+        name=method.name,
+        stacked=method.stacked and stacked,
+        features_only=method.features_only,
+        forward_inputs=method.forward_inputs,
+        passes=method.passes(options),
+        whole_cohorts=method.needs_whole_cohorts(options),
+        trains_weights=method.trains_weights(options),
+        prompts=method.prompts_of_a_block(options),
+        aggregation=method.aggregation_with(options),
+        rejects_non_finite=any(wrapper.rejects_non_finite for wrapper in wrappers),
+    )
 
 
 def with_datasets(
@@ -86,11 +100,13 @@ def with_datasets(
     unseen = dict(task.data.unseen)
     for dataset, of_dataset in files.items():
         facts = _checked_receipts(of_dataset)
-        check_names(facts, dataset)
+        check_classes_have_names(facts, dataset)
         store = ImageStore(of_dataset["store"], facts)
         other = {"store": store} | _caches(of_dataset, device)
         rows, classes = np.flatnonzero(store.test), facts["classes"]
-        unseen[OTHER + dataset] = federation.among(task.data, rows, store.labels, classes, **other)
+        unseen[OTHER + dataset] = federation.with_test_images(
+            task.data, rows, store.labels, classes, **other
+        )
     return replace(task, data=replace(task.data, unseen=unseen))
 
 
@@ -103,8 +119,12 @@ def _checked_receipts(files: Mapping[str, Path]) -> dict[str, Any]:
 
 def _caches(files: Mapping[str, Path], device: torch.device) -> dict[str, Any]:
     """Return `tokens` and `patches` of a Federation, of the caches among the files."""
-    caches = {"features": ("tokens", cached_tokens), "patches": ("patches", cached_patches)}
-    return {key: read(files[name], device) for name, (key, read) in caches.items() if name in files}
+    caches: dict[str, Any] = {}
+    if "features" in files:
+        caches["tokens"] = cached_tokens(files["features"], device)
+    if "patches" in files:
+        caches["patches"] = cached_patches(files["patches"], device)
+    return caches
 
 
 def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None], Tensor]:
@@ -112,8 +132,11 @@ def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None]
 
     @lru_cache
     def tokens(block: int | None) -> Tensor:
-        name, column = ("final", None) if block is None else ("inputs", block - 1)
-        return tensor_files.tensor(features, name, column).to(device)
+        if block is None:
+            stored = tensor_files.tensor(features, "final")
+        else:
+            stored = tensor_files.tensor(features, "inputs", block - 1)
+        return stored.to(device)
 
     return tokens
 
@@ -124,12 +147,14 @@ def cached_patches(file: Path, device: torch.device) -> Callable[[], Tensor]:
     @lru_cache
     def patches() -> Tensor:
         stored = tensor_files.tensor(file, "patches")
-        return stored.to(device) if federation.fits(stored.nbytes, device) else stored
+        if federation.fits_on_gpu(stored.nbytes, device):
+            return stored.to(device)
+        return stored
 
     return patches
 
 
-def check_names(facts: dict, dataset: str) -> None:
+def check_classes_have_names(facts: dict, dataset: str) -> None:
     """Check that classes have names, by the receipt of the image store."""
     if not facts.get("named", True):
         raise FedLoomError(

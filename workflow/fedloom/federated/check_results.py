@@ -23,23 +23,25 @@ CLIENT_COLUMNS = (*LABELS, *CLIENTS.names)
 ROUND_COLUMNS = (*LABELS, *ROUNDS.names, "updates")
 
 
-def call_of(task: Task, hook: str, *ids: int) -> str:
+def describe_hook_call(task: Task, hook: str, *ids: int) -> str:
     """Return how an error names a call of a hook in this round."""
     return describe_call([task.method, *task.wrappers], hook, task.round, ids)
 
 
-def wrong(line: str, value: object) -> FedLoomError:
-    """Return the error of a value that is not as expected: "<line>, got <value>"."""
-    return FedLoomError(f"{line}, got {kind_of(value)}")
+def unexpected_value(line: str, value: object) -> FedLoomError:
+    """Return the error for a value that is not as expected: "<line>, got <value>"."""
+    return FedLoomError(f"{line}, got {describe_value(value)}")
 
 
-def kind_of(value: object) -> str:
-    """Return how an error names a value that was not expected."""
+def describe_value(value: object) -> str:
+    """Describe a value for an error message."""
     if isinstance(value, Tensor):
         return f"a tensor {list(value.shape)} of {value.dtype} on {value.device}"
     if isinstance(value, int | float | bool | str):
         return repr(value)[:80]
-    return "None" if value is None else type(value).__name__
+    if value is None:
+        return "None"
+    return type(value).__name__
 
 
 def require_tree(where: str, tree: object, path: str = "") -> list[tuple[str, Any]]:
@@ -48,8 +50,8 @@ def require_tree(where: str, tree: object, path: str = "") -> list[tuple[str, An
     Return its leaves, each with the name that an error calls it by: `where` and its path.
     """
     if not isinstance(tree, dict):
-        raise wrong(f"{where} must be a dict of tensors", tree)
-    items = []
+        raise unexpected_value(f"{where} must be a dict of tensors", tree)
+    items: list[tuple[str, Any]] = []
     for key, value in tree.items():
         if not isinstance(key, str) or not key or "/" in key:
             raise FedLoomError(f"{where} has the key {key!r}; use names without '/'")
@@ -57,14 +59,19 @@ def require_tree(where: str, tree: object, path: str = "") -> list[tuple[str, An
         if isinstance(value, dict):
             items += require_tree(where, value, inner)
             continue
-        name, dense = f"{where} '{inner}'", is_number(value)
-        if isinstance(value, Tensor):
-            dense = value.layout is torch.strided and not (value.is_nested or value.is_quantized)
-            dense = dense and not value.is_meta
-        if not dense:
-            raise wrong(f"{name} must be a dense tensor or a plain number", value)
+        name = f"{where} '{inner}'"
+        if not (_is_dense(value) or is_number(value)):
+            raise unexpected_value(f"{name} must be a dense tensor or a plain number", value)
         items.append((name, value))
     return items
+
+
+def _is_dense(value: object) -> bool:
+    """Return True for a tensor whose numbers lie in memory one by one."""
+    if not isinstance(value, Tensor):
+        return False
+    is_odd = value.is_nested or value.is_quantized or value.is_meta
+    return value.layout is torch.strided and not is_odd
 
 
 def require_alike(
@@ -77,22 +84,35 @@ def require_alike(
     """
     if tree is other:
         return
-    values, examples = dict(leaves(tree)), dict(leaves(other))
+    values = dict(leaves(tree))
+    examples = dict(leaves(other))
+
+    # the same paths
     for path in sorted(values.keys() ^ examples.keys()):
         fault = "is new" if path in values else "is missing"
         raise FedLoomError(f"{where} '{path}' {fault}, compared with {words}: keys must not differ")
-    first_axis = 1 if grows else 0
+
+    # tensors of the same type and shape, and numbers where there were numbers
     for path, value in values.items():
         like = examples[path]
-        if isinstance(value, Tensor) and isinstance(like, Tensor):
-            same = value.dtype == like.dtype and value.dim() == like.dim()
-            same = same and value.shape[first_axis:] == like.shape[first_axis:]
-        else:
-            same = not isinstance(value, Tensor) and not isinstance(like, Tensor)
-            same = same and (value == like or not stacked)
-        if not same:
-            line = f"is {kind_of(value)}, but {words} has {kind_of(like)}"
-            raise FedLoomError(f"{where} '{path}' {line}")
+        if not _are_alike(value, like, first_axis=1 if grows else 0, equal_numbers=stacked):
+            found = describe_value(value)
+            wanted = describe_value(like)
+            raise FedLoomError(f"{where} '{path}' is {found}, but {words} has {wanted}")
+
+
+def _are_alike(value: Any, like: Any, first_axis: int, equal_numbers: bool) -> bool:
+    """Return True for tensors of one type and shape, from an axis on, and for two plain numbers.
+
+    If they must be `equal_numbers`, plain numbers must be equal too.
+    """
+    if isinstance(value, Tensor) and isinstance(like, Tensor):
+        if value.dtype != like.dtype or value.dim() != like.dim():
+            return False
+        return value.shape[first_axis:] == like.shape[first_axis:]
+    if isinstance(value, Tensor) or isinstance(like, Tensor):
+        return False
+    return value == like or not equal_numbers
 
 
 CURE = "lower training.lr or set training.clip"
@@ -106,7 +126,9 @@ def require_finite(items: Iterable[tuple[str, Any]], cure: str = CURE) -> None:
     """
     flags: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, value in items:
-        tensor = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64)
+        tensor = value
+        if not isinstance(value, Tensor):
+            tensor = torch.as_tensor(value, dtype=torch.float64)
         flags.setdefault(tensor.device, []).append((name, tensor.isfinite().all()))
     for asked in flags.values():
         finite = torch.stack([flag for _, flag in asked]).tolist()
@@ -117,12 +139,13 @@ def require_finite(items: Iterable[tuple[str, Any]], cure: str = CURE) -> None:
 
 def check_ids(task: Task, hook: str, ids: object, allowed: Sequence[int], kind: str) -> None:
     """Check that a hook returns different ids among the `allowed` ones, clients of a `kind`."""
-    where = call_of(task, hook)
+    where = describe_hook_call(task, hook)
     if not isinstance(ids, list | tuple) or not all(type(k) is int for k in ids):
-        raise wrong(f"{where}: must return a list of client ids (int)", ids)
+        raise unexpected_value(f"{where}: must return a list of client ids (int)", ids)
     if not ids or len(set(ids)) < len(ids):
-        line = f"must return at least one client, and none twice, got {str(ids)[:80]}"
-        raise FedLoomError(f"{where}: {line}")
+        raise FedLoomError(
+            f"{where}: must return at least one client, and none twice, got {str(ids)[:80]}"
+        )
     for client in sorted(set(ids).difference(allowed)):
         raise FedLoomError(f"{where}: must return {kind} clients, got {client}")
 
@@ -130,14 +153,18 @@ def check_ids(task: Task, hook: str, ids: object, allowed: Sequence[int], kind: 
 def check_work(task: Task, client: int, share: object) -> None:
     """Check what local_work returns for one client."""
     if not is_number(share) or not 0 < share <= 1:  # type: ignore[operator]
-        line = "must return a share of the local steps, above 0 and at most 1"
-        raise wrong(f"{call_of(task, 'local_work', client)}: {line}", share)
+        where = describe_hook_call(task, "local_work", client)
+        raise unexpected_value(
+            f"{where}: must return a share of the local steps, above 0 and at most 1", share
+        )
 
 
 def check_federation(task: Task, hook: str, data: Any) -> Federation:
     """Check and return what training_data or triggered returns."""
     if not isinstance(data, Federation):
-        raise wrong(f"{call_of(task, hook)}: must return a Federation, as task.data is", data)
+        raise unexpected_value(
+            f"{describe_hook_call(task, hook)}: must return a Federation, as task.data is", data
+        )
     return data
 
 
@@ -149,21 +176,22 @@ def check_states(
     The hook made the states of clients that are not in `trained`.
     """
     first = next((client for client in states if client in trained), next(iter(states)))
-    items = []
+    items: list[tuple[str, Any]] = []
     for client, state in states.items():
-        where = f"{call_of(task, hook, client)}: the client's state"
-        items += [] if client in trained else require_tree(where, state)
+        where = f"{describe_hook_call(task, hook, client)}: the client's state"
+        if client not in trained:
+            items += require_tree(where, state)
         require_alike(where, state, states[first], f"the state of client {first}", stacked=True)
     require_finite(items)
 
 
 def check_personalized(task: Task, clients: Cohort, states: Tree) -> None:
     """Check the personal states of a cohort that personalize returns."""
-    where = f"{call_of(task, 'personalize', *clients.ids)}: the clients' state"
+    where = f"{describe_hook_call(task, 'personalize', *clients.ids)}: the clients' state"
     items = require_tree(where, states)
     for name, value in items:
         if isinstance(value, Tensor) and value.shape[:1] != (len(clients),):
-            raise wrong(f"{name} must lead with the {len(clients)} clients", value)
+            raise unexpected_value(f"{name} must lead with the {len(clients)} clients", value)
     require_finite(items)
 
 
@@ -172,11 +200,12 @@ def check_server(task: Task, server: Tree, before: Tree | None = None) -> None:
 
     From round to round keys and types stay, and all axes but the first: a pool may grow.
     """
-    where = f"{call_of(task, 'init_server' if before is None else 'aggregate')}: the server's state"
+    hook = "init_server" if before is None else "aggregate"
+    where = f"{describe_hook_call(task, hook)}: the server's state"
     items = require_tree(where, server)
     metrics = server.get("metrics", {})
     if not isinstance(metrics, dict):
-        raise wrong(f"{where} 'metrics' must be a dict of plain numbers", metrics)
+        raise unexpected_value(f"{where} 'metrics' must be a dict of plain numbers", metrics)
     _require_columns(f"{where} metrics", metrics, ROUND_COLUMNS, "rounds.parquet")
     if before is not None:
         require_alike(where, server, before, "the state that it was given", grows=True)
@@ -187,8 +216,10 @@ def _require_columns(where: str, metrics: dict, taken: Sequence[str], table: str
     """Require plain numbers whose names can be further columns of a table."""
     for name, value in metrics.items():
         if not isinstance(name, str) or not name or name in taken or not is_number(value):
-            line = f"must be a plain number whose name is not a column of {table}"
-            raise wrong(f"{where}[{name!r}] {line}", value)
+            raise unexpected_value(
+                f"{where}[{name!r}] must be a plain number whose name is not a column of {table}",
+                value,
+            )
 
 
 def check_downloads(
@@ -196,12 +227,12 @@ def check_downloads(
 ) -> None:
     """Check what download and deliver return for every client; all must receive the same keys."""
     checked = {id(value) for _, value in leaves(server)}
-    items = []
+    items: list[tuple[str, Any]] = []
     for client, packed, tree in zip(ids, sent, delivered, strict=True):
-        where = f"{call_of(task, 'download', client)}: the download"
+        where = f"{describe_hook_call(task, 'download', client)}: the download"
         items += require_tree(where, packed)
         if tree is not packed:
-            where = f"{call_of(task, 'deliver', client)}: the delivery"
+            where = f"{describe_hook_call(task, 'deliver', client)}: the delivery"
             items += require_tree(where, tree)
         first = f"the download of client {ids[0]}"
         require_alike(where, tree, delivered[0], first, stacked=True)
@@ -215,30 +246,44 @@ def check_loss(
 
     The batch's `mask` is [K, B]; the extras may add to `counters`.
     """
-    where, shape = f"{call_of(task, 'train_locally', *clients)}: its loss", list(mask.shape)
-    pair = isinstance(result, tuple) and len(result) == 2
-    values, extras = result if pair else (result, {})
+    where = f"{describe_hook_call(task, 'train_locally', *clients)}: its loss"
+    shape = list(mask.shape)
+    values = result
+    extras: Any = {}
+    if isinstance(result, tuple) and len(result) == 2:
+        values, extras = result
+
+    # the loss
     if not isinstance(values, Tensor) or values.shape != mask.shape:
-        raise wrong(f"{where} must be one number per client and image, a tensor {shape}", values)
+        raise unexpected_value(
+            f"{where} must be one number per client and image, a tensor {shape}", values
+        )
     if not values.requires_grad:
         raise FedLoomError(f"{where} must depend on the parameters that are trained")
+
+    # what it adds to counters
     if not isinstance(extras, dict):
-        raise wrong(f"{where} may return a dict of counters as the second of two", extras)
+        raise unexpected_value(
+            f"{where} may return a dict of counters as the second of two", extras
+        )
     for name, value in extras.items():
         if not isinstance(value, Tensor) or value.shape[:2] != mask.shape:
-            raise wrong(f"{where} must give '{name}' per client and image, {shape} or more", value)
+            raise unexpected_value(
+                f"{where} must give '{name}' per client and image, {shape} or more", value
+            )
         if name not in ("reported_loss", *counters):
-            line = f"adds to '{name}', which train_locally was not given among its counters"
-            raise FedLoomError(f"{where} {line}")
+            raise FedLoomError(
+                f"{where} adds to '{name}', which train_locally was not given among its counters"
+            )
     return values, {**extras}
 
 
 def _require_updates(where: str, updates: Any) -> None:
     if not isinstance(updates, list | tuple):
-        raise wrong(f"{where}: must return a list of Updates", updates)
+        raise unexpected_value(f"{where}: must return a list of Updates", updates)
     for update in updates:
         if not isinstance(update, Update):
-            raise wrong(f"{where}: must return a list of Updates alone", update)
+            raise unexpected_value(f"{where}: must return a list of Updates alone", update)
 
 
 def check_updates(
@@ -250,25 +295,36 @@ def check_updates(
 ) -> None:
     """Check what client_update returns for a cohort whose personal states were `states`.
 
-    An upload that is not finite passes if a wrapper leaves it out (`task.rejects_non_finite`), and
-    so do the client's metrics. Otherwise the error names the client, and whether it attacks.
+    An upload that is not finite passes if a wrapper leaves it out (`rejects_non_finite`), and so do
+    the client's metrics. Otherwise the error names the client, and whether it attacks.
     """
-    where = call_of(task, "client_update", *clients.ids)
+    where = describe_hook_call(task, "client_update", *clients.ids)
     _require_updates(where, updates)
     if len(updates) != len(clients):
-        line = f"must return one Update per client, got {len(updates)} for {len(clients)} clients"
-        raise FedLoomError(f"{where}: {line}")
-    items, of_attackers = [], []
+        raise FedLoomError(
+            f"{where}: must return one Update per client, "
+            f"got {len(updates)} for {len(clients)} clients"
+        )
+
+    # collect what must be finite, of attackers apart
+    items: list[tuple[str, Any]] = []
+    of_attackers: list[tuple[str, Any]] = []
     for client, update, before in zip(clients.ids, updates, states, strict=True):
-        where = call_of(task, "client_update", client)
+        where = describe_hook_call(task, "client_update", client)
         sent = _sent(where, update)
-        if not task.rejects_non_finite:
-            (of_attackers if client in attacking else items).extend(sent)
+        if client in attacking:
+            must_be_finite = of_attackers
+        else:
+            must_be_finite = items
+        if not task.plugin.rejects_non_finite:
+            must_be_finite += sent
         items += require_tree(f"{where}: client_state", update.client_state)
         require_tree(f"{where}: side_channel", update.side_channel)
         require_tree(f"{where}: wrapper_state", update.wrapper_state)
-        words = "the client's state before"
-        require_alike(f"{where}: client_state", update.client_state, before, words)
+        require_alike(
+            f"{where}: client_state", update.client_state, before, "the client's state before"
+        )
+
     require_finite(items)
     require_finite(
         of_attackers,
@@ -279,56 +335,74 @@ def check_updates(
 
 def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Update]) -> None:
     """Check what receive makes of the updates of one round, and that they fit to each other."""
-    where = call_of(task, "receive")
+    where = describe_hook_call(task, "receive")
     _require_updates(where, accepted)
+
+    # one of a client, and of no other clients
     clients = [update.client for update in accepted]
-    if not clients or len(set(clients)) < len(clients) or {*clients} - {u.client for u in updates}:
-        line = "must return at least one Update, and at most one of each client of the round"
-        cure = "make new ones with dataclasses.replace(update, ...)"
-        raise FedLoomError(f"{where}: {line}, got those of clients {clients}; {cure}")
-    sent, items = {id(update) for update in updates}, []
+    strangers = set(clients) - {update.client for update in updates}
+    if not clients or len(set(clients)) < len(clients) or strangers:
+        raise FedLoomError(
+            f"{where}: must return at least one Update, and at most one of each client of the "
+            f"round, got those of clients {clients}; "
+            "make new ones with dataclasses.replace(update, ...)"
+        )
+
+    # uploads that are alike, and finite
+    sent = {id(update) for update in updates}
+    items: list[tuple[str, Any]] = []
     for update in accepted:
         is_new = id(update) not in sent
-        where = call_of(task, "receive" if is_new else "client_update", update.client)
-        if is_new or task.rejects_non_finite:
+        where = describe_hook_call(task, "receive" if is_new else "client_update", update.client)
+        if is_new or task.plugin.rejects_non_finite:
             items += _sent(where, update)
         other = f"the upload of client {clients[0]}"
         require_alike(f"{where}: upload", update.payload, accepted[0].payload, other)
-    require_finite(items, LEAVE_OUT if task.rejects_non_finite else CURE)
+    if task.plugin.rejects_non_finite:
+        require_finite(items, LEAVE_OUT)
+    else:
+        require_finite(items)
 
 
 def _sent(where: str, update: Update) -> list[tuple[str, Any]]:
     """Check an Update's upload and plain numbers; return all that must be finite, by name."""
     items = require_tree(f"{where}: upload", update.payload)
     if type(update.num_examples) is not int or update.num_examples < 1:
-        raise wrong(f"{where}: num_examples must be a positive int", update.num_examples)
+        raise unexpected_value(f"{where}: num_examples must be a positive int", update.num_examples)
     if not isinstance(update.metrics, dict) or "train_loss" not in update.metrics:
-        raise wrong(f"{where}: metrics must be a dict with 'train_loss'", update.metrics)
+        raise unexpected_value(f"{where}: metrics must be a dict with 'train_loss'", update.metrics)
     _require_columns(f"{where}: metrics", update.metrics, CLIENT_COLUMNS, "clients.parquet")
     return items + [(f"{where}: metrics '{name}'", value) for name, value in update.metrics.items()]
 
 
 def check_logits(task: Task, clients: Cohort, labels: Tensor, logits: object) -> Tensor:
     """Check and return what predict returns for a batch with these labels [K, B]."""
-    shape, device = [*labels.shape, task.num_classes], labels.device
+    shape = [*labels.shape, task.num_classes]
+    device = labels.device
     if (
         not isinstance(logits, Tensor)
         or list(logits.shape) != shape
         or not logits.is_floating_point()
         or logits.device != device
     ):
-        line = f"must return logits {shape} (clients, images, classes), floating-point on {device}"
-        raise wrong(f"{call_of(task, 'predict', *clients.ids)}: {line}", logits)
+        where = describe_hook_call(task, "predict", *clients.ids)
+        raise unexpected_value(
+            f"{where}: must return logits {shape} (clients, images, classes), "
+            f"floating-point on {device}",
+            logits,
+        )
     return logits
 
 
 def check_artefact(task: Task, hook: str, name: str, table: Any) -> None:
     """Check the table of `hook`, artefact or audit_table: a dict of equally long lists."""
-    where = call_of(task, hook)
+    where = describe_hook_call(task, hook)
     if table is None:
         raise FedLoomError(f"{where}: the method gives no '{name}' with these options")
     try:
         pa.table(table)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        line = f"must return '{name}' as a dict of equally long lists ({in_words(error)})"
-        raise wrong(f"{where}: {line}", table) from None
+        raise unexpected_value(
+            f"{where}: must return '{name}' as a dict of equally long lists ({in_words(error)})",
+            table,
+        ) from None

@@ -1,4 +1,4 @@
-"""A job's progress on disk: a part per round with what it changed, and a head that names the parts.
+"""On-disk checkpoints: one file per round holding the changes, and a head file that lists them.
 
 The head, `checkpoint.safetensors`, holds the server's state. A part, `checkpoint/0007.safetensors`,
 holds the states of the clients that took part in round 7, and the round's rows. A round writes its
@@ -44,10 +44,14 @@ def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | N
         return None
     if facts["fingerprint"] != fingerprint:
         return "was made by other code, settings, data or packages"
+
+    # join what the parts hold
     digests = facts["parts"]
-    changes, rows, size = State({}), list[Rows](), 0
+    changes = State({})
+    rows: list[Rows] = []
+    size = 0
     for name, digest in digests.items():
-        if not _part(head, name).exists():  # the user deleted it, because it was damaged
+        if not _part(head, name).exists():  # deleted by the user because it was corrupt
             return f"lacks its part {_part(head, name)}"
         part, _ = tensor_files.load(_part(head, name), sha256=digest)
         rows.append(Rows.unpack(part.pop("rows")))
@@ -63,15 +67,18 @@ class Checkpoint:
 
     def __init__(self, head: Path, fingerprint: str, saved: Saved | None = None):
         """Resume from the saved checkpoint, or begin a new one; `head` names its parts."""
-        self._head, self._fingerprint = head, fingerprint
+        self._head = head
+        self._fingerprint = fingerprint
         self._rows: list[Rows] = []
         self._digests: dict[str, str] = {}
         self._taken = 0  # bytes that the parts hold
         self._sizes: dict[int, int] = {}  # bytes of the current states, by client
         if saved is not None:
-            self._rows, self._digests, self._taken = [saved.rows], saved.digests, saved.size
+            self._rows = [saved.rows]
+            self._digests = saved.digests
+            self._taken = saved.size
             self._sizes = {k: _size(saved.changes, k) for k in saved.changes.clients}
-            self._sweep()  # a job that was killed may not have come to it
+            self._sweep()  # a killed job may not have got this far
 
     @property
     def rows(self) -> Rows:
@@ -80,21 +87,31 @@ class Checkpoint:
 
     def write(self, number: int, state: State, clients: Iterable[int], rows: Rows) -> None:
         """Write the state and the rows of round `number`, and the `clients` that it changed."""
+        # count what the parts take with the new one, and what the current states take
         changed = {client: _size(state, client) for client in clients}
         self._taken += rows.size + sum(changed.values())
         self._sizes |= changed
         self._rows.append(rows)
         current = sum(each.size for each in self._rows) + sum(self._sizes.values())
+
+        # write all current states to one part where the parts take too much
         fold = self._taken > FOLD * current or len(self._digests) >= MOST_PARTS
         if fold:
-            changed, rows, self._taken = self._sizes, self.rows, current
+            changed = self._sizes
+            rows = self.rows
+            self._taken = current
             self._rows = [rows]
+
+        # write the part, and then the head
         if not self._digests:  # the parts of another checkpoint may have the same names
             self._head.unlink(missing_ok=True)
         name = f"{number:04}"
         tree = state.of_clients(changed).tree() | {"rows": rows.pack()}
         digest = tensor_files.save(_part(self._head, name), tree)
-        self._digests = {name: digest} if fold else self._digests | {name: digest}
+        if fold:
+            self._digests = {name: digest}
+        else:
+            self._digests = self._digests | {name: digest}
         facts = {"fingerprint": self._fingerprint, "round": number, "parts": self._digests}
         tensor_files.save(self._head, {"server": state.server}, **facts)
         if len(self._digests) == 1:
@@ -114,5 +131,6 @@ def _part(head: Path, name: str) -> Path:
 
 def _size(state: State, client: int) -> int:
     """Return about how many bytes a part takes for a client."""
-    kept = state.clients[client], state.wrappers.get(client, {})
-    return REMEMBERED + sum(map(count_bytes, kept))
+    kept_by_method = count_bytes(state.clients[client])
+    kept_by_wrappers = count_bytes(state.wrappers.get(client, {}))
+    return REMEMBERED + kept_by_method + kept_by_wrappers

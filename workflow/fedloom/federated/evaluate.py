@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from itertools import chain
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from fedloom.common.trees import Tree, leaves, stack, tensor_map
 from fedloom.data.federation import Batch, Federation
 from fedloom.federated import check_results, groups
 from fedloom.federated.round import attackers, download_to, personal_state
-from fedloom.federated.rows import Confusion, Score
+from fedloom.federated.rows import Confusion, EvaluationRow, Score, TestSetRow
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
 from fedloom.hooks.run_hooks import Hooks
@@ -30,7 +30,7 @@ def evaluate(
     *,
     global_test: bool = False,
     confusion: Confusion | None = None,
-) -> list[dict]:
+) -> list[EvaluationRow]:
     """Return the rows of evaluation.parquet of round `task.round`, sorted by client id.
 
     A method that personalises has two rows per client, without and with it. The row of the global
@@ -40,52 +40,75 @@ def evaluate(
         ids: the clients to evaluate; default: all, whether they participate or not.
         confusion: counts the answers, of a method that personalises those of personalised clients.
     """
-    rows, answers = list[dict](), list[list[Score]]()
+    rows: list[EvaluationRow] = []
+    answers: list[list[Score]] = []  # of the clients without personalisation, by cohort
     server = received_by(task, hooks, state, [SERVER_MODEL]) if global_test else None
-    # clients that a method cannot tell apart have given the answers of the server's model
-    everyone = ids is None or len(ids) == len(task.data.tested)
-    one_model = everyone and not hooks.takes("predict", "clients")
     triggered = hooks.triggered(task=task)
     if triggered is not None:
         check_results.check_federation(task, "triggered", triggered)
 
-    def add_rows(received: Tree, clients: Cohort, personalized: bool) -> list[Score]:
-        images = [task.data.test[k] for k in clients.ids]
-        scores = score_of(task, hooks, received, clients, images)
-        rates = _backdoor_rates(task, hooks, received, clients, triggered) if triggered else {}
-        for client, score in zip(clients.ids, scores, strict=True):
-            row = row_of(task, client, [[score]], personalized)
-            rows.append(row | ({"backdoor_rate": rates[client]} if client in rates else {}))
-        return scores
+    # clients that a method cannot tell apart have given the answers of the server's model
+    everyone = ids is None or len(ids) == len(task.data.tested)
+    one_model = everyone and not hooks.takes("predict", "clients")
 
-    for received, clients in cohorts(task, hooks, state, ids):
+    for received, clients in evaluation_cohorts(task, hooks, state, ids):
         # scored before `personalize`, which may write to the states that it gets
-        scores = add_rows(received, clients, False)
+        scores, new_rows = _score_clients(task, hooks, received, clients, triggered, False)
         answers.append(scores)
+        rows += new_rows
         one_model = one_model and server is not None and is_copied(server[0], received)
+
         personal = personalized_by(task, hooks, received, clients)
         if personal is not None:
-            scores = add_rows(received, personal, True)
+            scores, new_rows = _score_clients(task, hooks, received, personal, triggered, True)
+            rows += new_rows
         if confusion is not None:
             for client, score in zip(clients.ids, scores, strict=True):
                 confusion.add(task, client, [score])
-    rows.sort(key=lambda row: (row["client_id"], row["personalized"]))
+    rows.sort(key=lambda row: (row.client_id, row.personalized))
+
     if server is not None:
-        answers = answers if one_model else _answers_to_all(task, hooks, state, ids, server)
-        rows.append(row_of(task, SERVER_MODEL, answers))
+        if not one_model:
+            answers = [_answers_to_all(task, hooks, state, ids, server)]
+        rows.append(evaluation_row(task, SERVER_MODEL, answers))
         if confusion is not None:
-            confusion.add(task, SERVER_MODEL, [s for of_cohort in answers for s in of_cohort])
+            confusion.add(task, SERVER_MODEL, list(chain.from_iterable(answers)))
     return rows
 
 
-def evaluate_globally(task: Task, hooks: Hooks, state: State) -> dict:
+def _score_clients(
+    task: Task,
+    hooks: Hooks,
+    received: Tree,
+    clients: Cohort,
+    triggered: Federation | None,
+    personalized: bool,
+) -> tuple[list[Score], list[EvaluationRow]]:
+    """Return how K clients answer their own test images, and their rows."""
+    images = [task.data.test[client] for client in clients.ids]
+    scores = score_of(task, hooks, received, clients, images)
+    backdoor_rates: dict[int, float] = {}
+    if triggered is not None:
+        backdoor_rates = _backdoor_rates(task, hooks, received, clients, triggered)
+
+    rows: list[EvaluationRow] = []
+    for client, score in zip(clients.ids, scores, strict=True):
+        row = evaluation_row(task, client, [[score]], personalized)
+        if client in backdoor_rates:
+            rate = {"backdoor_rate": backdoor_rates[client]}
+            row = replace(row, metrics=row.metrics | rate)
+        rows.append(row)
+    return scores, rows
+
+
+def evaluate_globally(task: Task, hooks: Hooks, state: State) -> EvaluationRow:
     """Return the row of the global test alone."""
     return evaluate(task, hooks, state, [], global_test=True)[-1]
 
 
 def _answers_to_all(
     task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None, server: tuple[Tree, Cohort]
-) -> list[list[Score]]:
+) -> list[Score]:
     """Return how the server's model answers all test images.
 
     If the method has no such model, the participating clients' models (of `ids`, if given) answer
@@ -93,12 +116,14 @@ def _answers_to_all(
     """
     images = np.sort(np.concatenate(task.data.test))
     scores = score_of(task, hooks, *server, [images])
-    if not scores:
-        chosen = [k for k in ids or task.data.participating if k in task.data.position]
-        for group in groups.divide(len(chosen), groups.clients_evaluated_at_once(task, state)):
-            received, clients = received_by(task, hooks, state, [chosen[k] for k in group])
-            scores += score_of(task, hooks, received, clients, [images] * len(clients))
-    return [scores]
+    if scores:
+        return scores
+    chosen = [k for k in ids or task.data.participating if k in task.data.position]
+    at_once = groups.clients_evaluated_at_once(task, state)
+    for group in groups.equal_groups(len(chosen), at_once):
+        received, clients = received_by(task, hooks, state, [chosen[k] for k in group])
+        scores += score_of(task, hooks, received, clients, [images] * len(clients))
+    return scores
 
 
 def _backdoor_rates(
@@ -108,30 +133,34 @@ def _backdoor_rates(
     chosen = [k for k, client in enumerate(clients.ids) if len(triggered.test[client])]
     if not chosen:
         return {}
-    sent, members = tensor_map(lambda value: value[chosen], received), clients.subset(chosen)
+    sent = tensor_map(lambda value: value[chosen], received)
+    members = clients.subset(chosen)
     images = [triggered.test[client] for client in members.ids]
     scores = score_of(replace(task, data=triggered), hooks, sent, members, images)
-    pairs = zip(members.ids, scores, strict=True)
-    return {client: score.correct / len(score.images) for client, score in pairs}
-
-
-def row_of(
-    task: Task, client: int, answers: list[list[Score]], personalized: bool = False
-) -> dict[str, Any]:
-    """Return a row of evaluation.parquet from the answers of a client, or by cohort of several."""
-    scores = [score for of_cohort in answers for score in of_cohort]
-    images = sum(len(score.images) for score in scores)
     return {
-        "round": task.round,
-        "client_id": client,
-        "domain": "" if client == SERVER_MODEL else task.data.domains[client],
-        "participating": client in task.data.position,
-        "personalized": personalized,
-        "num_test": images,
-        "num_correct": sum(score.correct for score in scores),
-        "loss": sum(sum(score.loss for score in of_cohort) for of_cohort in answers) / images,
-        **_by_part(task, scores),
+        client: score.correct / len(score.images)
+        for client, score in zip(members.ids, scores, strict=True)
     }
+
+
+def evaluation_row(
+    task: Task, client: int, answers: list[list[Score]], personalized: bool = False
+) -> EvaluationRow:
+    """Return a row of evaluation.parquet from the answers of a client, or by cohort of several."""
+    scores = list(chain.from_iterable(answers))
+    images = sum(len(score.images) for score in scores)
+    losses_of_cohorts = [sum(score.loss for score in cohort_scores) for cohort_scores in answers]
+    return EvaluationRow(
+        round=task.round,
+        client_id=client,
+        domain="" if client == SERVER_MODEL else task.data.domains[client],
+        participating=client in task.data.position,
+        personalized=personalized,
+        num_test=images,
+        num_correct=sum(score.correct for score in scores),
+        loss=sum(losses_of_cohorts) / images,
+        metrics=_by_part(task, scores),
+    )
 
 
 def _by_part(task: Task, scores: list[Score]) -> dict[str, float]:
@@ -141,16 +170,19 @@ def _by_part(task: Task, scores: list[Score]) -> dict[str, float]:
     images = np.concatenate([score.images for score in scores])
     predicted = np.concatenate([score.predicted for score in scores])
     correct = predicted == task.data.labels.cpu().numpy()[images]
-    part = np.unique(task.data.rounds[0], return_inverse=True)[1][images]
-    return {f"{PART}{n + 1}": float(correct[part == n].mean()) for n in np.unique(part)}
+
+    arrives = task.data.rounds[0]
+    part_of_image = np.unique(arrives, return_inverse=True)[1]  # [N], from 0
+    parts = part_of_image[images]
+    return {f"{PART}{part + 1}": float(correct[parts == part].mean()) for part in np.unique(parts)}
 
 
 @torch.no_grad()
-def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, list]:
+def compute_artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, list]:
     """Compute a table of a wrapper, or else of the method, for figures and tables, by column."""
 
     def batches(images: Sequence[np.ndarray]) -> Iterator[tuple[Tree, Cohort, Batch]]:
-        for received, clients in cohorts(task, hooks, state):
+        for received, clients in evaluation_cohorts(task, hooks, state):
             for batch in groups.iterate_examples(task, [images[k] for k in clients.ids]):
                 yield received, clients, batch
 
@@ -159,36 +191,42 @@ def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, lis
             logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
             yield clients, batch, check_results.check_logits(task, clients, batch.labels, logits)
 
-    hook, table = "audit_table", hooks.audit_table(task=task, answers=answers, name=name)
+    hook = "audit_table"
+    table = hooks.audit_table(task=task, answers=answers, name=name)
     if table is None:
-        hook, own = "artefact", batches(task.data.test)
-        table = hooks.artefact(task=task, server=state.server, cohorts=own, name=name)
+        hook = "artefact"
+        own_batches = batches(task.data.test)
+        table = hooks.artefact(task=task, server=state.server, cohorts=own_batches, name=name)
     check_results.check_artefact(task, hook, name, table)
     return table
 
 
-def cohorts(
+def evaluation_cohorts(
     task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None = None
 ) -> Iterator[tuple[Tree, Cohort]]:
     """Yield what clients (default: all) receive, and the clients, in cohorts of similar size."""
     ids = task.data.tested if ids is None else ids
     by_size = sorted(ids, key=lambda k: (len(task.data.test[k]), k))
     sizes = [len(task.data.test[k]) for k in by_size]
-    most = groups.clients_evaluated_at_once(task, state), groups.images_at_once(task)
-    for group in groups.groups_by_images(sizes, *most):
+    clients_at_once = groups.clients_evaluated_at_once(task, state)
+    images_at_once = groups.images_at_once(task)
+    for group in groups.groups_by_images(sizes, clients_at_once, images_at_once):
         yield received_by(task, hooks, state, sorted(by_size[k] for k in group))
 
 
 def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple[Tree, Cohort]:
     """Return what the clients receive after the round, stacked [K, ...], and the clients."""
-    received = download_to(task, hooks, state, ids)[1]
-    states = {}
+    _, received = download_to(task, hooks, state, ids)
+    states: dict[int, Tree] = {}
     for client, tree in zip(ids, received, strict=True):
         own = state.personal.get(client)
         if own is None:
-            seen = {"states": state.personal, "received": tree}
-            own = hooks.unseen_client_state(task=task, client=client, **seen)
-        states[client] = personal_state(task, hooks, state, client) if own is None else own
+            own = hooks.unseen_client_state(
+                task=task, client=client, states=state.personal, received=tree
+            )
+        if own is None:
+            own = personal_state(task, hooks, state, client)
+        states[client] = own
     check_results.check_states(task, "unseen_client_state", states, state.clients)
     return stack(received), cohort(task, ids, list(states.values()))
 
@@ -202,17 +240,20 @@ def is_copied(server: Tree, received: Tree) -> bool:
             return same and torch.equal(several, one.expand_as(several))
         return type(one) is type(several) and one == several
 
-    of_server, of_clients = dict(leaves(server)), dict(leaves(received))
-    return of_server.keys() == of_clients.keys() and all(
-        equal(value, of_clients[path]) for path, value in of_server.items()
-    )
+    of_server = dict(leaves(server))
+    of_clients = dict(leaves(received))
+    if of_server.keys() != of_clients.keys():
+        return False
+    return all(equal(value, of_clients[path]) for path, value in of_server.items())
 
 
 def personalized_by(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> Cohort | None:
     """Return the clients with the states that `personalize` gives; None if it gives none."""
-    trees = []
-    first = (tensor_map(lambda value: value[0], tree) for tree in (received, clients.state))
-    for group in groups.divide(len(clients), groups.clients_at_once(task, *first)):
+    trees: list[Tree] = []
+    received_by_first = tensor_map(lambda value: value[0], received)
+    state_of_first = tensor_map(lambda value: value[0], clients.state)
+    at_once = groups.clients_at_once(task, received_by_first, state_of_first)
+    for group in groups.equal_groups(len(clients), at_once):
         members = clients if len(group) == len(clients) else clients.subset(group)
         sent = tensor_map(lambda value: value[group.start : group.stop], received)  # noqa: B023
         with torch.enable_grad():
@@ -228,8 +269,10 @@ def score_of(
     task: Task, hooks: Hooks, received: Tree, clients: Cohort, images: list[np.ndarray]
 ) -> list[Score]:
     """Return how K clients answer their images; [] for the server's model if there is none."""
-    answers = []
+    answers: list[Tensor] = []
     correct, loss = torch.zeros(2, len(images), device=task.data.device)  # [K] each
+
+    # add up the batches on the device
     for batch in groups.iterate_examples(task, images):
         logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
         if logits is None and clients.is_server_model:
@@ -240,9 +283,14 @@ def score_of(
         losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
         correct += hits.sum(1)
         loss += losses.view_as(batch.mask).where(batch.mask, 0).sum(1)
+
+    # fetch the sums, and check them
     correct, loss = torch.stack([correct, loss]).tolist()  # the one wait for the device
     check_results.require_finite(
-        (f"{check_results.call_of(task, 'predict', client)}: the loss of its predictions", value)
+        (
+            f"{check_results.describe_hook_call(task, 'predict', client)}: the loss of its predictions",
+            value,
+        )
         for client, value in zip(clients.ids, loss, strict=True)
     )
     predicted = torch.cat(answers, 1).cpu().numpy()
@@ -253,26 +301,32 @@ def score_of(
 
 
 @torch.no_grad()
-def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[dict[str, Any]]:
+def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[TestSetRow]:
     """Let honest participating clients that have test images answer all sets; return their rows.
 
     A row is of a client and a `test_set`: `own` are its own test images, `base` those of all
     clients, and the others, of classes and datasets that no client trains on, are
     `task.data.unseen`, by their names. Clients answer as they are before `personalize`.
     """
-    data, rows = task.data, list[dict[str, Any]]()
+    data = task.data
+    rows: list[TestSetRow] = []
+
+    # the sets, by name
     everything = np.sort(np.concatenate(data.test))
     base = replace(data, test=[everything] * data.num_clients)
     sets = {OWN: data, BASE: base, **data.unseen}
+
+    # the clients, and the server's model, which may answer for them
     server = received_by(task, hooks, state, [SERVER_MODEL])
     attacking = attackers(task, hooks)
     honest = [k for k in data.tested if k in data.position and k not in attacking]
-    # the images of other datasets are in no part of a stream
-    described = replace(task, data=replace(data, rounds=None))
 
     @cache
-    def of_server(name: str) -> list[Score]:
+    def answers_of_server(name: str) -> list[Score]:
         return _scores_of_set(task, hooks, *server, sets[name])
+
+    # the images of other datasets are in no part of a stream
+    described = replace(task, data=replace(data, rounds=None))
 
     tasks = [replace(task, data=tested) for tested in sets.values()]
     at_once = min(groups.clients_evaluated_at_once(each, state) for each in tasks)
@@ -281,11 +335,12 @@ def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[dict[str, A
         one_model = not hooks.takes("predict", "clients") and is_copied(server[0], received)
         for name, tested in sets.items():
             if one_model and name != OWN:
-                scores = of_server(name) * len(clients)
+                scores = answers_of_server(name) * len(clients)
             else:
                 scores = _scores_of_set(task, hooks, received, clients, tested)
             for client, score in zip(clients.ids, scores, strict=True):
-                rows.append(row_of(described, client, [[score]]) | {"test_set": name})
+                row = evaluation_row(described, client, [[score]])
+                rows.append(TestSetRow(row, test_set=name))
     return rows
 
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice, zip_longest
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from fedloom.common.trees import Tree, leaves, tensor_map
 from fedloom.data.federation import Batch, read_ahead, shuffled_batches, to_device
 from fedloom.federated import check_results
 from fedloom.federated.augmentation import training_batch
-from fedloom.federated.task import Cohort, Task
+from fedloom.federated.task import Cohort, Task, TrainingOptions
 
 # loss(task, params, received, clients, batch) -> losses [K, B], or (losses, extras) with
 # extras {counter's name: [K, B, ...], "reported_loss": [K, B]}
@@ -44,24 +43,35 @@ class Trained:
 
 
 def make_optimizer(
-    training: SimpleNamespace, params: list[Tensor], lr: float
+    training: TrainingOptions, params: list[Tensor], lr: float
 ) -> torch.optim.Optimizer:
     """Build the optimiser that the training options name; all of them work elementwise."""
     decay = training.weight_decay
     if training.optimizer == "sgd":
         return torch.optim.SGD(params, lr, momentum=training.momentum, weight_decay=decay)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[training.optimizer]
-    return kind(params, lr, betas=tuple(training.betas), eps=training.eps, weight_decay=decay)
+    first, second = training.betas
+    return kind(params, lr, betas=(first, second), eps=training.eps, weight_decay=decay)
 
 
 def learning_rate(task: Task) -> float:
     """Return the learning rate of round `task.round` (from 1), by its schedule."""
-    t, past = task.training, task.round - 1
-    if t.schedule == "constant":
-        return t.lr
-    if t.schedule == "exponential":
-        return t.lr * t.decay**past
-    return t.lr * (1 + math.cos(math.pi * past / t.rounds)) / 2  # cosine
+    training = task.training
+    past = task.round - 1
+    if training.schedule == "constant":
+        return training.lr
+    if training.schedule == "exponential":
+        return training.lr * training.decay**past
+    return training.lr * (1 + math.cos(math.pi * past / training.rounds)) / 2  # cosine
+
+
+def clip_factors(norms: Tensor, limit: float, epsilon: float = 0.0) -> Tensor:
+    """Return the factors that scale vectors of these L2 norms down to the norm `limit`.
+
+    A vector that is not longer is scaled by 1. `epsilon` is added to every norm, as torch's own
+    clipping of gradients adds 1e-6.
+    """
+    return (limit / (norms + epsilon)).clamp(max=1)
 
 
 def clip_gradients(params: list[Tensor], limit: float) -> None:
@@ -69,41 +79,193 @@ def clip_gradients(params: list[Tensor], limit: float) -> None:
     gradients = [p.grad for p in params if p.grad is not None]
     if not gradients:
         return
-    norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()  # [K]
-    scale = (limit / (norm + 1e-6)).clamp(max=1)
-    for g in gradients:
-        g.mul_(scale.view(-1, *[1] * (g.dim() - 1)))
+    squares = [gradient.flatten(1).square().sum(1) for gradient in gradients]  # [K] each
+    factors = clip_factors(torch.stack(squares).sum(0).sqrt(), limit, epsilon=1e-6)
+    for gradient in gradients:
+        gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
 
 
-def _steps(
-    task: Task, clients: Cohort, epochs: int | None, purpose: int, fewest: int
-) -> Iterator[tuple[tuple[int, ...], list[np.ndarray]]]:
-    """Yield for every step the positions of the clients still training, and their rows."""
-    t = task.training
-    count = t.local_steps if epochs is None else None
-    passes = (count or t.epochs) if epochs is None else epochs  # an epoch has a step or more
-    streams = []
+@dataclass(frozen=True)
+class Step:
+    """A step of the optimiser for the clients that are still training.
+
+    Attributes:
+        active: positions of these clients in the cohort, ascending.
+        rows: the rows of each one's batch.
+    """
+
+    active: tuple[int, ...]
+    rows: list[np.ndarray]
+
+
+def _plan_steps(
+    task: Task, clients: Cohort, epochs: int | None, phase: int, min_batch_size: int
+) -> list[Step]:
+    """Return all steps of the cohort: which clients take part in each, and their rows."""
+    training = task.training
+    if epochs is not None:
+        passes = epochs
+        count = None  # all steps of the epochs
+    elif training.local_steps is not None:
+        passes = training.local_steps  # more than needed: an epoch has a step or more
+        count = training.local_steps
+    else:
+        passes = training.epochs
+        count = None
+
+    # the batches of every client
+    batches_of_clients: list[list[np.ndarray]] = []
     for client, work in zip(clients.ids, clients.work, strict=True):
-        ids = task.round, client, purpose
-        images, drop = task.data.train[client], t.drop_last
-        stream = shuffled_batches(images, t.batch_size, passes, task.seed, *ids, drop_last=drop)
-        steps = list(islice((rows for rows in stream if len(rows) >= fewest), count))
-        streams.append(steps[: math.ceil(work * len(steps))])
-    for rows in zip_longest(*streams):
+        stream = shuffled_batches(
+            task.data.train[client],
+            training.batch_size,
+            passes,
+            task.seed,
+            *(task.round, client, phase),
+            drop_last=training.drop_last,
+        )
+        large_enough = (rows for rows in stream if len(rows) >= min_batch_size)
+        batches = list(islice(large_enough, count))
+        batches_of_clients.append(batches[: math.ceil(work * len(batches))])
+
+    # the batches of a step, of the clients that have one left
+    steps: list[Step] = []
+    for rows in zip_longest(*batches_of_clients):
         active = tuple(k for k, row in enumerate(rows) if row is not None)
-        yield active, [rows[k] for k in active]
+        steps.append(Step(active, [rows[k] for k in active]))
+    return steps
 
 
-def _take(
-    clients: Cohort, received: Tree, active: tuple[int, ...]
-) -> tuple[Tensor, Tensor, Cohort, Tree]:
-    """Return active and other positions (int64), and of the active clients what they received."""
+@dataclass(frozen=True)
+class ActiveClients:
+    """The clients of a cohort that are still training.
+
+    Attributes:
+        positions: their positions in the cohort, int64 on the device.
+        finished: the positions of all others.
+        clients: they alone, as a cohort.
+        received: what they received, stacked.
+        are_all: True if no client has finished.
+    """
+
+    positions: Tensor
+    finished: Tensor
+    clients: Cohort
+    received: Tree
+    are_all: bool
+
+    def select(self, tree: Tree) -> Tree:
+        """Return the tensors [K, ...] of the cohort for these clients alone."""
+        if self.are_all:
+            return tree
+        return tensor_map(lambda value: value[self.positions], tree)
+
+
+def _select_active(clients: Cohort, received: Tree, active: tuple[int, ...]) -> ActiveClients:
+    """Return the clients at the `active` positions of a cohort, and what they received."""
     device = clients.priors.device
-    others = [k for k in range(len(clients)) if k not in active]
-    positions, finished = (to_device(np.array(k, np.int64), device) for k in (active, others))
-    if others:
-        clients, received = clients.subset(active), tensor_map(lambda v: v[positions], received)
-    return positions, finished, clients, received
+    finished = [k for k in range(len(clients)) if k not in active]
+    positions = to_device(np.array(active, np.int64), device)
+    positions_of_finished = to_device(np.array(finished, np.int64), device)
+    if finished:
+        clients = clients.subset(active)
+        received = tensor_map(lambda value: value[positions], received)
+    return ActiveClients(positions, positions_of_finished, clients, received, not finished)
+
+
+def _batches_ahead(
+    task: Task, steps: list[Step], active: dict[tuple[int, ...], ActiveClients], phase: int
+) -> Iterator[Batch]:
+    """Yield the batch of every step; a GPU gets the images of the next one while it works."""
+    plain = task.data.batches([step.rows for step in steps])
+    return read_ahead(
+        training_batch(task, active[step.active].clients.ids, batch, phase, number)
+        for number, (step, batch) in enumerate(zip(steps, plain, strict=True))
+    )
+
+
+class Counters:
+    """What examples add to a method's counters [K, ...] while their clients train."""
+
+    def __init__(self, start: Tree | None):
+        """Count from copies of these tensors; None if the method counts nothing."""
+        self.values: Tree = tensor_map(torch.clone, start or {})
+        self._are_read = start is not None
+        self._waiting: list[tuple[str, Tensor]] = []  # what a step adds, of the active clients
+
+    def beside(self, params: Tree) -> Tree:
+        """Return the parameters with the current counts, as the loss gets them."""
+        if not self._are_read:
+            return params
+        return {**params, "counters": self.values}
+
+    def note(self, extras: Tree, mask: Tensor) -> None:
+        """Remember what a loss adds by its images [K, B, ...], of which the mask [K, B] is true."""
+        for name, addition in extras.items():
+            real = mask.view(*mask.shape, *[1] * (addition.dim() - 2))
+            self._waiting.append((name, addition.detach().where(real, 0).sum(1)))
+
+    def add_noted(self, positions: Tensor) -> None:
+        """Add what the step's micro-batches noted to the counts of the clients at `positions`."""
+        for name, addition in self._waiting:
+            self.values[name][positions] += addition
+        self._waiting = []
+
+
+def _names_of_models(trained: Tree, clip_apart: tuple[str, ...]) -> list[list[str]]:
+    """Return the names of the parameters whose gradients are clipped by a common norm, by model."""
+    together = [name for name in trained if name not in clip_apart]
+    apart = [[name] for name in clip_apart]
+    return [together, *apart]
+
+
+def _add_gradients(
+    task: Task,
+    loss: Loss,
+    params: Tree,
+    active: ActiveClients,
+    micro_batch: Batch,
+    images: Tensor,
+    counted: Counters,
+) -> Tensor:
+    """Add the gradients of a micro-batch; return its part of each client's reported mean loss [K].
+
+    Args:
+        params: parameters, and perhaps counters, of the active clients.
+        images: number of each client's images in the whole batch [K].
+        counted: notes what the images add to the counters.
+    """
+    mask = micro_batch.mask
+    result = loss(task, params, active.received, active.clients, micro_batch)
+    values, extras = check_results.check_loss(
+        task, active.clients.ids, mask, result, counted.values
+    )
+    (values.where(mask, 0).sum(1) / images).sum().backward()
+    reported = extras.pop("reported_loss", values).detach()
+    counted.note(extras, mask)
+    return reported.where(mask, 0).sum(1) / images
+
+
+def _take_step(
+    optimizer: torch.optim.Optimizer,
+    trained: Tree,
+    active: ActiveClients,
+    project: dict[str, Tensor],
+) -> None:
+    """Step the optimiser for the active clients alone; project the steps of some parameters."""
+    before = {} if active.are_all and not project else tensor_map(torch.clone, trained)
+    optimizer.step()
+    for name, matrix in project.items():
+        trained[name].copy_(before[name] + (trained[name] - before[name]) @ matrix)
+    if not active.are_all:
+        _restore_finished(trained, before, active.finished)
+
+
+def _restore_finished(trained: Tree, before: Tree, finished: Tensor) -> None:
+    """Undo the step of clients that have finished, whose momentum would carry them on."""
+    pairs = zip(leaves(trained), leaves(before), strict=True)
+    for (_, value), (_, value_before) in pairs:
+        value[finished] = value_before[finished]
 
 
 def train_locally(
@@ -117,7 +279,7 @@ def train_locally(
     epochs: int | None = None,
     lr: float | None = None,
     phase: int = 0,
-    fewest: int = 1,
+    min_batch_size: int = 1,
     counters: Tree | None = None,
     project: dict[str, Tensor] | None = None,
     clip_apart: tuple[str, ...] = (),
@@ -137,7 +299,7 @@ def train_locally(
         epochs: default: `task.training.local_steps` steps, or if null, `task.training.epochs`.
         lr: default: `learning_rate(task)`.
         phase: number of the training phase within the round; each draws its own order of batches.
-        fewest: a batch of fewer images makes no step, for losses that compare images.
+        min_batch_size: a batch of fewer images makes no step, for losses that compare images.
         counters: where counting starts {name: [K, ...]}; the loss reads the current counts in
             `params["counters"]`.
         project: matrices [d, d] by the name of a parameter [K, P, d]: the optimiser's whole step of
@@ -145,63 +307,61 @@ def train_locally(
         clip_apart: top-level names of `params` that are separate models: the gradient of each is
             clipped by its own norm, and those of all other names by theirs together.
     """
-    start, project = received["params"] if params is None else params, project or {}
+    # copies of the parameters that are trained, beside those that are not
+    start = received["params"] if params is None else params
     names = tuple(start) if train is None else train
     trained = tensor_map(
         lambda value: value.detach().clone().requires_grad_(), {name: start[name] for name in names}
     )
-    current, flat = {**start, **trained}, [value for _, value in leaves(trained)]
-    together = [name for name in trained if name not in clip_apart]
+    current = {**start, **trained}
+    flat = [value for _, value in leaves(trained)]
     models = [  # whose gradients are clipped each by its norm
         [value for _, value in leaves({name: trained[name] for name in part})]
-        for part in (together, *([name] for name in clip_apart))
+        for part in _names_of_models(trained, clip_apart)
     ]
     optimizer = make_optimizer(task.training, flat, learning_rate(task) if lr is None else lr)
-    total = torch.zeros(len(clients), device=flat[0].device)
-    steps, seen = np.zeros((2, len(clients)), int)
-    counted = tensor_map(torch.clone, counters or {})
+
+    # what is counted of every client
+    counted = Counters(counters)
+    total_loss = torch.zeros(len(clients), device=flat[0].device)  # sum over steps
+    steps_of_clients = np.zeros(len(clients), int)
+    images_of_clients = np.zeros(len(clients), int)  # seen so far
+
     # Build and start transferring every step's inputs first, so that no step waits for the host.
-    steps_ahead = list(_steps(task, clients, epochs, phase, fewest))
-    taken = {ids: _take(clients, received, ids) for ids in {ids for ids, _ in steps_ahead}}
-    plain = zip(steps_ahead, task.data.batches([rows for _, rows in steps_ahead]), strict=True)
-    batches = read_ahead(
-        training_batch(task, taken[active][2].ids, batch, phase, step)
-        for step, ((active, _), batch) in enumerate(plain)
-    )
-    for (active, _), batch in zip(steps_ahead, batches, strict=True):
-        positions, finished, members, sent = taken[active]
-        everyone = len(active) == len(clients)
-        batch.seen = tuple(seen[[*active]].tolist())
-        images, additions = batch.mask.sum(1), []
+    steps = _plan_steps(task, clients, epochs, phase, min_batch_size)
+    active_clients: dict[tuple[int, ...], ActiveClients] = {}
+    for step in steps:
+        if step.active not in active_clients:
+            active_clients[step.active] = _select_active(clients, received, step.active)
+    batches = _batches_ahead(task, steps, active_clients, phase)
+
+    for step, batch in zip(steps, batches, strict=True):
+        active = active_clients[step.active]
+        positions = [*step.active]
+        batch.seen = tuple(images_of_clients[positions].tolist())
+
+        # add up the gradients of the micro-batches
         optimizer.zero_grad(set_to_none=True)
+        images = batch.mask.sum(1)  # [K]
         for micro_batch in batch.parts(task.training.micro_batch):
-            inputs = current if counters is None else {**current, "counters": counted}
-            if not everyone:
-                inputs = tensor_map(lambda v: v[positions], inputs)  # noqa: B023
-            result = loss(task, inputs, sent, members, micro_batch)
-            mask = micro_batch.mask
-            values, extras = check_results.check_loss(task, members.ids, mask, result, counted)
-            (values.where(mask, 0).sum(1) / images).sum().backward()
-            reported = extras.pop("reported_loss", values).detach()
-            total[positions] += reported.where(mask, 0).sum(1) / images
-            for name, add in extras.items():  # [K, B, ...], of real images
-                real = mask.view(*mask.shape, *[1] * (add.dim() - 2))
-                additions.append((name, add.detach().where(real, 0).sum(1)))
+            inputs = active.select(counted.beside(current))
+            reported = _add_gradients(task, loss, inputs, active, micro_batch, images, counted)
+            total_loss[active.positions] += reported
+
+        # step the parameters, and then the counters
         if task.training.clip is not None:
             for model in models:
                 clip_gradients(model, task.training.clip)
         with torch.no_grad():
-            kept = {} if everyone and not project else tensor_map(torch.clone, trained)
-            optimizer.step()
-            for name, matrix in project.items():
-                trained[name].copy_(kept[name] + (trained[name] - kept[name]) @ matrix)
-            if not everyone:  # momentum would carry those that have finished on
-                for p, (_, before) in zip(flat, leaves(kept), strict=True):
-                    p[finished] = before[finished]
-        for name, add in additions:
-            counted[name][positions] += add
-        steps[[*active]] += 1
-        seen[[*active]] += batch.counts
-    loss_of_clients = (total.cpu().numpy() / steps.clip(1)).tolist()
-    params = tensor_map(torch.Tensor.detach, current)
-    return Trained(params, loss_of_clients, steps.tolist(), counted)
+            _take_step(optimizer, trained, active, project or {})
+        counted.add_noted(active.positions)
+        steps_of_clients[positions] += 1
+        images_of_clients[positions] += batch.counts
+
+    mean_loss = total_loss.cpu().numpy() / steps_of_clients.clip(1)
+    return Trained(
+        params=tensor_map(torch.Tensor.detach, current),
+        loss=mean_loss.tolist(),
+        steps=steps_of_clients.tolist(),
+        counters=counted.values,
+    )

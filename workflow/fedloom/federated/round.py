@@ -4,14 +4,14 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 import torch
 
 from fedloom.common.trees import Tree, count_bytes, on_device, stack
 from fedloom.federated import check_results, groups
+from fedloom.federated.rows import ClientRow, RoundRow
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import History, Task, Update, cohort
 from fedloom.hooks.run_hooks import Hooks
@@ -30,10 +30,11 @@ def initial_state(task: Task, hooks: Hooks) -> State:
 def download_to(
     task: Task, hooks: Hooks, state: State, ids: list[int]
 ) -> tuple[list[Tree], list[Tree]]:
-    """Return what the server sends to each client, and what the client makes of it."""
+    """Return each client's download as sent, and as unpacked by `deliver`."""
     sent = [hooks.download(task=task, server=state.server, client=k) for k in ids]
-    pairs = zip(ids, sent, strict=True)
-    delivered = [hooks.deliver(task=task, sent=tree, client=k) for k, tree in pairs]
+    delivered = [
+        hooks.deliver(task=task, sent=tree, client=k) for k, tree in zip(ids, sent, strict=True)
+    ]
     check_results.check_downloads(task, state.server, ids, sent, delivered)
     return sent, delivered
 
@@ -41,7 +42,7 @@ def download_to(
 def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
     """Return a client's personal state, made by `init_client` if it never took part.
 
-    A state that is kept lies on the host, a new one on the device.
+    A stored state is on the CPU; a newly created one is on the device.
     """
     if client in state.clients:
         return state.clients[client]
@@ -56,74 +57,135 @@ def attackers(task: Task, hooks: Hooks) -> list[int]:
     return ids
 
 
-def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str, Any]]:
-    """Train round `task.round`; return the next state and a row of rounds.parquet.
+@dataclass(frozen=True)
+class Collected:
+    """What the server gets of a round's clients.
 
-    The row's `updates` are rows of clients.parquet; its `processor_seconds` are of all threads.
+    Attributes:
+        updates: an update of each client, ascending by client.
+        sent: what the server had sent to each of them.
+        work: the share of its local steps that each completed, by client.
     """
-    started, processor = time.perf_counter(), time.process_time()
-    ids = select(task, hooks, state)
+
+    updates: list[Update]
+    sent: list[Tree]
+    work: dict[int, float]
+
+
+def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, RoundRow]:
+    """Train round `task.round`; return the next state and a row of rounds.parquet."""
+    started = time.perf_counter()
+    processor_started = time.process_time()
+
+    # collect the updates of the selected clients
+    ids = select_for_round(task, hooks, state)
     task = replace(task, selected=tuple(ids))
-    work = {k: hooks.local_work(task=task, client=k) for k in ids}
+    collected = _collect(task, hooks, state, ids)
+
+    # aggregate those that arrive
+    server, arrived = _aggregate(task, hooks, state, collected.updates)
+
+    # describe the round
+    updates = _client_rows(task, hooks, collected, arrived)
+    row = _round_row(
+        task,
+        server,
+        updates,
+        seconds=time.perf_counter() - started,
+        processor_seconds=time.process_time() - processor_started,
+    )
+    return state.after(_changes(state, server, collected.updates, updates)), row
+
+
+def _collect(task: Task, hooks: Hooks, state: State, ids: list[int]) -> Collected:
+    """Ask every client for its share of the local steps, and train it."""
+    work = {client: hooks.local_work(task=task, client=client) for client in ids}
     for client, share in work.items():
         check_results.check_work(task, client, share)
     updates, sent = collect_updates(task, hooks, state, work)
+    return Collected(updates, sent, work)
+
+
+def _aggregate(
+    task: Task, hooks: Hooks, state: State, updates: list[Update]
+) -> tuple[Tree, set[int]]:
+    """Return the server's next state, and the ids of the clients whose updates it got."""
     with exact_float32():
         accepted = hooks.receive(task=task, server=state.server, updates=updates)
         check_results.check_received(task, updates, accepted)
         accepted = sorted(accepted, key=lambda update: update.client)
         server = hooks.aggregate(task=task, server=state.server, updates=accepted)
     check_results.check_server(task, server, state.server)
-    arrived = {update.client for update in accepted}
+    return server, {update.client for update in accepted}
+
+
+def _client_rows(
+    task: Task, hooks: Hooks, collected: Collected, arrived: set[int]
+) -> list[ClientRow]:
+    """Describe the round's clients, of which those that `arrived` reached the server."""
     attacking = attackers(task, hooks)
-    rows = [
-        {
-            "round": task.round,
-            "client_id": update.client,
-            "num_examples": update.num_examples,
-            "work": work[update.client],
-            "received": update.client in arrived,
-            "bytes_up": count_bytes(update.payload),
-            "bytes_down": count_bytes(tree),
-            **({"attacker": update.client in attacking} if attacking else {}),
-            **finite(update.metrics),
-        }
-        for update, tree in zip(updates, sent, strict=True)
-    ]
+    rows: list[ClientRow] = []
+    for update, tree in zip(collected.updates, collected.sent, strict=True):
+        row = ClientRow(
+            round=task.round,
+            client_id=update.client,
+            num_examples=update.num_examples,
+            work=collected.work[update.client],
+            received=update.client in arrived,
+            bytes_up=count_bytes(update.payload),
+            bytes_down=count_bytes(tree),
+            attacker=update.client in attacking if attacking else None,
+            metrics=finite_metrics(update.metrics),
+        )
+        rows.append(row)
+    return rows
+
+
+def _round_row(
+    task: Task, server: Tree, updates: list[ClientRow], seconds: float, processor_seconds: float
+) -> RoundRow:
+    """Describe the round, by the rows of its clients and the server's new state."""
     # without those of clients whose training diverged, and whose update a wrapper left out
-    losses = [row["train_loss"] for row in rows if "train_loss" in row]
-    of_a_guess = math.log(task.num_classes)
-    guesses = [row.get("guessing_loss", of_a_guess) for row in rows]
-    row = {
-        "round": task.round,
-        "seconds": time.perf_counter() - started,
-        "processor_seconds": time.process_time() - processor,
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count() or 1,
-        "bytes_up": sum(row["bytes_up"] for row in rows),
-        "bytes_up_used": sum(row["bytes_up"] for row in rows if row["received"]),
-        "bytes_down": sum(row["bytes_down"] for row in rows),
-        "train_loss": sum(losses) / len(losses),
-        "guessing_loss": fmean(guesses),
-        "clients": len(ids),
-        "updates": rows,
-        **server.get("metrics", {}),
-    }
-    participation = {}
-    for entry in rows:
-        before = state.participation.get(entry["client_id"], Participation())
-        loss = float(entry["train_loss"]) if entry["received"] else before.train_loss
-        participation[entry["client_id"]] = Participation(before.rounds + 1, task.round, loss)
-    changes = State(
-        server,
-        {update.client: update.client_state for update in updates},
-        participation,
-        {update.client: update.wrapper_state for update in updates if update.wrapper_state},
+    losses = [row.metrics["train_loss"] for row in updates if "train_loss" in row.metrics]
+    loss_of_a_guess = math.log(task.num_classes)
+    guesses = [row.metrics.get("guessing_loss", loss_of_a_guess) for row in updates]
+    return RoundRow(
+        round=task.round,
+        seconds=seconds,
+        processor_seconds=processor_seconds,
+        threads=torch.get_num_threads(),
+        cores=os.cpu_count() or 1,
+        bytes_up=sum(row.bytes_up for row in updates),
+        bytes_up_used=sum(row.bytes_up for row in updates if row.received),
+        bytes_down=sum(row.bytes_down for row in updates),
+        train_loss=sum(losses) / len(losses),
+        guessing_loss=fmean(guesses),
+        clients=len(updates),
+        updates=updates,
+        metrics=server.get("metrics", {}),
     )
-    return state.after(changes), row
 
 
-def finite(metrics: dict[str, float]) -> dict[str, float]:
+def _changes(state: State, server: Tree, updates: list[Update], rows: list[ClientRow]) -> State:
+    """Return what the round changes: the server's state, and those of the round's clients."""
+    participation: dict[int, Participation] = {}
+    for row in rows:
+        before = state.participation.get(row.client_id, Participation())
+        loss = before.train_loss
+        if row.received:
+            loss = float(row.metrics["train_loss"])
+        participation[row.client_id] = Participation(before.rounds + 1, row.round, loss)
+    return State(
+        server=server,
+        clients={update.client: update.client_state for update in updates},
+        participation=participation,
+        wrappers={
+            update.client: update.wrapper_state for update in updates if update.wrapper_state
+        },
+    )
+
+
+def finite_metrics(metrics: dict[str, float]) -> dict[str, float]:
     """Return the metrics that are finite; only those of rejected updates may be others."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
@@ -133,34 +195,48 @@ def collect_updates(
 ) -> tuple[list[Update], list[Tree]]:
     """Train clients on their shares of the local steps; return their updates and downloads."""
     data = check_results.check_federation(task, "training_data", hooks.training_data(task=task))
-    ids, poisoned = list(work), replace(task, data=data)
+    training_task = replace(task, data=data)  # which wrappers may have poisoned
+    device = task.data.device
+    ids = list(work)
+
+    # what each client gets, and what it kept
     sent, delivered = download_to(task, hooks, state, ids)
-    personal = [personal_state(task, hooks, state, k) for k in ids]
-    states = dict(zip(ids, personal, strict=True))
+    personal = [personal_state(task, hooks, state, client) for client in ids]
     attacking = attackers(task, hooks)
+    states = dict(zip(ids, personal, strict=True))
     check_results.check_states(task, "init_client", states, state.clients)
-    updates = []
-    for group in groups.divide(len(ids), groups.clients_at_once(task, delivered[0], personal[0])):
-        device = task.data.device
-        own = {ids[k]: on_device(personal[k], device) for k in group}
-        shares = [work[client] for client in own]
-        kept = [on_device(state.wrappers.get(client, {}), device) for client in own]
-        members = cohort(poisoned, list(own), list(own.values()), shares, kept)
+
+    # train as many clients at once as is fast, or fits into memory
+    updates: list[Update] = []
+    at_once = groups.clients_at_once(task, delivered[0], personal[0])
+    for group in groups.equal_groups(len(ids), at_once):
+        group_ids = [ids[k] for k in group]
+        members = cohort(
+            training_task,
+            group_ids,
+            [on_device(personal[k], device) for k in group],
+            [work[client] for client in group_ids],
+            [on_device(state.wrappers.get(client, {}), device) for client in group_ids],
+        )
         received = stack([delivered[k] for k in group])
-        returned = hooks.client_update(task=poisoned, received=received, clients=members)
+        returned = hooks.client_update(task=training_task, received=received, clients=members)
         before = personal[group.start : group.stop]
         check_results.check_updates(task, members, returned, before, attacking)
         updates += returned
+
     for client, received, update in zip(ids, delivered, updates, strict=True):
-        update.client, update.received = client, received
+        update.client = client
+        update.received = received
     return updates, sent
 
 
-def select(task: Task, hooks: Hooks, state: State) -> list[int]:
+def select_for_round(task: Task, hooks: Hooks, state: State) -> list[int]:
     """Return the ids of the clients that take part in round `task.round`, ascending."""
-    task, everyone = task.selecting(), task.data.participating
+    task = task.selecting()
+    everyone = task.data.participating
     available = hooks.available_clients(task=task)
     check_results.check_ids(task, "available_clients", available, everyone, "participating")
+
     # those of a stream that have not arrived, or have left, have no images
     available = sorted(client for client in available if len(task.data.train[client]))
     history = History(task.data, state.participation)

@@ -30,8 +30,9 @@ class PersonalStates(Mapping[int, Tree]):
     """Personal states of the clients that trained, by client id, ascending."""
 
     def __init__(self, states: Mapping[int, Tree], device: torch.device = HOST):
-        """Take the states, which go to the device, and their means, when they are first read."""
-        self._states, self._device = states, device
+        """Store the states. They, and their means, are moved to the device on first access."""
+        self._states = states
+        self._device = device
         self._means: dict[str, Any] = {}
 
     def __getitem__(self, client: int) -> Tree:
@@ -74,27 +75,40 @@ class State:
 
     def tree(self) -> Tree:
         """Return all as one tree, which is what a checkpoint file holds."""
-        clients = {str(k): state for k, state in sorted(self.clients.items())}
-        seen = torch.tensor(sorted(self.clients), dtype=torch.int64)
-        entries = {str(k): asdict(entry) for k, entry in sorted(self.participation.items())}
-        tree = {"server": self.server, "clients": clients, "seen": seen, "participation": entries}
-        return tree | {"wrappers": {str(k): kept for k, kept in sorted(self.wrappers.items())}}
+        return {
+            "server": self.server,
+            "clients": {str(k): state for k, state in sorted(self.clients.items())},
+            "seen": torch.tensor(sorted(self.clients), dtype=torch.int64),
+            "participation": {
+                str(k): asdict(entry) for k, entry in sorted(self.participation.items())
+            },
+            "wrappers": {str(k): kept for k, kept in sorted(self.wrappers.items())},
+        }
 
     def of_clients(self, ids: Iterable[int]) -> "State":
         """Return the part of the state that belongs to these clients, without the server's."""
-        ids = set(ids)
+        wanted = set(ids)
 
-        def some(entries: dict[int, Entry]) -> dict[int, Entry]:
-            return {k: entries[k] for k in ids & entries.keys()}
+        def select(entries: dict[int, Entry]) -> dict[int, Entry]:
+            return {client: entries[client] for client in wanted & entries.keys()}
 
-        return State({}, some(self.clients), some(self.participation), some(self.wrappers))
+        return State(
+            server={},
+            clients=select(self.clients),
+            participation=select(self.participation),
+            wrappers=select(self.wrappers),
+        )
 
     def after(self, changes: "State") -> "State":
         """Return the state, in canonical form (see `of`), with a round's `changes`."""
         new = State.of(changes.tree(), self.device)
-        names = ("clients", "participation", "wrappers")
-        parts = {k: dict(sorted((getattr(self, k) | getattr(new, k)).items())) for k in names}
-        return State(new.server, **parts, device=self.device)
+        return State(
+            server=new.server,
+            clients=_updated(self.clients, new.clients),
+            participation=_updated(self.participation, new.participation),
+            wrappers=_updated(self.wrappers, new.wrappers),
+            device=self.device,
+        )
 
     @classmethod
     def of(cls, tree: Tree, device: torch.device = HOST) -> "State":
@@ -108,13 +122,18 @@ class State:
         def part(name: str, device: torch.device) -> Tree:  # not in a file if it is empty
             return tensor_map(aligned, on_device(tree.get(name, {}), device))
 
-        server, clients = part("server", device), part("clients", HOST)
+        clients = part("clients", HOST)
         wrappers = {int(k): kept for k, kept in part("wrappers", HOST).items()}
         entries = {int(k): Participation(**v) for k, v in tree.get("participation", {}).items()}
         return cls(
-            server,
-            {k: clients.get(str(k), {}) for k in tree["seen"].tolist()},
-            {k: entries[k] for k in sorted(entries)},
-            {k: wrappers[k] for k in sorted(wrappers)},
-            device,
+            server=part("server", device),
+            clients={k: clients.get(str(k), {}) for k in tree["seen"].tolist()},
+            participation={k: entries[k] for k in sorted(entries)},
+            wrappers={k: wrappers[k] for k in sorted(wrappers)},
+            device=device,
         )
+
+
+def _updated(entries: dict[int, Entry], new: dict[int, Entry]) -> dict[int, Entry]:
+    """Return the entries with the new ones, by ascending client id."""
+    return dict(sorted((entries | new).items()))

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar  # with a default, as typing has from Python 3.13
 
+from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.seeds import torch_generator
 from fedloom.common.trees import Tree, stack, tensor_map
 from fedloom.config.settings import FixedSeeds
-from fedloom.data.federation import Arrived, Batch, Federation, to_device, unasked
+from fedloom.data.federation import Arrived, Batch, Federation, missing_cache_reader, to_device
 from fedloom.federated.state import Participation
 
 if TYPE_CHECKING:  # to import it takes timm and open_clip
@@ -44,6 +45,75 @@ class WarmStart:
 
 
 @dataclass(frozen=True)
+class TrainingOptions:
+    """How clients train; `fedloom.hooks.training_options` documents and checks these values.
+
+    A method that trains nothing need not state the first five, which then have the values below.
+
+    Attributes:
+        schedule_rounds: number of rounds of the learning rate's schedule; None if neither the
+            schedule nor the method depends on it. Read it as `rounds`.
+    """
+
+    optimizer: str = "sgd"
+    lr: float = 0.0
+    schedule: str = "constant"
+    epochs: int = 1
+    batch_size: int = 1
+    decay: float = 1.0
+    momentum: float = 0.0
+    betas: Sequence[float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float | None = None
+    local_steps: int | None = None
+    augment: bool | str = False
+    drop_last: bool = False
+    micro_batch: int | None = None
+    schedule_rounds: int | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Return the number of rounds of the schedule; raise an error if it must not matter."""
+        if self.schedule_rounds is None:
+            raise FedLoomError(
+                "the method reads task.training.rounds, which its method.toml does not ask for; "
+                "add uses_rounds = true"
+            )
+        return self.schedule_rounds
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """What the runtime knows of a method: its method.toml, read with the options of the run.
+
+    Attributes:
+        name: name of the plugin.
+        stacked: True if the round's clients train as one cohort, False if each is a cohort alone.
+        features_only: True if the method never reads pixels or patches, only cached features.
+        forward_inputs: what it runs through the backbone in a training step: "images", "texts".
+        passes: how often it does so with other prompts, see `cost` in method.toml.
+        whole_cohorts: True if all clients of a round must train as one cohort.
+        trains_weights: True if clients may train all of the backbone's weights.
+        prompts: number of tokens that a block of a ViT has beside an image's.
+        aggregation: the mean of updates that the server takes, "plain" or "weighted" by training
+            images; None if it uses each update.
+        rejects_non_finite: True if a wrapper leaves out updates whose upload is not finite.
+    """
+
+    name: str
+    stacked: bool = True
+    features_only: bool = False
+    forward_inputs: tuple[str, ...] = ("images",)
+    passes: int | str = 1
+    whole_cohorts: bool = False
+    trains_weights: bool = False
+    prompts: int = 0
+    aggregation: str | None = None
+    rejects_non_finite: bool = False
+
+
+@dataclass(frozen=True)
 class Task(Generic[FrozenBackbone, Options]):
     """Everything that a hook may read and that is not state.
 
@@ -58,18 +128,8 @@ class Task(Generic[FrozenBackbone, Options]):
         backbone: a FrozenViT (`fedloom.backbones.vit`) or a FrozenCLIP (`backbones.clip.model`).
         data: the images of all clients, and which clients take part in training.
         clients_per_round: number of clients that take part in a round.
-        method: name of the plugin.
-        stacked: True if the round's clients train as one cohort, False if each is a cohort alone.
-        features_only: True if the method never reads pixels or patches, only cached features.
-        forward_inputs: what it runs through the backbone in a training step: "images", "texts".
-        passes: how often it does so with other prompts, see `cost` in method.toml.
-        whole_cohorts: True if all clients of a round must train as one cohort.
-        trains_weights: True if clients may train all of the backbone's weights.
-        prompts: how many a block of a ViT has beside an image's tokens, by method.toml.
+        plugin: what method.toml says of the method, with the options of this run.
         wrappers: options of each of the method's wrappers, by the wrapper's name.
-        aggregation: the mean of updates that the server takes, "plain" or "weighted" by training
-            images; None if it uses each update.
-        rejects_non_finite: True if a wrapper leaves out updates whose upload is not finite.
         warm_start: see `prototypes`; None if the method does not need it.
         secret: 32 bytes of the operating system, others in every job; see `secret_uniform`.
         round: 1 in the first round of training; 0 while states are initialised.
@@ -79,26 +139,30 @@ class Task(Generic[FrozenBackbone, Options]):
 
     seed: int
     options: Options
-    training: SimpleNamespace
+    training: TrainingOptions
     backbone: FrozenBackbone
     data: Federation
     clients_per_round: int
-    method: str
+    plugin: MethodFacts
     fixed: FixedSeeds = field(default_factory=FixedSeeds)
-    stacked: bool = True
-    features_only: bool = False
-    forward_inputs: tuple[str, ...] = ("images",)
-    passes: int | str = 1
-    whole_cohorts: bool = False
-    trains_weights: bool = False
-    prompts: int = 0
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
-    aggregation: str | None = None
-    rejects_non_finite: bool = False
     warm_start: WarmStart | None = None
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     round: int = 0
     selected: tuple[int, ...] = ()
+
+    @property
+    def method(self) -> str:
+        """Return the name of the method's plugin."""
+        return self.plugin.name
+
+    @property
+    def aggregation(self) -> str | None:
+        """Return the mean of updates that the server takes, "plain" or "weighted" by images.
+
+        It is None if the server uses each update.
+        """
+        return self.plugin.aggregation
 
     @property
     def num_classes(self) -> int:
@@ -108,11 +172,13 @@ class Task(Generic[FrozenBackbone, Options]):
     @property
     def prototypes(self) -> WarmStart:
         """Return the class prototypes that the server starts with."""
-        return self.warm_start or unasked("prototypes")()
+        if self.warm_start is None:
+            return missing_cache_reader("prototypes")()
+        return self.warm_start
 
     def at(self, number: int) -> "Task[FrozenBackbone, Options]":
         """Return the same task in round `number`, with the data of that round."""
-        return replace(self, round=number, data=self.data.at(number))
+        return replace(self, round=number, data=self.data.for_round(number))
 
     @property
     def arrived(self) -> Arrived:
@@ -128,13 +194,16 @@ class Task(Generic[FrozenBackbone, Options]):
         For a client's own stream, name the client among `ids`. In round 0, in which states are
         initialised, the seed is that of `study.fixed_seeds.initialisation`, if the study has it.
         """
-        fixed = self.fixed.initialisation if self.round == 0 else None
-        seed = self.seed if fixed is None else fixed
+        seed = self.seed
+        if self.round == 0 and self.fixed.initialisation is not None:
+            seed = self.fixed.initialisation
         return torch_generator(seed, f"method: {purpose}", self.round, *ids)
 
     def selecting(self) -> "Task[FrozenBackbone, Options]":
         """Return the same task with the seed by which the clients of a round are selected."""
-        return self if self.fixed.sampling is None else replace(self, seed=self.fixed.sampling)
+        if self.fixed.sampling is None:
+            return self
+        return replace(self, seed=self.fixed.sampling)
 
 
 ViTTask = Task["FrozenViT", Options]
@@ -158,12 +227,15 @@ class History:
 
     def __init__(self, data: Federation, participation: Mapping[int, Participation]):
         """Take the data, and what the server remembers of clients by their ids."""
-        never, past = Participation(), participation
+        never = Participation()
         self.num_examples = {k: len(data.train[k]) for k in data.participating}
-        self.rounds = {k: past.get(k, never).rounds for k in data.participating}
-        self.last_round = {k: entry.last_round for k, entry in past.items()}
-        losses = {k: entry.train_loss for k, entry in past.items()}
-        self.train_loss = {k: loss for k, loss in losses.items() if loss is not None}
+        self.rounds = {k: participation.get(k, never).rounds for k in data.participating}
+        self.last_round = {k: entry.last_round for k, entry in participation.items()}
+        self.train_loss = {
+            k: entry.train_loss
+            for k, entry in participation.items()
+            if entry.train_loss is not None
+        }
 
 
 @dataclass(frozen=True)
@@ -220,14 +292,26 @@ def cohort(
     The server's model (`ids == [SERVER_MODEL]`) gets uniform class priors and no training images.
     By default, clients do all their `work` and wrappers keep nothing on them.
     """
+    # class priors [K, C], and numbers of training images
     if ids == [SERVER_MODEL]:
-        priors, images = torch.full_like(task.data.priors[:1], 1 / task.num_classes), (0,)
+        priors = torch.full_like(task.data.priors[:1], 1 / task.num_classes)
+        num_examples = (0,)
     else:
         priors = task.data.priors[torch.tensor(ids, device=task.data.priors.device)]
-        images = tuple(len(task.data.train[k]) for k in ids)
-    shares = (1.0,) * len(ids) if work is None else tuple(work)
-    kept = ({},) * len(ids) if wrapper_states is None else tuple(wrapper_states)
-    return Cohort(tuple(ids), stack(states), priors, images, shares, kept)
+        num_examples = tuple(len(task.data.train[k]) for k in ids)
+
+    if work is None:
+        work = [1.0] * len(ids)
+    if wrapper_states is None:
+        wrapper_states = [{} for _ in ids]
+    return Cohort(
+        ids=tuple(ids),
+        state=stack(states),
+        priors=priors,
+        num_examples=num_examples,
+        work=tuple(work),
+        wrapper_states=tuple(wrapper_states),
+    )
 
 
 @dataclass

@@ -22,7 +22,7 @@ from fedloom.common.seeds import torch_generator
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import attackers, initial_state, train_round
-from fedloom.federated.rows import Confusion, Rows
+from fedloom.federated.rows import Confusion, EvaluationRow, RoundRow, Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.hooks.run_hooks import Hooks
@@ -36,7 +36,7 @@ STOPPING = (signal.SIGTERM, signal.SIGUSR1)  # at the end, or minutes before a t
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive_run_folder(folder: Path) -> Iterator[None]:
     """Hold the run's folder: a job that outlived its Snakemake and its rerun take turns."""
     folder.mkdir(parents=True, exist_ok=True)
     waiting = f"{folder}: another job is at work here; waiting for it"
@@ -78,9 +78,13 @@ def evaluated_clients(task: Task, job: TrainJob, attacking: Collection[int] = ()
     count = job.evaluate_clients
     if task.round not in job.sampled or count is None or count >= len(everyone):
         return everyone
+
+    # how many of each kind
     participating = [client for client in everyone if client in task.data.position]
     held_out = [client for client in everyone if client not in task.data.position]
     first = max(1, round(count * len(participating) / len(everyone)))
+
+    # which of them
     generator = torch_generator(task.seed, "evaluate", task.round)
     chosen: list[int] = []
     for group, number in ((participating, first), (held_out, count - first)):
@@ -104,11 +108,11 @@ def _remembered_signals() -> Iterator[list[str]]:
             signal.signal(number, handler)
 
 
-def _mean_accuracy(rows: Sequence[dict]) -> float:
+def _mean_accuracy(rows: Sequence[EvaluationRow]) -> float:
     """Return the mean accuracy in percent of participating clients, with their personal models."""
-    personal = any(row["personalized"] for row in rows)
-    shown = [r for r in rows if r["participating"] and r["personalized"] == personal]
-    return 100 * fmean(row["num_correct"] / row["num_test"] for row in shown)
+    personal = any(row.personalized for row in rows)
+    shown = [row for row in rows if row.participating and row.personalized == personal]
+    return 100 * fmean(row.num_correct / row.num_test for row in shown)
 
 
 def _resume(
@@ -116,21 +120,103 @@ def _resume(
 ) -> Saved | None:
     """Return what the checkpoint holds, if this job can resume from it; else log why it cannot."""
     saved = read_checkpoint(head, fingerprint, job.first)
-    if isinstance(saved, Saved):
-        rows, done = saved.rows, [number for number in job.evaluate if number <= saved.round]
-        due = {n: {*evaluated_clients(task.at(n), job, attacking)} for n in done}
-        others = [n for n in done if rows.evaluated_clients(n) != due[n]]
-        if saved.round > job.last:
-            saved = f"is of round {saved.round}, after the job's last"
-        elif others:
-            saved = f"holds no evaluation, or one of other clients, after round {others[0]}"
-    if isinstance(saved, str):
-        log.info("%s %s; starting after round %d", head, saved, job.first)
+    if saved is None:
         return None
-    return saved
+    if isinstance(saved, Saved):
+        reason = _why_no_resume(saved, task, job, attacking)
+        if reason is None:
+            return saved
+    else:
+        reason = saved
+    log.info("%s %s; starting after round %d", head, reason, job.first)
+    return None
 
 
-def train(
+def _why_no_resume(
+    saved: Saved, task: Task, job: TrainJob, attacking: Collection[int]
+) -> str | None:
+    """Return why a job cannot resume from a checkpoint of its own fingerprint; None if it can."""
+    if saved.round > job.last:
+        return f"is of round {saved.round}, after the job's last"
+    for number in job.evaluate:
+        if number > saved.round:
+            continue
+        due = evaluated_clients(task.at(number), job, attacking)
+        if saved.rows.evaluated_clients(number) != set(due):
+            return f"holds no evaluation, or one of other clients, after round {number}"
+    return None
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Where a job begins: the state, the last round that is done, and what the checkpoint holds.
+
+    `diverged` is True for a trial that had diverged before the job's first round.
+    """
+
+    state: State
+    done: int
+    diverged: bool
+    saved: Saved | None
+
+
+def _begin(
+    task: Task,
+    hooks: Hooks,
+    job: TrainJob,
+    start: Path | None,
+    checkpoint: Path,
+    fingerprint: str,
+    attacking: Collection[int],
+) -> Begin:
+    """Read the state file `start`, if there is one, and what the checkpoint has of later rounds."""
+    device = task.data.device
+    before = State({}, device=device)
+    diverged = False
+    if start is not None:
+        tree, facts = tensor_files.load(start)
+        before = State.of(tree, device)
+        diverged = facts["diverged"]
+
+    saved = _resume(checkpoint, fingerprint, task, job, attacking)
+    if saved is not None:
+        log.info("%s: resumed after round %d", job.spec.run.path, saved.round)
+        return Begin(before.after(saved.changes), saved.round, False, saved)
+    if start is None:
+        before = initial_state(task, hooks)
+    return Begin(before, job.first, diverged, None)
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round gives: the next state and the rows of the job's tables."""
+
+    state: State
+    row: RoundRow
+    evaluated: list[EvaluationRow]
+    confusion: Confusion
+
+
+def _train_and_evaluate(
+    task: Task, hooks: Hooks, job: TrainJob, state: State, attacking: Collection[int]
+) -> RoundResult:
+    """Train round `task.round`, and evaluate its state if the job asks for that."""
+    after, row = train_round(task, hooks, state)
+    confusion = Confusion()
+    if task.round not in job.evaluate:
+        return RoundResult(after, row, [], confusion)
+    evaluated = evaluate(
+        task,
+        hooks,
+        after,
+        evaluated_clients(task, job, attacking),
+        global_test=job.global_test,
+        confusion=confusion if job.confusion else None,
+    )
+    return RoundResult(after, row, evaluated, confusion)
+
+
+def train_rounds(
     task: Task, hooks: Hooks, job: TrainJob, start: Path | None, outputs: Outputs, fingerprint: str
 ) -> None:
     """Train the job's rounds, from the state file `start` or an initial one; write its outputs.
@@ -138,56 +224,61 @@ def train(
     A trial that diverges ends before that round, without the evaluations that were due. Where a
     signal asks the job to stop, it raises StoppedError; its last round is in the checkpoint.
     """
-    name, device = job.spec.run.path, task.data.device
-    before, diverged = State({}, device=device), False
-    if start is not None:
-        tree, facts = tensor_files.load(start)
-        before, diverged = State.of(tree, device), facts["diverged"]
+    name = job.spec.run.path
     attacking = attackers(task, hooks)
-    saved = _resume(outputs.checkpoint, fingerprint, task, job, attacking)
-    checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
-    if saved is not None:
-        current, done, diverged = before.after(saved.changes), saved.round, False
-        log.info("%s: resumed after round %d", name, done)
-    else:
-        current, done = initial_state(task, hooks) if start is None else before, job.first
-    ahead = [] if diverged else range(done + 1, job.last + 1)
+    begin = _begin(task, hooks, job, start, outputs.checkpoint, fingerprint, attacking)
+    checkpoint = Checkpoint(outputs.checkpoint, fingerprint, begin.saved)
+    current = begin.state
+    diverged = begin.diverged
+
+    rounds_ahead = [] if diverged else range(begin.done + 1, job.last + 1)
     shown: dict[str, str] = {}  # behind the number of rounds
-    with progress(total=job.last, initial=done, what=name) as bar, _remembered_signals() as signals:
-        for number in ahead:
+    with (
+        progress(total=job.last, initial=begin.done, what=name) as bar,
+        _remembered_signals() as signals,
+    ):
+        for number in rounds_ahead:
             log.debug("%s: round %d", name, number)
-            now = task.at(number)
             try:
-                after, row = train_round(now, hooks, current)
-                evaluated, confusion = list[dict](), Confusion()
-                if number in job.evaluate:
-                    ids = evaluated_clients(now, job, attacking)
-                    counts = confusion if job.confusion else None
-                    evaluated = evaluate(
-                        now, hooks, after, ids, global_test=job.global_test, confusion=counts
-                    )
+                result = _train_and_evaluate(task.at(number), hooks, job, current, attacking)
             except NotFiniteError as error:
                 if not job.trial:
                     raise
                 log.info("%s: diverged, and ranks last among its trials: %s", name, error)
                 diverged = True
                 break
-            current = after
-            selected = [update["client_id"] for update in row["updates"]]
-            checkpoint.write(number, current, selected, Rows.of(row, evaluated, confusion.table()))
-            shown["loss"] = f"{row['train_loss']:.3f}"
-            if evaluated:
-                shown["accuracy"] = f"{_mean_accuracy(evaluated):.1f}"
+
+            # write the round to the checkpoint
+            current = result.state
+            selected = [update.client_id for update in result.row.updates]
+            rows = Rows.of(result.row, result.evaluated, result.confusion.table())
+            checkpoint.write(number, current, selected, rows)
+
+            # show it
+            shown["loss"] = f"{result.row.train_loss:.3f}"
+            if result.evaluated:
+                shown["accuracy"] = f"{_mean_accuracy(result.evaluated):.1f}"
             bar.set_postfix(shown, refresh=False)
             bar.update()
+
             if signals and number < job.last:
                 raise StoppedError(
                     f"{name}: stopped by {signals[-1]} after round {number} of {job.last}; start "
                     "the job again to resume from there"
                 )
+    _write_outputs(job, outputs, checkpoint, current, diverged)
+
+
+def _write_outputs(
+    job: TrainJob, outputs: Outputs, checkpoint: Checkpoint, state: State, diverged: bool
+) -> None:
+    """Write the job's tables, and its last state."""
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
     rows = checkpoint.rows.evaluated(job.evaluate)
-    for table in ("evaluation", "rounds", "clients", *(["confusion"] if job.confusion else [])):
-        write_table(getattr(outputs, table), getattr(rows, table))
-    facts = {"run": name, "round": job.last, "diverged": diverged}
-    tensor_files.save(outputs.state, current.tree(), **facts)
+    write_table(outputs.evaluation, rows.evaluation)
+    write_table(outputs.rounds, rows.rounds)
+    write_table(outputs.clients, rows.clients)
+    if job.confusion:
+        write_table(outputs.confusion, rows.confusion)
+    facts = {"run": job.spec.run.path, "round": job.last, "diverged": diverged}
+    tensor_files.save(outputs.state, state.tree(), **facts)

@@ -8,7 +8,7 @@ from fedloom.common.files import write_table
 from fedloom.common.receipts import check_receipt
 from fedloom.federated import rows
 from fedloom.federated.build_task import build_task, with_datasets
-from fedloom.federated.evaluate import answer_test_sets, artefact
+from fedloom.federated.evaluate import answer_test_sets, compute_artefact
 from fedloom.federated.state import State
 from fedloom.hooks.manifest import TEST_SETS
 from fedloom.machine.device import prepare_torch
@@ -33,7 +33,8 @@ def run(job: ArtefactJob, threads: int) -> None:
         needs = spec.method.needs
         files = {name: paths.other_inputs(name, run, needs) for name in names}
         task = with_datasets(task, files, task.data.device)
-        table = pa.Table.from_pylist(answer_test_sets(task, hooks, kept), schema=rows.TEST_SETS)
+        answers = [row.columns() for row in answer_test_sets(task, hooks, kept)]
+        table = pa.Table.from_pylist(answers, schema=rows.TEST_SETS)
     else:
-        table = pa.table(artefact(task, hooks, kept, job.artefact))
+        table = pa.table(compute_artefact(task, hooks, kept, job.artefact))
     write_table(paths.at(paths.ARTEFACT, run, artefact=job.artefact), table)

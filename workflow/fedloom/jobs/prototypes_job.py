@@ -22,7 +22,10 @@ def run(job: PrototypesJob, threads: int) -> None:
     facts = read_receipt(files["store"])
     images = ImageStore(files["store"], facts)
     cpu = torch.device("cpu")
-    data = federation.load(images, files["partition"], facts["classes"], cpu).at(1)
+    data = federation.load_partition(images, files["partition"], facts["classes"], cpu)
+    data = data.for_round(1)
+
+    # the round before the first one, as if it selected clients
     seed = job.seed if job.sampling is None else job.sampling
     holders = [client for client in data.participating if len(data.train[client])]
     chosen = sample_clients(holders, job.clients_per_round, seed, 0)

@@ -22,7 +22,7 @@ def run(job: TrainJob, threads: int) -> None:
     outputs = training_job.Outputs(state, state.with_name(paths.CHECKPOINT), **tables)
     inputs = paths.run_inputs(run, job.spec.method.needs)
     start = paths.at(paths.STATE, run, end=paths.end(job.first)) if job.first else None
-    with training_job.exclusive(state.parent):
+    with training_job.exclusive_run_folder(state.parent):
         device = prepare_torch(threads, job.spec.backbone.precision)
         task, hooks = build_task(job.spec, inputs, device)
         loaded = partial(backbone.weights_digest, task.backbone)
@@ -37,5 +37,5 @@ def run(job: TrainJob, threads: int) -> None:
             provenance.check_same(run, check_receipt(start), made_by)
         receipts = [receipt_of(file) for file in (*inputs.values(), *([start] if start else []))]
         fingerprint = training_job.fingerprint_of(job, receipts, device)
-        training_job.train(task, hooks, job, start, outputs, fingerprint)
+        training_job.train_rounds(task, hooks, job, start, outputs, fingerprint)
         write_receipt(state, **made_by)

@@ -19,6 +19,7 @@ from fedloom.data.federation import Federation as Federation
 from fedloom.data.federation import class_priors as class_priors
 from fedloom.federated.groups import iterate_examples as iterate_examples
 from fedloom.federated.local_training import Trained as Trained
+from fedloom.federated.local_training import clip_factors as clip_factors
 from fedloom.federated.local_training import learning_rate as learning_rate
 from fedloom.federated.local_training import train_locally as train_locally
 from fedloom.federated.state import PersonalStates as PersonalStates

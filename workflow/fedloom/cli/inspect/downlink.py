@@ -7,7 +7,7 @@ import torch
 
 from fedloom.backbones.backbone import load_backbone
 from fedloom.common.trees import count_floats
-from fedloom.federated.task import Task, WarmStart
+from fedloom.federated.task import MethodFacts, Task, TrainingOptions, WarmStart
 from fedloom.hooks import loader, manifest
 
 
@@ -35,7 +35,7 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         participating=[0],
         position={0: 0},
         classes=tuple(f"class {number}" for number in range(classes)),
-        at=lambda number: shapes,
+        for_round=lambda number: shapes,
         arrived=None,
         device=torch.device(device),
     )
@@ -43,11 +43,11 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
     task = Task(
         seed=0,
         options=SimpleNamespace(**plugin.options(options, f"method {method}")),
-        training=SimpleNamespace(**plugin.training()),
+        training=TrainingOptions(**plugin.training()),
         backbone=model,
         data=shapes,
         clients_per_round=1,
-        method=method,
+        plugin=MethodFacts(method),
         warm_start=warm_start,
     )
 
