@@ -286,13 +286,9 @@ def score_of(
 
     # fetch the sums, and check them
     correct, loss = torch.stack([correct, loss]).tolist()  # the one wait for the device
-    check_results.require_finite(
-        (
-            f"{check_results.describe_hook_call(task, 'predict', client)}: the loss of its predictions",
-            value,
-        )
-        for client, value in zip(clients.ids, loss, strict=True)
-    )
+    for client, value in zip(clients.ids, loss, strict=True):
+        call = check_results.describe_hook_call(task, "predict", client)
+        check_results.require_finite([(f"{call}: the loss of its predictions", value)])
     predicted = torch.cat(answers, 1).cpu().numpy()
     return [
         Score(rows, predicted[k, : len(rows)], int(correct[k]), loss[k])
