@@ -444,6 +444,15 @@ def test_wrapper_and_method_are_told_apart(tmp_path):
         round.train_round(task.at(1), hooks, current)
 
 
+def test_an_attribute_of_the_task_that_has_moved_is_told_with_its_new_place(tmp_path):
+    run = Fickle(tmp_path)
+    run.change["predict"] = lambda task, value: value[: task.prompts]
+    with pytest.raises(
+        FedLoomError, match=r"^fickle: predict, .*: task.prompts is now task.plugin"
+    ):
+        run.run()
+
+
 SCRIPT = """
 import os, sys
 from pathlib import Path
