@@ -3,7 +3,7 @@
 import json
 
 from fedloom.cli.make.config_schema import kind_schema, whole
-from fedloom.config.kinds import KINDS, NAMED_BY
+from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.config.study import Config
 from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.training_options import Training
@@ -94,7 +94,7 @@ def table(sub: dict, root: dict, prefix: str = "") -> str:
 
 def kinds(section: str) -> str:
     """Return a chapter on a section of config.yaml: each of its kinds with its keys."""
-    key = NAMED_BY[section]
+    key = SELECTOR_KEY[section]
     parts = [f"## {section}\n\nA label each; `{key}` says which kind of entry it is."]
     if section == "datasets":
         parts[0] += (

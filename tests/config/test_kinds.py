@@ -1,32 +1,30 @@
-"""The kinds that a package's modules have take their names from classes."""
+"""The tables of kinds that ship are written out, and have every class that there is."""
 
-from fedloom.config.kinds import Room
-from fedloom.config.output_kinds import TableKind
+import pkgutil
+import re
+from importlib import import_module
 
-CLASSES = """
-from fedloom.config.output_kinds import RunsTable
+import pytest
 
-
-class {0}(RunsTable):
-    pass
+from fedloom.config.kinds import KINDS_FROM_PLUGINS, subclasses_in
 
 
-class NoKind(Exception):
-    pass
-"""
-
-
-def _room(folder, monkeypatch, **classes):
-    """Return the room of a package with a class per module."""
-    package = folder / folder.name
-    package.mkdir()
-    for module, name in classes.items():
-        (package / f"{module}.py").write_text(CLASSES.format(name))
-    monkeypatch.syspath_prepend(folder)
-    return Room("table", package.name, TableKind).own
-
-
-def test_the_name_of_a_kind_is_its_class_in_small_letters(tmp_path, monkeypatch):
-    room = _room(tmp_path, monkeypatch, first="TwoWords", second="Word")
-    assert list(room) == ["two_words", "word"], "neither the base nor other classes"
-    assert room["two_words"].__module__.endswith(".first")
+@pytest.mark.parametrize(
+    ("kind", "package"),
+    [
+        ("source", "fedloom.data.sources"),
+        ("scheme", "fedloom.data.schemes"),
+        ("table", "fedloom.report.tables"),
+        ("figure", "fedloom.report.figures"),
+    ],
+)
+def test_every_class_of_a_kind_is_in_its_table(kind, package):
+    """By its name in small letters, so that a config and the code can be searched for both."""
+    registry = KINDS_FROM_PLUGINS[kind]
+    classes = []
+    for file in pkgutil.iter_modules(import_module(package).__path__):
+        classes += subclasses_in(import_module(f"{package}.{file.name}"), registry.base)
+    assert set(registry.own.values()) == set(classes)
+    for name, model in registry.own.items():
+        assert name == re.sub(r"\B(?=[A-Z])", "_", model.__name__).lower()
+    assert list(registry.own) == sorted(registry.own)

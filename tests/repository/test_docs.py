@@ -101,10 +101,10 @@ def test_a_yaml_block_is_a_study_that_resolves(block, tmp_path, monkeypatch):
 def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
     content = tomllib.loads(block.text)
     if "project" in content:
-        groups = {f"fedloom.{kind}s" for kind in ("method", "tracker", *kinds.OF_PLUGINS)}
+        groups = {f"fedloom.{kind}s" for kind in ("method", "tracker", *kinds.KINDS_FROM_PLUGINS)}
         assert set(content["project"]["entry-points"]) <= groups
         return
-    for kind in kinds.OF_PLUGINS:
+    for kind in kinds.KINDS_FROM_PLUGINS:
         if block.text.startswith(f"# {kind}.toml"):
             data = kind in ("source", "scheme")
             model = kinds.DataPlugin if data else kinds.KindPlugin

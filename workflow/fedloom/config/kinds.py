@@ -4,10 +4,8 @@ A kind of source, scheme, table or figure is a class in a module of a higher flo
 more: a source or a scheme states its keys in its TOML file, a table or a figure in plugin.py.
 """
 
-import pkgutil
-import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +27,7 @@ from fedloom.hooks.plugin_code import run_plugin_code
 from fedloom.machine.install import plugin_folders
 
 # the key that names what an entry is checked against
-NAMED_BY = {
+SELECTOR_KEY = {
     "datasets": "source",
     "partitions": "scheme",
     "backbones": "library",
@@ -122,16 +120,23 @@ class KindPlugin(PluginManifest):
 
     def keys(self) -> type[Keys]:
         """Return the class in plugin.py, which holds the kind's keys and draws or builds it."""
-        base = OF_PLUGINS[self.kind].base
-        found = derived(import_plugin(self), base)
+        base = KINDS_FROM_PLUGINS[self.kind].base
+        found = subclasses_in(import_plugin(self), base)
         if len(found) != 1:
-            line = f"must have one class derived from {base.__name__}, got {len(found)}"
-            raise FedLoomError(f"{self.file}: {line}")
-        needed = ("draw",) if self.kind == "figure" else ("measure", "column", "describe")
-        for name in () if hasattr(found[0], "build") else needed:
-            if not hasattr(found[0], name):
-                raise FedLoomError(f"{self.file}: {found[0].__name__} must have the method {name}")
-        return found[0]
+            raise FedLoomError(
+                f"{self.file}: must have one class derived from {base.__name__}, got {len(found)}"
+            )
+
+        # a table has `build`, or what a table of methods needs
+        (model,) = found
+        needed = ("measure", "column", "describe")
+        if self.kind == "figure":
+            needed = ("draw",)
+        if not hasattr(model, "build"):
+            for name in needed:
+                if not hasattr(model, name):
+                    raise FedLoomError(f"{self.file}: {model.__name__} must have the method {name}")
+        return model
 
 
 class DataPlugin(KindPlugin):
@@ -185,76 +190,90 @@ def _field(option: dict[str, Any]) -> Any:
 
 @cache
 def discover(kind: str, folder: Path | None = None) -> PluginCatalogue[Any]:
-    """Return the plugins of a kind, one of OF_PLUGINS, as `manifest.discover` does methods."""
+    """Return the plugins of a kind, as "source"; `manifest.discover` returns those of methods."""
     model = DataPlugin if kind in ("source", "scheme") else KindPlugin
     return discover_plugins(kind, [folder] if folder else plugin_folders(), model)
 
 
 def broken() -> dict[str, FedLoomError]:
     """Return the errors of all plugins that cannot be used, methods too, by name."""
-    every = [manifest.discover(), *map(discover, OF_PLUGINS)]
-    return {name: error for found in every for name, error in found.errors.items()}
+    errors = dict(manifest.discover().errors)
+    for kind in KINDS_FROM_PLUGINS:
+        errors.update(discover(kind).errors)
+    return errors
 
 
-def called(kind: str, name: str, call: Callable[[], Result]) -> Result:
+def call_kind(kind: str, name: str, call: Callable[[], Result]) -> Result:
     """Return what `call` returns; what a plugin's kind raises becomes one line that names it."""
     plugin = discover(kind).get(name)
-    return call() if plugin is None else run_plugin_code(call, [plugin], kind)
+    if plugin is None:
+        return call()
+    return run_plugin_code(call, [plugin], kind)
 
 
-def derived(module: ModuleType, base: type[Keys]) -> list[type[Keys]]:
+def subclasses_in(module: ModuleType, base: type[Keys]) -> list[type[Keys]]:
     """Return the classes that a module itself derives from `base`."""
-    own = (value for value in vars(module).values() if isinstance(value, type))
-    return [v for v in own if v.__module__ == module.__name__ and issubclass(v, base)]
+    classes = [value for value in vars(module).values() if isinstance(value, type)]
+    return [
+        each for each in classes if each.__module__ == module.__name__ and issubclass(each, base)
+    ]
 
 
-class Room(Mapping[str, type[Keys]]):
-    """All of a kind: FedLoom's, then those that plugins bring.
+class KindRegistry(Mapping[str, type[Keys]]):
+    """The kinds of source, scheme, table or figure: FedLoom's, then those that plugins bring.
 
-    FedLoom's are the classes that the modules of `package` derive from `base`: TwoWords is
-    two_words. Asking for one of a broken plugin raises the plugin's error.
+    Asking for a kind of a broken plugin raises the plugin's error.
     """
 
-    def __init__(self, kind: str, package: str, base: type[Keys]):
-        self.kind = kind
-        self.package = package
-        self.base = base
+    def __init__(self, kind: str, base: type[Keys], module: str):
+        """Take what its members are, the class of all of them, and the module that lists ours.
 
-    @cached_property
+        The module lies on a higher floor, and is imported when a kind is asked for.
+        """
+        self.kind = kind
+        self.base = base
+        self._module = module
+
+    @property
     def own(self) -> dict[str, type[Keys]]:
-        """FedLoom's classes by the names of their kinds, in order."""
-        files = pkgutil.iter_modules(import_module(self.package).__path__)
-        modules = [import_module(f"{self.package}.{file.name}") for file in files]
-        kinds = [kind for module in modules for kind in derived(module, self.base)]
-        names = {re.sub(r"\B(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in kinds}
-        return dict(sorted(names.items()))
+        """FedLoom's own kinds by name."""
+        return import_module(self._module).KINDS
 
     def __getitem__(self, name: str) -> type[Keys]:
         plugin = discover(self.kind).get(name)
-        if plugin is None and name in self.own:
-            return self.own[name]
         if plugin is None:
+            if name in self.own:
+                return self.own[name]
             raise broken().get(name, KeyError(name))
         if name in self.own:
-            line = f"name: FedLoom has its own {self.kind} '{name}'; rename this"
-            raise FedLoomError(f"{plugin.folder / self.kind}.toml: {line}")
+            raise FedLoomError(
+                f"{plugin.folder / self.kind}.toml: name: FedLoom has its own {self.kind} "
+                f"'{name}'; rename this"
+            )
         return plugin.keys()
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self.own, *discover(self.kind)])
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self.own) + len(discover(self.kind))
 
 
-KINDS: dict[str, Mapping[str, type[Keys]]] = {  # by section
-    "datasets": Room("source", "fedloom.data.sources", SourceKind),
-    "partitions": Room("scheme", "fedloom.data.schemes", SchemeKind),
-    "backbones": {"timm": Timm, "open_clip": OpenClip, "torchvision": Torchvision},
-    "tables": Room("table", "fedloom.report.tables", TableKind),
-    "figures": Room("figure", "fedloom.report.figures", FigureKind),
+# the kinds to which plugins may add
+KINDS_FROM_PLUGINS = {
+    "source": KindRegistry("source", SourceKind, "fedloom.data.sources.all_sources"),
+    "scheme": KindRegistry("scheme", SchemeKind, "fedloom.data.schemes.all_schemes"),
+    "table": KindRegistry("table", TableKind, "fedloom.report.tables.all_tables"),
+    "figure": KindRegistry("figure", FigureKind, "fedloom.report.figures.all_figures"),
 }
-OF_PLUGINS = {room.kind: room for room in KINDS.values() if isinstance(room, Room)}
+# the kinds of entry of each section of the config
+KINDS: dict[str, Mapping[str, type[Keys]]] = {
+    "datasets": KINDS_FROM_PLUGINS["source"],
+    "partitions": KINDS_FROM_PLUGINS["scheme"],
+    "backbones": {"timm": Timm, "open_clip": OpenClip, "torchvision": Torchvision},
+    "tables": KINDS_FROM_PLUGINS["table"],
+    "figures": KINDS_FROM_PLUGINS["figure"],
+}
 
 
 class Entry(NamedTuple):
@@ -266,7 +285,7 @@ class Entry(NamedTuple):
 
 def check_entry(section: str, label: str, entry: dict[str, Any]) -> Entry:
     """Return an entry of the config, checked against the keys of its kind."""
-    named_by = NAMED_BY[section]
+    named_by = SELECTOR_KEY[section]
     kinds = KINDS[section]
     where = f"{CONFIG} {section}.{label}"
     name = entry.get(named_by)
@@ -275,7 +294,8 @@ def check_entry(section: str, label: str, entry: dict[str, Any]) -> Entry:
     except FedLoomError as error:  # of a broken plugin
         raise FedLoomError(f"{where}.{named_by}: {error}") from None
     if model is None:
-        line = f"{where}.{named_by}: no {named_by} '{name}'"
-        raise FedLoomError(f"{line}; {suggestion(str(name), kinds)}")
+        raise FedLoomError(
+            f"{where}.{named_by}: no {named_by} '{name}'; {suggestion(str(name), kinds)}"
+        )
     keys = {key: value for key, value in entry.items() if key != named_by}
     return Entry(str(name), checked(model, keys, where))

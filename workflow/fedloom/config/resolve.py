@@ -12,7 +12,7 @@ from fedloom.common.schema import checked
 from fedloom.config import kinds, method_labels, recipes
 from fedloom.config.datasets import listing
 from fedloom.config.grids import with_partitions
-from fedloom.config.kinds import NAMED_BY, Entry, check_entry
+from fedloom.config.kinds import SELECTOR_KEY, Entry, check_entry
 from fedloom.config.output_kinds import OfPaper
 from fedloom.config.protocols import capped, check_parts, check_runs, notes_on
 from fedloom.config.reading import CONFIG, read_paper
@@ -44,7 +44,7 @@ def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> S
         keys.select.methods, keys.methods, keys.study.training
     )
     selected = _selection(keys, methods, grids)
-    checks: dict[str, Callable[..., Entry]] = {k: partial(check_entry, k) for k in NAMED_BY}
+    checks: dict[str, Callable[..., Entry]] = {k: partial(check_entry, k) for k in SELECTOR_KEY}
     checks["datasets"] = recipes.check_dataset
     entries: dict[str, dict[str, Entry]] = {  # last, since it imports the modules of all kinds
         section: {label: check(label, entry) for label, entry in getattr(keys, section).items()}
@@ -103,7 +103,7 @@ def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, 
     """Return the labels that the study runs, grids expanded."""
     select = keys.select
     where = f"{CONFIG} select"
-    for section in NAMED_BY:
+    for section in SELECTOR_KEY:
         for label in getattr(select, section):
             check_known(label, getattr(keys, section), f"{where}.{section}: no label")
     crossed = product(select.datasets, select.partitions)

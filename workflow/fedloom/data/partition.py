@@ -17,7 +17,7 @@ from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.ids import NEVER, UNASSIGNED
 from fedloom.common.run_tables import PARTITION
 from fedloom.common.seeds import numpy_generator
-from fedloom.config.kinds import OF_PLUGINS
+from fedloom.config.kinds import KINDS_FROM_PLUGINS
 from fedloom.config.partitions import held_out_count
 from fedloom.data import plugins
 from fedloom.data.schemes.dealing import Group
@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 
 def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
     """Return the groups of images that a scheme divides by themselves."""
-    if scheme in OF_PLUGINS["scheme"].own:
-        module = importlib.import_module(f"fedloom.data.schemes.{scheme}")
+    own = KINDS_FROM_PLUGINS["scheme"].own
+    if scheme in own:
+        module = importlib.import_module(own[scheme].__module__)
         if hasattr(module, "groups"):
             return module.groups(domains, settings)
         divide_group = module.divide

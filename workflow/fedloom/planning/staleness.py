@@ -31,7 +31,7 @@ def code_of(rule: str, job: Any) -> Code:
     def add(kind: str, name: str, module: str | None = None) -> None:
         plugin = kinds.discover(kind).get(name)
         if plugin is None:
-            modules.append(module or f"{kinds.OF_PLUGINS[kind].package}.{name}")
+            modules.append(module or kinds.KINDS_FROM_PLUGINS[kind].own[name].__module__)
         else:
             plugins.append(plugin)
 

@@ -16,7 +16,7 @@ from fedloom.cli.make.config_schema import kind_schema, whole
 from fedloom.cli.run import bundled_studies
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.folders import read_python
-from fedloom.config.kinds import KINDS, NAMED_BY, broken
+from fedloom.config.kinds import KINDS, SELECTOR_KEY, broken
 from fedloom.hooks.manifest import Plugin, discover, find
 from fedloom.planning.job_factory import transferred_to
 from fedloom.planning.load_plan import load_plan, read_plan
@@ -128,7 +128,7 @@ def _describe_kind(section: str, title: str, name: str) -> str:
     about = " ".join(schema["description"].split())
     lines = [f"{title}: {name}", indent(fill(about, WIDTH - 2), "  ")]
     for key, entry in schema["properties"].items():
-        if key != NAMED_BY[section]:
+        if key != SELECTOR_KEY[section]:
             lines.append(_describe_key(key, whole(entry, schema)))
     return "\n".join(lines)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedloom.config.kinds import KINDS, NAMED_BY
+from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.config.study import Config, PartitionGrid, Protocol
 
 RECIPE = {"type": "object", "required": ["recipe"]}  # keys of its source may follow
@@ -41,7 +41,7 @@ def kind_schema(section: str, name: str) -> dict[str, Any]:
     properties = schema["properties"]
 
     # the key that names the kind, the kind's own keys, then the others
-    named = {NAMED_BY[section]: {"const": name}}
+    named = {SELECTOR_KEY[section]: {"const": name}}
     own = {key: entry for key, entry in properties.items() if key in model.__annotations__}
     ordered = {**named, **own, **properties}
 

@@ -7,7 +7,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kinds import OF_PLUGINS
+from fedloom.config.kinds import KINDS_FROM_PLUGINS
 
 if TYPE_CHECKING:
     from fedloom.data.image_list import ImageList
@@ -22,8 +22,9 @@ def build(source: str, settings: dict[str, Any], images: Path) -> None:
 
 def read(source: str, settings: dict[str, Any]) -> "ImageList":
     """Return the images that a source, or a plugin's, lists by the entry's other keys."""
-    if source not in OF_PLUGINS["source"].own:
+    own = KINDS_FROM_PLUGINS["source"].own
+    if source not in own:
         from fedloom.data import plugins  # a plan imports sources for their keys alone
 
         return plugins.read(source, settings)
-    return importlib.import_module(f"{__name__}.{source}").read(settings)
+    return importlib.import_module(own[source].__module__).read(settings)

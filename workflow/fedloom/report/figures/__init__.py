@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kinds import KINDS, called
+from fedloom.config.kinds import KINDS, call_kind
 from fedloom.planning.job_specs import FigureJob
 from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
 
@@ -31,4 +31,4 @@ def write(
     from fedloom.report.figures import style  # a plan imports figures for their keys alone
 
     with style.applied():
-        called("figure", job.kind, lambda: style.save(draw(job, series), outputs))
+        call_kind("figure", job.kind, lambda: style.save(draw(job, series), outputs))

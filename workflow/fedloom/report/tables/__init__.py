@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kinds import KINDS, called
+from fedloom.config.kinds import KINDS, call_kind
 from fedloom.planning.job_specs import TableJob
 from fedloom.planning.output_runs import PlottedRun
 
@@ -33,7 +33,7 @@ def build(job: TableJob, runs: list[PlottedRun]) -> "Built":
     """Return a table: its numbers, its text, and its whole caption."""
     own = kind(job)
     make = own.build if hasattr(own, "build") else partial(_of_methods, own)
-    built = called("table", job.kind, lambda: make(runs, job))
+    built = call_kind("table", job.kind, lambda: make(runs, job))
     caption = f"{job.title or f'Study {job.study}'}: {built.caption}"
     if job.published is not None:
         paper, table = (job.published[key] for key in ("citation", "table"))
