@@ -1,7 +1,6 @@
 """Check what people write (YAML, TOML) by models of keys; an error is a line that names the key."""
 
-import re
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -85,29 +84,71 @@ def checked(model: type[Model], value: Any, where: str) -> Model:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        path, message = _first(error.errors(include_url=False), value)
+        path, message = _nearest(error.errors(include_url=False), value)
+
     steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     if where.endswith(" "):
         steps = steps.lstrip(".")
-    line = f"{where}{steps}: {message}" if steps else f"{where.rstrip(': ')}: {message}"
-    raise FedLoomError(one_line(line))
+    if steps:
+        raise FedLoomError(one_line(f"{where}{steps}: {message}"))
+    raise FedLoomError(one_line(f"{where.rstrip(': ')}: {message}"))
 
 
-def _first(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str]:
-    """Return path and message of the error nearest to the root, with all alternatives."""
+def _nearest(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str]:
+    """Return path and message of the error nearest to the root, with all alternatives.
+
+    If one alternative is a mapping or a list that was given, and wrong inside, its error is meant.
+    """
     placed = [(_path(error, value), error) for error in errors]
     path = min((path for path, _ in placed), key=len)
-    inside = [each for each, _ in placed if each[: len(path)] == path and len(each) > len(path)]
     here = [error for each, error in placed if each == path]
-    if inside and len(here[0]["loc"]) > len(path) and here[0]["type"] != "missing":
+    inside = [each for each, _ in placed if each[: len(path)] == path and len(each) > len(path)]
+    is_alternative = len(here[0]["loc"]) > len(path)
+    if inside and is_alternative and here[0]["type"] != "missing":
         path = min(inside, key=len)
         here = [error for each, error in placed if each == path]
-    said = (reduce(lambda text, w: re.sub(*w, text), WORDS.items(), e["msg"]) for e in here)
-    first, *others = dict.fromkeys(said)
-    text = " or ".join([first, *(other.removeprefix("must be ") for other in others)])
+
+    first, *others = dict.fromkeys(_sentence(error) for error in here)
+    alternatives = [other.removeprefix("must be ") for other in others]
+    text = " or ".join([first, *alternatives])
     if here[0]["type"] in ("missing", "unknown", "value_error"):
         return path, text
     return path, f"{text}, got {shortened(repr(here[0]['input']), LONGEST)}"
+
+
+# what an error says, by pydantic's name of it; the fields are those of its context
+SENTENCES = {
+    "missing": "missing; it has no default, so set it",
+    "bool_type": "must be a boolean",
+    "int_type": "must be an integer",
+    "float_type": "must be a number",
+    "string_type": "must be a string",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "none_required": "must be None",
+    "literal_error": "must be {expected}",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be greater than or equal to {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be less than or equal to {le}",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match pattern '{pattern}'",
+    "too_short": "must have at least {min_length} {items}, not {actual_length}",
+    "too_long": "must have at most {max_length} {items}, not {actual_length}",
+    "value_error": "{error}",
+}
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """Return what an error says; pydantic's own words if SENTENCES has none for it."""
+    if error["type"] not in SENTENCES:
+        return error["msg"]
+    context = dict(error.get("ctx", {}))
+    bound = context.get("min_length", context.get("max_length"))
+    context["items"] = "item" if bound == 1 else "items"
+    return SENTENCES[error["type"]].format(**context)
 
 
 def _path(error: ErrorDetails, value: Any) -> list[str | int]:
@@ -124,17 +165,6 @@ def _path(error: ErrorDetails, value: Any) -> list[str | int]:
     if error["type"] == "unknown":
         path.append(error["ctx"]["key"])  # type: ignore[typeddict-item]
     return path
-
-
-WORDS = {  # pydantic's words, and those of FedLoom's errors
-    "^Field required$": "missing; it has no default, so set it",
-    r"^(Input|String|List|Dictionary|Value) should ": "must ",
-    r"valid dictionary( or instance of \w+)?": "mapping",
-    r"\ba valid (i)": r"an \1",
-    r"\ba valid ": "a ",
-    " after validation": "",
-    "^Value error, ": "",
-}
 
 
 @cache
