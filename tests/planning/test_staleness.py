@@ -119,6 +119,7 @@ def theirs(tmp_path, monkeypatch):
     imports = "from theirs.maths import near\nfrom . import own\nfrom ... import maths\n"
     (plugin / "plugin.py").write_text(imports + code)
     (plugin / "own.py").write_text("import numpy\n")
+    shutil.copy(ROOT / "plugins/_template/options.py", plugin)
     toml = 'kind = "wrapper"\nname = "around"\ntitle = "A"\n[paper]\ncitation = "C"\n'
     (around / "method.toml").write_text(toml)
     (around / "plugin.py").write_text("from theirs import maths\n")

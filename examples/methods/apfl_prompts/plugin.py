@@ -7,20 +7,24 @@ which it predicts. PFLlib also adapts the share `alpha` in every step; here it i
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": {"shared": fl.shallow_params(task, task.options.prompts)}}
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return {"own": fl.shallow_params(task, task.options.prompts)}
 
 
-def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     shared, own = (
         fl.shallow_loss(task, params[name], received, clients, batch) for name in ("shared", "own")
     )
@@ -28,7 +32,7 @@ def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Ba
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = received["params"] | clients.state
     trained = fl.train_locally(
         task, loss, received, clients, params=start, clip_apart=("shared", "own")
@@ -41,6 +45,6 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     model = received["params"]["shared"] if clients.is_server_model else clients.state["own"]
     return fl.shallow_logits(task, model, batch)  # [K, B, C]

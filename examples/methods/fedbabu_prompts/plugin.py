@@ -8,16 +8,20 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     prompts = fl.shallow_params(task, task.options.prompts)["shared_prompts"]
     return {"params": {"shared_prompts": prompts}}  # [P, d]
 
 
-def model(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+def model(task: Task, received: Tree, clients: Cohort) -> Tree:
     """Return the received body and the fixed head, or what the client was personalised to."""
     width = task.backbone.width
     draw = torch.randn(task.num_classes, width, generator=task.at(0).generator("fixed head"))
@@ -25,17 +29,17 @@ def model(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     return received["params"] | {"head": head.expand(len(clients), -1, -1)} | clients.state
 
 
-def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return fl.shallow_loss(task, model(task, received, clients) | params, received, clients, batch)
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
 @fl.hookimpl
-def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
     names = ("head",) if task.options.tuned == "head" else ("head", "shared_prompts")
     trained = fl.train_locally(
         task, fl.shallow_loss, received, clients,
@@ -45,5 +49,5 @@ def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return fl.shallow_logits(task, model(task, received, clients), batch)

@@ -9,18 +9,22 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     shape = task.options.components, task.num_classes, task.backbone.width
     draw = torch.randn(shape, generator=task.generator("models")) / task.backbone.width**0.5
     return {"params": {"heads": draw.to(task.backbone.device)}}  # [M, C, d]
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return {"weights": torch.ones(task.options.components).softmax(0).to(task.backbone.device)}
 
 
@@ -34,7 +38,7 @@ def e_step(received: Tree, weights: Tensor, batch: Batch) -> Tensor:  # q [K, B,
     return (prior - losses(received["params"]["heads"], batch)).softmax(-1)
 
 
-def m_step(task: ViTTask, received: Tree, clients: Cohort) -> Tensor:  # pi [K, M]
+def m_step(task: Task, received: Tree, clients: Cohort) -> Tensor:  # pi [K, M]
     weights = clients.state["weights"]
     total = torch.zeros_like(weights)
     for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
@@ -42,24 +46,24 @@ def m_step(task: ViTTask, received: Tree, clients: Cohort) -> Tensor:  # pi [K, 
     return total / total.sum(1, keepdim=True)
 
 
-def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     q = e_step(received, clients.state["weights"], batch)
     return (q * losses(params["heads"], batch)).sum(-1)  # [K, B]
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     trained = fl.train_locally(task, loss, received, clients)
     return fl.make_updates(trained, clients, state=personalize(task, received, clients))
 
 
 @fl.hookimpl
-def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
     return {"weights": m_step(task, received, clients)}
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     heads = received["params"]["heads"]
     weights = clients.state["weights"]
     chances = torch.einsum("kbd,kmcd->kbmc", batch.features, heads).softmax(-1)

@@ -8,21 +8,25 @@ every client fits its head to the body again, those too that never trained.
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     prompts = fl.shallow_params(task, task.options.prompts)["shared_prompts"]
     return {"params": {"shared_prompts": prompts}}  # phi: [P, d]
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return {"head": task.backbone.init_head(task.num_classes)}  # h_i: [C, d]
 
 
-def fit_heads(task: ViTTask, received: Tree, clients: Cohort, phase: int) -> fl.Trained:
+def fit_heads(task: Task, received: Tree, clients: Cohort, phase: int) -> fl.Trained:
     """Train the clients' heads on the received body, which stays as it is."""
     params = received["params"] | clients.state
     epochs = task.options.head_epochs
@@ -33,7 +37,7 @@ def fit_heads(task: ViTTask, received: Tree, clients: Cohort, phase: int) -> fl.
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     fitted = fit_heads(task, received, clients, phase=0)
     body = ("shared_prompts",)
     trained = fl.train_locally(
@@ -43,12 +47,12 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
     return {"head": fit_heads(task, received, clients, phase=2).params["head"]}
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # a body without a head
     return fl.shallow_logits(task, received["params"] | clients.state, batch)

@@ -10,22 +10,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     shape = task.options.clusters, task.num_classes, task.backbone.width
     draw = torch.randn(shape, generator=task.generator("models")) / task.backbone.width**0.5
     return {"params": {"heads": draw.to(task.backbone.device)}}  # theta_j: [M, C, d]
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return {"cluster": torch.tensor(0, device=task.backbone.device)}
 
 
-def best_cluster(task: ViTTask, received: Tree, clients: Cohort) -> Tensor:
+def best_cluster(task: Task, received: Tree, clients: Cohort) -> Tensor:
     """Return the model of the lowest loss on each client's training images [K]."""
     heads = received["params"]["heads"]  # [K, M, C, d]
     total = torch.zeros_like(heads[..., 0, 0])  # [K, M]
@@ -36,12 +40,12 @@ def best_cluster(task: ViTTask, received: Tree, clients: Cohort) -> Tensor:
     return total.argmin(1)
 
 
-def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return fl.cross_entropy(fl.linear(batch.features, params["head"]), batch.labels)
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     cluster = best_cluster(task, received, clients)
     params = {"head": received["params"]["heads"][range(len(clients)), cluster]}  # [K, C, d]
     trained = fl.train_locally(task, loss, received, clients, params=params)
@@ -51,7 +55,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     heads = server["params"]["heads"].clone()
     for j in range(len(heads)):
         mine = [u.payload["params"]["head"] for u in updates if u.payload["choice"][j]]
@@ -61,11 +65,11 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
     return {"cluster": best_cluster(task, received, clients)}
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     heads = received["params"]["heads"][range(len(clients)), clients.state["cluster"]]
     return None if clients.is_server_model else fl.linear(batch.features, heads)

@@ -20,14 +20,18 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 REDUCTION = 16
 PROMPTS_AT_ONCE = 6400  # a shifted context before a class's name, of all clients
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     clip = task.backbone
     options = task.options
     generator = task.generator("meta-net")
@@ -49,7 +53,7 @@ def shifts(params: Tree, features: Tensor) -> Tensor:
     return fl.linear(hidden, params["w2"]) + params["b2"][:, None]
 
 
-def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of images, each under its shifted context."""
     clip = task.backbone
     parts = []
@@ -61,16 +65,16 @@ def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
     return torch.cat(parts, 1)
 
 
-def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
     return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     return logits(task, received["params"], batch)

@@ -25,12 +25,18 @@ leave one open:
 The equations are those of the released code.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.Task[Any, Options]
 
 
 @fl.hookimpl

@@ -16,21 +16,25 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": fl.shallow_params(task, task.options.prompts)}
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return {"personal": fl.shallow_params(task, task.options.prompts)}  # as the server's
 
 
 def personal_loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute the cross-entropy [K, B] plus lambda / 2 times the squared distance to w."""
     entropy = fl.shallow_loss(task, params, received, clients, batch)
@@ -39,7 +43,7 @@ def personal_loss(
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     shared = fl.train_locally(task, fl.shallow_loss, received, clients)
     own = fl.train_locally(
         task, personal_loss, received, clients, params=clients.state["personal"], phase=1
@@ -49,10 +53,10 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def unseen_client_state(task: ViTTask, client: int, received: Tree) -> Tree:
+def unseen_client_state(task: Task, client: int, received: Tree) -> Tree:
     return {"personal": received["params"]}
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return fl.shallow_logits(task, clients.state["personal"], batch)  # w for the server's model

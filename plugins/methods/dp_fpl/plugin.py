@@ -33,21 +33,24 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
 
 from . import released
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 DELTA = 1e-5
 DIVISOR = 10  # of the gradients of u and v
 
 
-def fresh_context(task: CLIPTask, which: str) -> Tensor:
+def fresh_context(task: Task, which: str) -> Tensor:
     """Draw a context [L, d]."""
     return fl.init_context(task, task.options.length, task.options.words, task.generator(which))
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     options = task.options
     if options.rank > options.length:
         raise fl.FedLoomError(
@@ -61,14 +64,14 @@ def init_server(task: CLIPTask) -> Tree:
 
 
 @fl.hookimpl
-def download(task: CLIPTask, server: Tree, client: int) -> Tree:
+def download(task: Task, server: Tree, client: int) -> Tree:
     if task.options.variant == "released":
         return released.download(task, server, client)
     return {"params": server["params"]}
 
 
 @fl.hookimpl
-def init_client(task: CLIPTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     if task.options.variant == "released":
         return {}  # the server has it
     return {"personal": fresh_context(task, "personal")}  # the same on all clients
@@ -96,7 +99,7 @@ def clipped(gradient: Tensor, limit: float) -> Tensor:
     return gradient * fl.clip_factors(norms, limit)[:, None, None]
 
 
-def spread(task: CLIPTask) -> float:
+def spread(task: Task) -> float:
     """Return the standard deviation of the noise of a client's gradient; 0 without privacy."""
     options = task.options
     training = task.training
@@ -106,7 +109,7 @@ def spread(task: CLIPTask) -> float:
     return sigma * options.limit / training.batch_size
 
 
-def sizes(task: CLIPTask) -> list[int]:
+def sizes(task: Task) -> list[int]:
     """Return how many numbers a step draws: of V, and as noise of u, of v and of p_G."""
     length = task.options.length
     rank = task.options.rank
@@ -114,7 +117,7 @@ def sizes(task: CLIPTask) -> list[int]:
     return [width * rank, length * rank, rank * width, length * width]
 
 
-def drawn(task: CLIPTask, clients: Cohort) -> Tensor:
+def drawn(task: Task, clients: Cohort) -> Tensor:
     """Draw what the steps of a round need [K, S, D] from N(0, 1), before any step."""
     training = task.training
     rows = []
@@ -126,7 +129,7 @@ def drawn(task: CLIPTask, clients: Cohort) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(task.backbone.device)
 
 
-def noisy_context(task: CLIPTask, params: Tree, numbers: Tensor) -> Tensor:
+def noisy_context(task: Task, params: Tree, numbers: Tensor) -> Tensor:
     """Return p_G + p_L [K, L, d], behind which gradients are those of the method.
 
     Args:
@@ -158,14 +161,14 @@ def noisy_context(task: CLIPTask, params: Tree, numbers: Tensor) -> Tensor:
     return shared + personal
 
 
-def logits(task: CLIPTask, context: Tensor, batch: Batch) -> Tensor:
+def logits(task: Task, context: Tensor, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of contexts [K, L, d]."""
     texts = task.backbone.text_features(context, task.data.classes)
     return task.backbone.logits(batch.features, texts)
 
 
 def loss(
-    task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute the cross-entropy [K, B], and count the step."""
     step = params["counters"]["step"].round().long()  # [K]
@@ -178,7 +181,7 @@ def loss(
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     known = {"numbers": drawn(task, clients)}
     start = received["params"] | clients.state
     counters = {"step": torch.zeros(len(clients), device=task.backbone.device)}
@@ -189,14 +192,14 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 
 @fl.hookimpl
-def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     if task.options.variant == "released":
         return released.aggregate(task, server, updates)
     return {"params": fl.mean(updates)}
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     context = received["params"]["shared"]
     if not clients.is_server_model:
         context = context + (received["params"] | clients.state)["personal"]

@@ -17,10 +17,16 @@ open:
   is frozen is neither sent nor averaged.
 """
 
+from typing import Any
+
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.Task[Any, Options]
 
 TRAINED = ("head", "weights")
 

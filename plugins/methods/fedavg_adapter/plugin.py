@@ -16,7 +16,11 @@ FedProx-Adapter of PFPT's Table 8. Choices where PFPT leaves one open:
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 FORMS = {
     "houlsby": (("attention", "mlp"), fl.adapter),
@@ -25,7 +29,7 @@ FORMS = {
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     places, _ = FORMS[task.options.form]
     adapters = {
         place: fl.init_adapters(task, task.options.hidden, task.generator("adapters", number))
@@ -34,7 +38,7 @@ def init_server(task: ViTTask) -> Tree:
     return {"params": {"head": task.backbone.init_head(task.num_classes), "adapters": adapters}}
 
 
-def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] with adapters {place: {name: [K, M, ...]}} of M blocks."""
     _, form = FORMS[task.options.form]
     inserts = {
@@ -45,7 +49,7 @@ def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
 
 
 def loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute cross-entropy plus proximal term [K, B], and report the cross-entropy."""
     entropy = fl.cross_entropy(logits(task, params, batch), batch.labels)  # [K, B]
@@ -56,10 +60,10 @@ def loss(
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     return logits(task, received["params"], batch)

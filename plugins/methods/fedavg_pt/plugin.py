@@ -17,24 +17,28 @@ leaves one open:
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": fl.init_params(task)}
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     return fl.train_picked(task, received, clients)
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     return {"params": fl.mean_of_picked(server["params"], updates, task.options.weighted)}
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return fl.predict_picked(task, received, clients, batch)  # [K, B, C]

@@ -19,25 +19,29 @@ epochs. Choices where the papers leave one open:
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     body = fl.init_body(task)
     if not body:
         raise fl.FedLoomError("fedbabu: option train: a head alone has no body to train")
     return {"params": body}
 
 
-def model(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+def model(task: Task, received: Tree, clients: Cohort) -> Tree:
     """Return the received body and the fixed head, or what the client was fine-tuned to."""
     head = fl.random_head(task).expand(len(clients), -1, -1)  # [K, C, d]
     return received["params"] | {"head": head} | clients.state
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = model(task, received, clients)
     body = tuple(received["params"])
     trained = fl.train_locally(task, fl.model_loss, received, clients, params=start, train=body)
@@ -46,7 +50,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
     start = model(task, received, clients)
     names = ("head",) if task.options.tuned == "head" else tuple(start)
     trained = fl.train_locally(
@@ -64,5 +68,5 @@ def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return fl.model_logits(task, model(task, received, clients), batch)  # [K, B, C]

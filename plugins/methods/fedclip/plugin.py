@@ -23,16 +23,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 
-def texts(task: CLIPTask) -> Tensor:
+def texts(task: Task) -> Tensor:
     """Compute the features [C, d] of the classes' texts."""
     return task.backbone.zero_shot(task.data.classes, [task.options.template])
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     width = texts(task).shape[1]
     generator = task.generator("adapter")
 
@@ -65,7 +69,7 @@ def contrast(logits: Tensor, mask: Tensor) -> Tensor:
     return ((of_images + of_texts) / 2).where(mask, 0)
 
 
-def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the loss [K, B] of images."""
     images = adapted(params, batch.features)
     if task.options.loss == "classes":
@@ -75,7 +79,7 @@ def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: B
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     known = {**received, "texts": texts(task).expand(len(clients), -1, -1)}
     if task.options.loss == "classes":
         return fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
@@ -88,5 +92,5 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     return task.backbone.logits(adapted(received["params"], batch.features), texts(task))

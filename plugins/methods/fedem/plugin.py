@@ -30,11 +30,15 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     drawn = task.options.head == "drawn"
     zero = fl.init_model(task)
     numbers = range(task.options.components)
@@ -43,7 +47,7 @@ def init_server(task: ViTTask) -> Tree:
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     if task.options.head == "drawn":
         return uniform(task)
     draw = torch.rand(task.options.components, generator=task.generator("weights", client))
@@ -52,11 +56,11 @@ def init_client(task: ViTTask, client: int) -> Tree:
 
 
 @fl.hookimpl
-def unseen_client_state(task: ViTTask) -> Tree:
+def unseen_client_state(task: Task) -> Tree:
     return uniform(task)
 
 
-def uniform(task: ViTTask) -> Tree:
+def uniform(task: Task) -> Tree:
     count = task.options.components
     return {"weights": torch.full((count,), 1 / count, device=task.backbone.device)}  # pi
 
@@ -72,19 +76,19 @@ def together(models: dict[str, Tree]) -> Tree:
     return fl.tensor_map(lambda *each: torch.stack(each, 1), *models.values())
 
 
-def logits(task: ViTTask, models: dict[str, Tree], batch: Batch) -> Tensor:
+def logits(task: Task, models: dict[str, Tree], batch: Batch) -> Tensor:
     """Compute the logits [K, B, M, C] of every model."""
     return torch.stack([fl.model_logits(task, own, batch) for own in models.values()], 2)
 
 
-def losses(task: ViTTask, models: dict[str, Tree], batch: Batch) -> Tensor:
+def losses(task: Task, models: dict[str, Tree], batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B, M] of every model."""
     each = logits(task, models, batch).unbind(2)
     return torch.stack([fl.cross_entropy(own, batch.labels) for own in each], -1)
 
 
 @torch.no_grad()
-def losses_by_row(task: ViTTask, models: Tree, clients: Cohort) -> Tensor:
+def losses_by_row(task: Task, models: Tree, clients: Cohort) -> Tensor:
     """Compute the received models' losses on the clients' training images.
 
     Returns:
@@ -101,7 +105,7 @@ def responsibilities(weights: Tensor, values: Tensor) -> Tensor:
     return (weights.clamp(min=1e-12).log()[:, None] - values).softmax(-1)
 
 
-def m_step(task: ViTTask, clients: Cohort, weights: Tensor, table: Tensor) -> Tensor:
+def m_step(task: Task, clients: Cohort, weights: Tensor, table: Tensor) -> Tensor:
     """Return the next pi [K, M]: the mean of q over a client's training images."""
     own = []
     for k, client in enumerate(clients.ids):
@@ -111,10 +115,10 @@ def m_step(task: ViTTask, clients: Cohort, weights: Tensor, table: Tensor) -> Te
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     table = losses_by_row(task, received["params"], clients)  # [N, M]
 
-    def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
         q = responsibilities(clients.state["weights"], table[batch.rows])
         return (q * losses(task, params, batch)).sum(-1)  # [K, B]
 
@@ -128,7 +132,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
     table = losses_by_row(task, received["params"], clients)
     weights = clients.state["weights"]
     for _ in range(task.options.newcomer_steps):
@@ -137,7 +141,7 @@ def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     chances = logits(task, apart(received["params"]), batch).log_softmax(-1)  # [K, B, M, C]
     weights = clients.state["weights"].clamp(min=1e-12).log()[:, None, :, None]
     return (weights + chances).logsumexp(2)  # log of the mixture [K, B, C]

@@ -28,6 +28,7 @@ The equations are those of the released code.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,9 +36,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
 
 from .calibration import calibrated, init_calibration
+from .options import Options
+
+Task = fl.Task[Any, Options]
 
 DECAY = 2e-4  # of the model's weights on the server, as in the released code
 FIXED = "statistics"  # of batch norm, which the server does not train

@@ -32,14 +32,18 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
-def largest_rank(task: ViTTask) -> int:
+def largest_rank(task: Task) -> int:
     return max(task.options.ranks, default=task.options.rank)
 
 
-def initial_a(task: ViTTask) -> Tree:
+def initial_a(task: Task) -> Tree:
     """Draw A [M, r, d] of every target, the same in every round."""
     vit = task.backbone
     generator = task.at(0).generator("lora")
@@ -49,17 +53,17 @@ def initial_a(task: ViTTask) -> Tree:
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     drawn = {} if task.options.shared == "b" else {"a": initial_a(task)}
     return {"params": drawn if task.options.shared == "a" else drawn | initial_b(task)}
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return initial_b(task) if task.options.shared == "a" else {}
 
 
-def initial_b(task: ViTTask) -> Tree:
+def initial_b(task: Task) -> Tree:
     """Return B [M, d, r] of every target and the head [C, d], all zeros."""
     vit = task.backbone
     shape = (vit.depth, vit.width, largest_rank(task))
@@ -67,7 +71,7 @@ def initial_b(task: ViTTask) -> Tree:
     return {"head": vit.init_head(task.num_classes), "b": b}
 
 
-def fixed(task: ViTTask, clients: Cohort) -> Tree:
+def fixed(task: Task, clients: Cohort) -> Tree:
     """Return the `rows` of A that each client has [K, r], the `scale` [K], and a frozen A.
 
     The server's model has all rows.
@@ -82,14 +86,14 @@ def fixed(task: ViTTask, clients: Cohort) -> Tree:
         entries = [fl.entry_of(k, known, len(options.ranks)) for k in clients.ids]
         ranks = torch.tensor([options.ranks[entry] for entry in entries])
     rows = (torch.arange(most) < ranks[:, None]).float()
-    values = {"rows": rows.to(device), "scale": (options.alpha / ranks).to(device)}
+    values: Tree = {"rows": rows.to(device), "scale": (options.alpha / ranks).to(device)}
     if options.shared == "b":
         drawn = initial_a(task).items()
         values["a"] = {target: a.expand(count, -1, -1, -1) for target, a in drawn}
     return values
 
 
-def logits(task: ViTTask, params: Tree, known: Tree, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, known: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] with A [K, M, r, d] and B [K, M, d, r] of every target."""
     a = known["a"] if task.options.shared == "b" else params["a"]
     b = params["b"]
@@ -102,13 +106,13 @@ def logits(task: ViTTask, params: Tree, known: Tree, batch: Batch) -> Tensor:
     return task.backbone.forward(batch.images, params["head"], inserts=inserts)
 
 
-def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
     return fl.cross_entropy(logits(task, params, received, batch), batch.labels)
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     known = fixed(task, clients)
     start = received["params"] | clients.state
     trained = fl.train_locally(task, loss, known, clients, params=start)
@@ -122,7 +126,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model and task.options.shared == "a":
         return None  # neither B nor a head
     return logits(task, received["params"] | clients.state, fixed(task, clients), batch)

@@ -23,11 +23,15 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     clip = task.backbone
     length = task.options.length
     fl.check_lengths(task, [length], "")
@@ -48,7 +52,7 @@ def init_server(task: CLIPTask) -> Tree:
     return {"params": {"text": text, "coupling": weight, "coupling_bias": bias}}
 
 
-def names(task: CLIPTask) -> Sequence[str]:
+def names(task: Task) -> Sequence[str]:
     """Return what follows the context: class names, with `released` behind the words left over.
 
     Raises:
@@ -72,7 +76,7 @@ def names(task: CLIPTask) -> Sequence[str]:
     return [f"{rest} {name}" for name in classes]
 
 
-def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of text prompts [K, J, L, d] and couplings [K, J, d', d]."""
     clip = task.backbone
     text = params["text"]
@@ -87,16 +91,16 @@ def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
     return clip.logits(images, classes)
 
 
-def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
     return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     return logits(task, received["params"], batch)

@@ -38,13 +38,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 KINDS = ("text", "image")
 NOISE = 0.01  # of contexts around the embedded words
 
 
-def fresh_groups(task: CLIPTask) -> Tree:
+def fresh_groups(task: Task) -> Tree:
     """Draw G contexts [G, L, d] and G sets of image prompts [G, L, d_image]."""
     clip = task.backbone
     options = task.options
@@ -61,7 +65,7 @@ def fresh_groups(task: CLIPTask) -> Tree:
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     options = task.options
     if options.shared > options.groups:
         raise fl.FedLoomError(
@@ -71,19 +75,19 @@ def init_server(task: CLIPTask) -> Tree:
     return {"params": {kind: value[: options.shared] for kind, value in fresh_groups(task).items()}}
 
 
-def client_state(task: CLIPTask, groups: Tree) -> Tree:
+def client_state(task: Task, groups: Tree) -> Tree:
     """Return the state of a client that has these groups and has sent no group yet."""
     sent = torch.zeros(task.options.shared, task.options.groups, device=task.backbone.device)
     return groups | {f"{kind}_sent": sent.clone() for kind in KINDS}  # 1: as which, which group
 
 
 @fl.hookimpl
-def init_client(task: CLIPTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return client_state(task, fresh_groups(task))
 
 
 @fl.hookimpl
-def unseen_client_state(task: CLIPTask, client: int, received: Tree) -> Tree:
+def unseen_client_state(task: Task, client: int, received: Tree) -> Tree:
     turns = torch.arange(task.options.groups) % task.options.shared
     return client_state(task, {kind: value[turns] for kind, value in received["params"].items()})
 
@@ -99,7 +103,7 @@ def merge(received: Tree, state: Tree) -> Tree:
     return groups
 
 
-def names(task: CLIPTask) -> list[str]:
+def names(task: Task) -> list[str]:
     """Return what follows a context: the words that it does not hold, and a class's name."""
     words = task.options.words.split()
     clip = task.backbone
@@ -109,9 +113,7 @@ def names(task: CLIPTask) -> list[str]:
     return [" ".join([*rest, name]) for name in task.data.classes]
 
 
-def features(
-    task: CLIPTask, groups: Tree, batch: Batch, classes: list[str]
-) -> tuple[Tensor, Tensor]:
+def features(task: Task, groups: Tree, batch: Batch, classes: list[str]) -> tuple[Tensor, Tensor]:
     """Compute the features of images [K, G, B, d_joint] and texts [K, G, C, d_joint] by group."""
     clip = task.backbone
     prompts = clip.first_norm(groups["image"])  # [K, G, L, d_image]
@@ -132,7 +134,7 @@ def distance(x: Tensor) -> Tensor:
 
 
 def loss(
-    task: CLIPTask,
+    task: Task,
     params: Tree,
     received: Tree,
     clients: Cohort,
@@ -157,7 +159,7 @@ def cosines(groups: Tensor, shared: Tensor) -> Tensor:
     return (own @ others.mT).amax(-1)
 
 
-def draw(task: CLIPTask, client: int, similar: Tensor) -> Tensor:
+def draw(task: Task, client: int, similar: Tensor) -> Tensor:
     """Draw s groups of G by their cosines [G]; return them as rows [s, G] of zeros and a one."""
     options = task.options
     if task.round == 1:
@@ -168,7 +170,7 @@ def draw(task: CLIPTask, client: int, similar: Tensor) -> Tensor:
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = merge(received, clients.state)
     by_names = partial(loss, classes=names(task))  # once, since a GPU would wait for them
     trained = fl.train_locally(task, by_names, received, clients, params=start)
@@ -184,7 +186,7 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     groups = received["params"]
     if not clients.is_server_model:
         groups = merge(received, clients.state)

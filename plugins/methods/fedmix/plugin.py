@@ -32,11 +32,15 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     clients = task.data.num_clients
     count = task.options.means
     device = task.backbone.device
@@ -49,13 +53,13 @@ def init_server(task: ViTTask) -> Tree:
 
 
 @fl.hookimpl
-def download(task: ViTTask, server: Tree, client: int) -> Tree:
+def download(task: Task, server: Tree, client: int) -> Tree:
     known = server["means"]["known"]
     means = {name: server["means"][name][known] for name in ("images", "labels")}  # [M, n, ...]
     return {"params": server["params"], "constants": {"means": means}}
 
 
-def own_means(task: ViTTask, client: int) -> Tree:
+def own_means(task: Task, client: int) -> Tree:
     """Return the means of a client's images [n, H, W, channels] and one-hot labels [n, C].
 
     A client of fewer images than means sends the mean of all for what is missing.
@@ -69,7 +73,7 @@ def own_means(task: ViTTask, client: int) -> Tree:
     return {"images": torch.stack(images), "labels": torch.stack(labels)}
 
 
-def draw(task: ViTTask, means: Tree, clients: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
+def draw(task: Task, means: Tree, clients: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
     """Draw a mean image [K, H, W, channels] and label [K, C] for each client.
 
     Args:
@@ -88,7 +92,7 @@ def draw(task: ViTTask, means: Tree, clients: Cohort, batch: Batch) -> tuple[Ten
     return torch.stack(images), torch.stack(labels)
 
 
-def logits_of_tokens(task: ViTTask, params: Tree, tokens: Tensor) -> Tensor:
+def logits_of_tokens(task: Task, params: Tree, tokens: Tensor) -> Tensor:
     """Compute logits [K, B, C] of what enters the first block [K, B, T, d]."""
     vit = task.backbone
     weights = params.get("weights")
@@ -98,7 +102,7 @@ def logits_of_tokens(task: ViTTask, params: Tree, tokens: Tensor) -> Tensor:
 
 
 def loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute FedMix's loss [K, B], and report its first two terms."""
     image, label = draw(task, received["constants"]["means"], clients, batch)
@@ -117,7 +121,7 @@ def loss(
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     first = received["constants"]["means"]["images"].shape[1] == 0  # nobody has sent means yet
     mixed = fl.model_loss if first else loss
     updates = fl.make_updates(fl.train_locally(task, mixed, received, clients), clients)
@@ -127,7 +131,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     means = {name: value.clone() for name, value in server["means"].items()}
     for update in updates:
         means["images"][update.client] = update.payload["means"]["images"]
@@ -137,5 +141,5 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     return fl.model_logits(task, received["params"], batch)  # [K, B, C]

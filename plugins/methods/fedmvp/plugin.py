@@ -34,10 +34,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 
-def descriptions(task: CLIPTask) -> tuple[Tensor, Tensor]:
+def descriptions(task: Task) -> tuple[Tensor, Tensor]:
     """Return features [M, d'] of all attributes, and the share of each in its class [C, M].
 
     Raises:
@@ -62,7 +66,7 @@ def descriptions(task: CLIPTask) -> tuple[Tensor, Tensor]:
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     clip = task.backbone
     options = task.options
     generator = task.generator("network")
@@ -80,9 +84,7 @@ def init_server(task: CLIPTask) -> Tree:
     return {"params": {"widen": widen, **fl.init_reader(d, d, generator, clip.device)}}
 
 
-def make_prompts(
-    task: CLIPTask, params: Tree, features: Tensor, given: Tensor, batch: Batch
-) -> Tensor:
+def make_prompts(task: Task, params: Tree, features: Tensor, given: Tensor, batch: Batch) -> Tensor:
     """Return the prompts [K, B, P, d] that images get from the `given` [K, M] of M features."""
     patches = task.backbone.patch_embeddings(batch.images)  # [K, B, T, d]
     text = fl.apply_linear(features.expand(len(given), -1, -1), params["widen"])  # [K, M, d]
@@ -94,7 +96,7 @@ def make_prompts(
 
 
 def prompted(
-    task: CLIPTask, params: Tree, described: tuple[Tensor, Tensor], own: Tensor, batch: Batch
+    task: Task, params: Tree, described: tuple[Tensor, Tensor], own: Tensor, batch: Batch
 ) -> tuple[Tensor, Tensor]:
     """Return the features [K, B, d'] of images with prompts, and their logits [K, B, C].
 
@@ -111,7 +113,7 @@ def prompted(
 
 
 def loss(
-    task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute the cross-entropy among the client's classes [K, B], plus alpha (1 - cosine).
 
@@ -126,7 +128,7 @@ def loss(
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     features, shares = (x.expand(len(clients), -1, -1) for x in descriptions(task))
     known = {**received, "features": features, "shares": shares}
     updates = fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
@@ -137,7 +139,7 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     shape = len(batch.rows), task.num_classes
     everything = torch.ones(shape, dtype=torch.bool, device=batch.rows.device)
     return prompted(task, received["params"], descriptions(task), everything, batch)[1]

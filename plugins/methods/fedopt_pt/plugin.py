@@ -25,13 +25,16 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
 
+from .options import Options
 from .server_step import init_moments, server_step
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     params = fl.init_params(task)
     options = task.options
     moments = init_moments(
@@ -42,19 +45,19 @@ def init_server(task: ViTTask) -> Tree:
 
 
 @fl.hookimpl
-def download(task: ViTTask, server: Tree, client: int) -> Tree:
+def download(task: Task, server: Tree, client: int) -> Tree:
     if client == fl.SERVER_MODEL and task.options.variant == "released":
         return {"params": server["adapted"]}
     return {"params": server["params"]}
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     return fl.train_picked(task, received, clients)
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     options = task.options
     mean = fl.mean_of_picked(server["params"], updates, options.weighted)
     own = server.get("adapted", server["params"])
@@ -76,5 +79,5 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return fl.predict_picked(task, received, clients, batch)  # [K, B, C]

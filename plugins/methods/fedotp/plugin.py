@@ -19,13 +19,18 @@ client. Equation numbers are the paper's. Choices that the paper leaves open:
   on to the next. Here every client starts each round without momentum.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
 
+from .options import Options
 from .transport import transport_plan
+
+Task = fl.Task[Any, Options]
 
 
 def fresh_context(task: Task, which: str) -> Tensor:

@@ -14,11 +14,17 @@ U [L, r] and V [r, d] never leave the client. Choices that the paper leaves open
   on to the next. Here every client starts each round without momentum.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.Task[Any, Options]
 
 
 @fl.hookimpl

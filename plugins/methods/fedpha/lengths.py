@@ -1,19 +1,22 @@
 """How many tokens the local contexts of FedPHA have."""
 
-from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Task
+
+from .options import Options
+
+Task = fl.Task[Any, Options]
 
 
-def possible_lengths(options: SimpleNamespace) -> list[int]:
+def possible_lengths(options: Options) -> list[int]:
     """Return the lengths that local contexts may have; of drawn ones, the least and the most."""
     return options.random_lengths or options.lengths or [options.length]
 
 
-def longest(options: SimpleNamespace) -> int:
+def longest(options: Options) -> int:
     """Return the greatest length that a local context may have."""
     return max(possible_lengths(options))
 

@@ -24,18 +24,22 @@ Choices that the paper leaves open, or that its parts decide differently:
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
 
 from . import released
 from .lengths import check_options, length_of, longest
+from .options import Options
 from .projection import directions_kept, project_on_weakest
 from .timings import timings
+
+Task = fl.Task[Any, Options]
 
 
 @fl.hookimpl

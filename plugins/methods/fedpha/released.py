@@ -9,12 +9,17 @@
   and zero vectors in the last of the 77 places (see the backbone's `text_features`).
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import Task
+import fedloom.toolbox as fl
 
 from .lengths import length_of
+from .options import Options
+
+Task = fl.Task[Any, Options]
 
 
 def projection(context: Tensor, rho: float) -> Tensor:

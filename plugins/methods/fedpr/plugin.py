@@ -23,11 +23,15 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": fl.shallow_params(task, task.options.prompts)}  # prompts [P, d], head [C, d]
 
 
@@ -40,7 +44,7 @@ def projector(prompts: Tensor, dropped_share: float) -> Tensor:
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     project = {}
     if task.round > 1:
         prompts = received["params"]["shared_prompts"][0]  # [P, d], the same for all clients
@@ -50,5 +54,5 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     return fl.shallow_logits(task, received["params"], batch)  # [K, B, C]

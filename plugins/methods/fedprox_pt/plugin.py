@@ -20,15 +20,19 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": fl.init_params(task)}
 
 
-def proximal(task: ViTTask, params: Tree, start: Tree) -> Tensor:
+def proximal(task: Task, params: Tree, start: Tree) -> Tensor:
     """Compute the proximal term [K]: mu/2 times each client's distance from its start [K, ...].
 
     The distance is squared, except for `variant: released`.
@@ -40,7 +44,7 @@ def proximal(task: ViTTask, params: Tree, start: Tree) -> Tensor:
 
 
 def loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute cross-entropy plus proximal term [K, B], and report the cross-entropy."""
     entropy = fl.shallow_loss(task, params, received, clients, batch)  # [K, B]
@@ -49,15 +53,15 @@ def loss(
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     return fl.train_picked(task, received, clients, loss)
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     return {"params": fl.mean_of_picked(server["params"], updates, task.options.weighted)}
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return fl.predict_picked(task, received, clients, batch)  # [K, B, C]

@@ -20,11 +20,15 @@ leave one open:
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Trained, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Trained, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     body = fl.init_body(task)  # phi
     if not body:
         raise fl.FedLoomError("fedrep: option train: a head alone has no body to share")
@@ -32,11 +36,11 @@ def init_server(task: ViTTask) -> Tree:
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return {"head": task.backbone.init_head(task.num_classes)}  # h_i: [C, d]
 
 
-def fit_heads(task: ViTTask, received: Tree, clients: Cohort, phase: int) -> Trained:
+def fit_heads(task: Task, received: Tree, clients: Cohort, phase: int) -> Trained:
     """Train the clients' heads on the received body, which stays as it is."""
     return fl.train_locally(
         task,
@@ -51,7 +55,7 @@ def fit_heads(task: ViTTask, received: Tree, clients: Cohort, phase: int) -> Tra
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     fitted = fit_heads(task, received, clients, phase=0)
     body = tuple(received["params"])
     trained = fl.train_locally(
@@ -61,12 +65,12 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
     return {"head": fit_heads(task, received, clients, phase=2).params["head"]}
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # a body without a head
     return fl.model_logits(task, received["params"] | clients.state, batch)  # [K, B, C]

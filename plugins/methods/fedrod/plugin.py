@@ -22,20 +22,24 @@ There is no official code.
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": fl.init_model(task)}  # body and generic head
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return {"personal_head": task.backbone.init_head(task.num_classes)}  # [C, d]
 
 
-def heads(task: ViTTask, params: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
+def heads(task: Task, params: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
     """Compute generic logits [K, B, C], and the sum of generic and personal ones.
 
     The gradient of the sum reaches the personal head alone.
@@ -46,7 +50,7 @@ def heads(task: ViTTask, params: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute balanced softmax loss plus personal cross-entropy [K, B], and report the latter."""
     generic, personal = heads(task, params, batch.images)
@@ -57,7 +61,7 @@ def loss(
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = received["params"] | clients.state
     apart = ("personal_head",)
     trained = fl.train_locally(task, loss, received, clients, params=start, clip_apart=apart)
@@ -65,6 +69,6 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     generic, personal = heads(task, received["params"] | clients.state, batch.images)
     return generic if clients.is_server_model else personal  # [K, B, C]

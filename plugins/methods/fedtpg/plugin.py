@@ -24,16 +24,20 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 
-def name_features(task: CLIPTask) -> Tensor:
+def name_features(task: Task) -> Tensor:
     """Compute the features T [C, d'] of the bare class names."""
     return task.backbone.zero_shot(task.data.classes, ["{}"])
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     clip = task.backbone
     options = task.options
     fl.check_lengths(task, [options.length], "")
@@ -59,14 +63,14 @@ def generate(params: Tree, names: Tensor, given: Tensor, heads: int) -> Tensor:
     return fl.read_tokens(params, params["queries"], text, given, heads)
 
 
-def logits(task: CLIPTask, params: Tree, names: Tensor, given: Tensor, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, names: Tensor, given: Tensor, batch: Batch) -> Tensor:
     """Compute the logits [K, B, C] of images for all classes, under the generated contexts."""
     context = generate(params, names, given, task.options.heads)
     text = task.backbone.text_features(context, task.data.classes)  # [K, C, d']
     return task.backbone.logits(batch.features, text)
 
 
-def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B] among the classes that the client trains with."""
     given = torch.ones_like(clients.priors, dtype=torch.bool)
     if task.options.names == "own":
@@ -76,7 +80,7 @@ def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: B
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     known = {**received, "names": name_features(task).expand(len(clients), -1, -1)}
     updates = fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
     if task.options.names == "own":
@@ -87,7 +91,7 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     shape = len(batch.rows), task.num_classes
     everything = torch.ones(shape, dtype=torch.bool, device=batch.rows.device)
     return logits(task, received["params"], name_features(task), everything, batch)

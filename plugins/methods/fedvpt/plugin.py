@@ -7,19 +7,23 @@ clients alike, as in the paper's Section 3.2; option `weighted` weighs them by t
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": fl.shallow_params(task, task.options.prompts)}  # prompts [P, d], head [C, d]
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     return fl.make_updates(fl.train_locally(task, fl.shallow_loss, received, clients), clients)
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     return fl.shallow_logits(task, received["params"], batch)  # [K, B, C]

@@ -9,16 +9,20 @@ over the round's clients; option `weighted` weighs clients by their training ima
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
-def prompted_blocks(task: ViTTask) -> list[int]:
+def prompted_blocks(task: Task) -> list[int]:
     """Return the numbers of the blocks that have prompts, ascending."""
     return sorted(task.options.blocks) or list(range(1, task.backbone.depth + 1))
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     vit = task.backbone
     blocks = prompted_blocks(task)
     count = task.options.prompts
@@ -31,7 +35,7 @@ def init_server(task: ViTTask) -> Tree:
     return {"params": {"head": vit.init_head(task.num_classes), "shared_prompts": prompts}}
 
 
-def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] with prompts [K, S, P, d]."""
     vit = task.backbone
     blocks = prompted_blocks(task)
@@ -44,16 +48,16 @@ def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
     return vit.logits(tokens, params["head"])
 
 
-def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
     return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     return logits(task, received["params"], batch)

@@ -36,18 +36,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 OUT = -1e4  # the logit of a class that is not among those to choose from
 
 
-def prompted_blocks(task: ViTTask) -> int:
+def prompted_blocks(task: Task) -> int:
     """Return M, the number of blocks that have prompts."""
     return min(task.options.blocks, task.backbone.depth)
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     vit = task.backbone
     parts = task.arrived.parts
     classes = task.num_classes
@@ -76,7 +80,7 @@ def init_server(task: ViTTask) -> Tree:
     }
 
 
-def fused(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+def fused(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Return the prompts [K, B, M, P, d] of every image; gradients reach the newest part's alone.
 
     `prompts` of `params` are [K, S, M, P, d] of S parts, `keys` [K, S, d] and `scale` [K, 1].
@@ -91,7 +95,7 @@ def fused(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
     return torch.einsum("kbs,ksmpd->kbmpd", weights, prompts)
 
 
-def features(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+def features(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Return the final class tokens [K, B, d] of images with their prompts."""
     vit = task.backbone
     prompts = fused(task, params, batch)
@@ -111,7 +115,7 @@ def logits_among(params: Tree, feature: Tensor, classes: Tensor) -> Tensor:
     return logits.masked_fill(~classes, OUT)
 
 
-def info_nce(task: ViTTask, feature: Tensor, constants: Tree, labels: Tensor) -> Tensor:
+def info_nce(task: Task, feature: Tensor, constants: Tree, labels: Tensor) -> Tensor:
     """Return each image's InfoNCE [K, B] against the global prototypes [K, C, d]; 0 without one."""
     known = constants["known"].bool()  # [K, C]
     cosines = fl.cosine_similarity(feature, constants["prototypes"]) / task.options.temperature
@@ -121,7 +125,7 @@ def info_nce(task: ViTTask, feature: Tensor, constants: Tree, labels: Tensor) ->
 
 
 def loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute the cross-entropy, which alone is reported, plus the weighted InfoNCE [K, B]."""
     feature = features(task, params, batch)
@@ -132,7 +136,7 @@ def loss(
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = dict(received["params"])
     part = task.arrived.part
     if part and not received["constants"]["trained"][0, part]:
@@ -144,7 +148,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @torch.no_grad()
-def class_features(task: ViTTask, params: Tree, clients: Cohort) -> tuple[Tensor, Tensor]:
+def class_features(task: Task, params: Tree, clients: Cohort) -> tuple[Tensor, Tensor]:
     """Return each client's mean feature of every class [K, C, d], and 1 where it has one [K, C]."""
     total = torch.zeros(())
     count = torch.zeros(())
@@ -156,7 +160,7 @@ def class_features(task: ViTTask, params: Tree, clients: Cohort) -> tuple[Tensor
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     uploaded = server["uploaded"].clone()
     held = server["held"].clone()
     for update in updates:
@@ -176,7 +180,7 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     return {"params": params, "constants": constants, "uploaded": uploaded, "held": held}
 
 
-def debiased(task: ViTTask, params: Tree, uploaded: Tensor, held: Tensor) -> Tree:
+def debiased(task: Task, params: Tree, uploaded: Tensor, held: Tensor) -> Tree:
     """Train the head on the prototypes [N, C, d] of all clients, where `held` [N, C] is 1."""
     clients, labels = held.nonzero(as_tuple=True)
     inputs = uploaded[clients, labels]  # [n, d]
@@ -196,6 +200,6 @@ def debiased(task: ViTTask, params: Tree, uploaded: Tensor, held: Tensor) -> Tre
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     params = received["params"]
     return logits_among(params, features(task, params, batch), task.arrived.seen)

@@ -24,21 +24,25 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     params = fl.init_params(task)
     return {"params": params, "history": fl.start_history(params["shared_prompts"])}
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     return fl.train_picked(task, received, clients)
 
 
-def centroids(task: ViTTask, uploaded: Tensor, old: Tensor) -> Tensor:
+def centroids(task: Task, uploaded: Tensor, old: Tensor) -> Tensor:
     """Fit a mixture to uploaded prompts [N, d] and return its centroids [P, d].
 
     There are as many as `old` prompts [P, d], each in the row of the old prompt it replaces.
@@ -56,7 +60,7 @@ def centroids(task: ViTTask, uploaded: Tensor, old: Tensor) -> Tensor:
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     updates = sorted(updates, key=lambda update: update.client)  # k-means depends on their order
     params = fl.mean_of_picked(server["params"], updates, task.options.weighted)
     prompts = server["params"]["shared_prompts"].clone()
@@ -70,7 +74,7 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return fl.predict_picked(task, received, clients, batch)  # [K, B, C]
 
 

@@ -20,11 +20,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     vit = task.backbone
     options = task.options
     shape = (options.clusters, task.num_classes, vit.width)
@@ -40,7 +44,7 @@ def init_server(task: ViTTask) -> Tree:
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return {"cluster": torch.tensor(0, device=task.backbone.device)}
 
 
@@ -54,7 +58,7 @@ def model(received: Tree, cluster: Tensor) -> Tree:
 
 
 @torch.no_grad()
-def best_cluster(task: ViTTask, received: Tree, clients: Cohort) -> Tensor:
+def best_cluster(task: Task, received: Tree, clients: Cohort) -> Tensor:
     """Return the model of the lowest loss on each client's training images [K]; of equals, draw."""
     count = task.options.clusters
     total = torch.zeros(len(clients), count, device=task.backbone.device)  # [K, k]
@@ -72,7 +76,7 @@ def best_cluster(task: ViTTask, received: Tree, clients: Cohort) -> Tensor:
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     cluster = best_cluster(task, received, clients)
     start = model(received, cluster)
     trained = fl.train_locally(task, fl.shallow_loss, received, clients, params=start)
@@ -82,7 +86,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     choices = torch.stack([update.payload["choice"] for update in updates]).bool()  # [n, k]
     params = {}
     for name, old in server["params"].items():
@@ -97,12 +101,12 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
     return {"cluster": best_cluster(task, received, clients)}
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None
     return fl.shallow_logits(task, model(received, clients.state["cluster"]), batch)  # [K, B, C]

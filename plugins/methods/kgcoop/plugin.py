@@ -22,32 +22,36 @@ sent: KgCoOp, or with `weight: 0` CoOp itself. Choices:
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 
-def fresh_context(task: CLIPTask) -> Tree:
+def fresh_context(task: Task) -> Tree:
     options = task.options
     context = fl.init_context(task, options.length, options.words, task.generator("context"))
     return {"context": context}  # [L, d]
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": fresh_context(task) if task.options.averaged else {}}
 
 
 @fl.hookimpl
-def init_client(task: CLIPTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return {} if task.options.averaged else fresh_context(task)  # the same on all clients
 
 
-def texts(task: CLIPTask, params: Tree) -> Tensor:
+def texts(task: Task, params: Tree) -> Tensor:
     """Compute the class texts [K, C, d_joint] of contexts [K, L, d]."""
     return task.backbone.text_features(params["context"], task.data.classes)
 
 
 def loss(
-    task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute the cross-entropy [K, B], which alone is reported, plus lambda times the distance."""
     learned = texts(task, params)
@@ -57,7 +61,7 @@ def loss(
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     written = task.backbone.zero_shot(task.data.classes, [task.options.template])  # [C, d_joint]
     known = {**received, "written": written.expand(len(clients), -1, -1)}
     start = clients.state or received["params"]
@@ -66,7 +70,7 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model and not task.options.averaged:
         return None  # there is none
     learned = texts(task, clients.state or received["params"])

@@ -5,9 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from fedloom.toolbox import Batch, Cohort, Tree, ViTTask
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree
 
 from .forward import forward
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 MAX_IMAGES = 600  # test images whose class tokens the t-SNE shows
 
@@ -20,7 +24,7 @@ def class_prompts(server: Tree) -> dict[str, list]:
     return {"class": list(range(len(prompts))), "vector": prompts.tolist()}
 
 
-def soft_weights(task: ViTTask, cohorts: Cohorts) -> dict[str, list]:
+def soft_weights(task: Task, cohorts: Cohorts) -> dict[str, list]:
     """Average the weight of every class prompt over the test images of every class.
 
     Returns:
@@ -44,7 +48,7 @@ def soft_weights(task: ViTTask, cohorts: Cohorts) -> dict[str, list]:
     return columns | {"weight": mean[:, seen].flatten().tolist()}
 
 
-def class_tokens(task: ViTTask, cohorts: Cohorts) -> dict[str, list]:
+def class_tokens(task: Task, cohorts: Cohorts) -> dict[str, list]:
     """Return the class tokens of MAX_IMAGES test images, drawn once for the whole run.
 
     Returns:

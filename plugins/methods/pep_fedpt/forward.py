@@ -7,7 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ def mixing_weights(cls: Tensor, prototypes: Tensor, priors: Tensor, tau: float) 
 
 
 def forward(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch, until: int
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch, until: int
 ) -> Forward:
     """Run the blocks below block `until`; M + 1 stands for the classifier.
 

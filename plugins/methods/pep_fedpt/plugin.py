@@ -23,15 +23,18 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
 
 from . import artefacts
 from .forward import forward
+from .options import Options
 from .prototypes import class_means
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     vit = task.backbone
     options = task.options
     if max(options.blocks) > vit.depth:
@@ -60,19 +63,19 @@ def empty_window(prototypes: Tensor) -> Tree:
     return {"sum": torch.zeros_like(prototypes), "count": torch.zeros_like(prototypes[..., :1])}
 
 
-def logits(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute logits [K, B, C]."""
     passed = forward(task, params, received, clients, batch, task.backbone.depth + 1)
     return task.backbone.logits(passed.tokens, params["head"])  # Eq. 8
 
 
-def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
     return fl.cross_entropy(logits(task, params, received, clients, batch), batch.labels)
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     blocks = sorted(task.options.blocks)
 
     def class_tokens(clients: Cohort, batch: Batch) -> Tensor:  # [K, B, S, d]
@@ -90,7 +93,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     params = fl.mean(updates)
     if not task.options.ccmp:
         return {"params": params}
@@ -108,13 +111,13 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return logits(task, received["params"], received, clients, batch)
 
 
 @fl.hookimpl
 def artefact(
-    task: ViTTask, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]], name: str
+    task: Task, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]], name: str
 ) -> dict[str, list]:
     if name == "class_prompts":
         return artefacts.class_prompts(server)

@@ -30,11 +30,15 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": fl.init_model(task)}
 
 
@@ -50,12 +54,12 @@ def deal(mask: Tensor, count: int) -> list[Tensor]:
     return [part / part.sum(1, keepdim=True) for part in parts]
 
 
-def entropies(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+def entropies(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B] of every image."""
     return fl.cross_entropy(fl.model_logits(task, params, batch), batch.labels)
 
 
-def gradient(task: ViTTask, params: Tree, batch: Batch, weights: Tensor) -> tuple[Tree, Tensor]:
+def gradient(task: Task, params: Tree, batch: Batch, weights: Tensor) -> tuple[Tree, Tensor]:
     """Compute each client's gradient [K, ...] on a part of a batch, and the losses [K, B]."""
     params = fl.tensor_map(lambda v: v.detach().requires_grad_(), params)
     values = entropies(task, params, batch)
@@ -66,7 +70,7 @@ def moved(params: Tree, direction: Tree, step: float) -> Tree:
     return fl.tensor_map(lambda v, g: v.detach() + step * g, params, direction)
 
 
-def meta_gradient(task: ViTTask, params: Tree, batch: Batch) -> tuple[Tree, Tensor]:
+def meta_gradient(task: Task, params: Tree, batch: Batch) -> tuple[Tree, Tensor]:
     """Compute the meta-gradient [K, ...], and the losses [K, B] at w~ weighted for their mean."""
     alpha = task.options.alpha
     delta = task.options.delta
@@ -85,7 +89,7 @@ def meta_gradient(task: ViTTask, params: Tree, batch: Batch) -> tuple[Tree, Tens
 
 
 def loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute a term [K, B] whose gradient is the meta-gradient, and report the loss at w~."""
     wanted, values = meta_gradient(task, params, batch)
@@ -96,12 +100,12 @@ def loss(
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
 @fl.hookimpl
-def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
     params = received["params"]
     examples = torch.tensor(clients.num_examples, device=task.backbone.device)[:, None]  # [K, 1]
     for _ in range(task.options.adaptation_steps):
@@ -114,5 +118,5 @@ def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return fl.model_logits(task, received["params"] | clients.state, batch)  # [K, B, C]

@@ -26,16 +26,20 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 
-def adapted(task: CLIPTask) -> int:
+def adapted(task: Task) -> int:
     """Return S, the number of blocks with adapters of each tower."""
     clip = task.backbone
     return min(task.options.blocks, clip.text_depth, clip.image_depth)
 
 
-def fresh_layer(task: CLIPTask, name: str, outputs: int, inputs: int) -> Tree:
+def fresh_layer(task: Task, name: str, outputs: int, inputs: int) -> Tree:
     """Draw a layer of every adapter: weight [S, outputs, inputs] and bias [S, outputs]."""
     count = adapted(task)
     device = task.backbone.device
@@ -45,13 +49,13 @@ def fresh_layer(task: CLIPTask, name: str, outputs: int, inputs: int) -> Tree:
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     hidden = task.options.hidden
     return {"params": {"shared": fresh_layer(task, "shared", hidden, hidden)}}
 
 
 @fl.hookimpl
-def init_client(task: CLIPTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     clip = task.backbone
     hidden = task.options.hidden
     return {
@@ -77,12 +81,12 @@ def around(scale: float, down: Tree, shared: Tree, up: Tree) -> dict:
     return {"attention": read, "mlp": lambda given, out: out + waiting.pop()}
 
 
-def words(task: CLIPTask, clients: Cohort) -> Tensor:
+def words(task: Task, clients: Cohort) -> Tensor:
     """Return what stands before every class's name [K, L, d]."""
     return task.backbone.embed_text(task.options.words).expand(len(clients), -1, -1)
 
 
-def logits(task: CLIPTask, params: Tree, context: Tensor, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, context: Tensor, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of layers [K, S, ...] and the embedded words [K, L, d]."""
     clip = task.backbone
     scale = task.options.scale
@@ -103,13 +107,13 @@ def logits(task: CLIPTask, params: Tree, context: Tensor, batch: Batch) -> Tenso
     return clip.logits(images, texts)
 
 
-def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
     return fl.cross_entropy(logits(task, params, received["words"], batch), batch.labels)
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = received["params"] | clients.state
     known = {"words": words(task, clients)}
     trained = fl.train_locally(task, loss, known, clients, params=start)
@@ -117,7 +121,7 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # it has no adapter's outer layers
     params = received["params"] | clients.state

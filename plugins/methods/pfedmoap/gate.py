@@ -4,17 +4,21 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import CLIPTask, Tree
+from fedloom.toolbox import Tree
+
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 LAYERS = ("q", "k", "v", "out")
 
 
-def pooled(task: CLIPTask, features: Tensor) -> Tensor:
+def pooled(task: Task, features: Tensor) -> Tensor:
     """Return evenly spaced entries [..., g] of features [..., d]."""
     return features[..., :: max(1, features.shape[-1] // task.options.gate_width)]
 
 
-def init_gate(task: CLIPTask, width: int) -> Tree:
+def init_gate(task: Task, width: int) -> Tree:
     """Draw the layers of a gating network that reads g = `width` entries, alike for all clients.
 
     Returns:
@@ -37,7 +41,7 @@ def init_gate(task: CLIPTask, width: int) -> Tree:
     return {name: {"weight": draw(width, width), "bias": draw(width)} for name in LAYERS}
 
 
-def mix(task: CLIPTask, gate: Tree, images: Tensor, experts: Tensor, present: Tensor) -> Tensor:
+def mix(task: Task, gate: Tree, images: Tensor, experts: Tensor, present: Tensor) -> Tensor:
     """Return the mixed feature [K, B, C, g] of every class for every image.
 
     Args:

@@ -32,13 +32,16 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
 
 from .gate import init_gate, mix, pooled
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     options = task.options
     generator = task.generator("context")
     context = fl.init_context(task, options.length, options.words, generator)  # [L, d]
@@ -48,7 +51,7 @@ def init_server(task: CLIPTask) -> Tree:
 
 
 @fl.hookimpl
-def init_client(task: CLIPTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     width = pooled(task, task.backbone.encode(["a"])).shape[1]
     trained = torch.zeros((), dtype=torch.bool, device=task.backbone.device)
     return {"gate": init_gate(task, width), "gate_trained": trained}
@@ -75,7 +78,7 @@ def nearest(server: Tree, client: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 @fl.hookimpl
-def download(task: CLIPTask, server: Tree, client: int) -> Tree:
+def download(task: Task, server: Tree, client: int) -> Tree:
     experts, present = nearest(server, client, task.options.experts - 1)
     context = server["params"]["context"]
     sent = {"params": {"context": context}, "constants": {"experts": experts, "present": present}}
@@ -88,14 +91,14 @@ def download(task: CLIPTask, server: Tree, client: int) -> Tree:
 
 
 @torch.no_grad()
-def expert_features(task: CLIPTask, received: Tree) -> Tensor:
+def expert_features(task: Task, received: Tree) -> Tensor:
     """Compute the pooled text features [K, E, C, g] of the downloaded prompts."""
     prompts = received["constants"]["experts"]  # [K, E, L, d]
     return pooled(task, task.backbone.text_features(prompts, task.data.classes))
 
 
 def logits(
-    task: CLIPTask, context: Tensor, gate: Tree, experts: Tensor, present: Tensor, batch: Batch
+    task: Task, context: Tensor, gate: Tree, experts: Tensor, present: Tensor, batch: Batch
 ) -> Tensor:
     """Compute logits [K, B, C] of own prompts [K, L, d] and pooled experts [K, E, C, g].
 
@@ -114,7 +117,7 @@ def logits(
     return torch.where(present.any(1)[:, None, None], gated, local)
 
 
-def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
     present = received["constants"]["present"]
     scores = logits(task, params["context"], params["gate"], received["text"], present, batch)
@@ -122,7 +125,7 @@ def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: B
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     known = {**received, "text": expert_features(task, received)}
     start = {**received["params"], "gate": clients.state["gate"]}
     trained = fl.train_locally(task, loss, known, clients, params=start)
@@ -137,7 +140,7 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 
 @fl.hookimpl
-def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     pool = server["pool"].clone()
     known = server["known"].clone()
     for update in updates:
@@ -146,7 +149,7 @@ def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     constants = received["constants"]
     gate = clients.state["gate"]
     experts = expert_features(task, received)

@@ -6,7 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import Tree, ViTTask
+import fedloom.toolbox as fl
+from fedloom.toolbox import Tree
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 def attention(phi: Tree, descriptors: Tensor) -> Tensor:
@@ -47,7 +52,7 @@ GENERATORS: dict[str, Callable[[Tree, Tensor], Tensor]] = {
 }
 
 
-def init_phi(task: ViTTask) -> Tree:
+def init_phi(task: Task) -> Tree:
     """Initialise what the server trains: `descriptors` [N, d], `basis` [P, d], `generator`.
 
     The mlp has no basis, and neither adain nor basis have weights of a generator.

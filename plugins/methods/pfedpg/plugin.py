@@ -38,30 +38,33 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, PersonalStates, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, PersonalStates, Tree, Update
 
 from .generators import GENERATORS, init_phi
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     head = task.backbone.init_head(task.num_classes)
     return {"params": init_phi(task) | ({"head": head} if shares_head(task) else {})}
 
 
-def shares_head(task: ViTTask) -> bool:
+def shares_head(task: Task) -> bool:
     """Return True if clients send their heads, and start from their mean."""
     return task.options.head == "shared"
 
 
-def generate(task: ViTTask, phi: Tree, clients: list[int]) -> Tensor:
+def generate(task: Task, phi: Tree, clients: list[int]) -> Tensor:
     """Generate the prompts P_n [K, P, d] of participating clients with these ids."""
     rows = [task.data.position[client] for client in clients]
     return GENERATORS[task.options.generator](phi, phi["descriptors"][rows])
 
 
 @fl.hookimpl
-def download(task: ViTTask, server: Tree, client: int) -> Tree:
+def download(task: Task, server: Tree, client: int) -> Tree:
     phi = server["params"]
     if client in task.data.position:
         prompts = generate(task, phi, [client])[0]
@@ -74,7 +77,7 @@ def download(task: ViTTask, server: Tree, client: int) -> Tree:
     return {"params": {"prompts": prompts} | head}  # [P, d]
 
 
-def personal_state(task: ViTTask, head: Tensor, prompts: Tensor | None = None) -> Tree:
+def personal_state(task: Task, head: Tensor, prompts: Tensor | None = None) -> Tree:
     """Return what a client keeps: a head of its own [C, d] and, if it predicts with them, prompts.
 
     Args:
@@ -90,12 +93,12 @@ def personal_state(task: ViTTask, head: Tensor, prompts: Tensor | None = None) -
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return personal_state(task, task.backbone.init_head(task.num_classes))
 
 
 @fl.hookimpl
-def unseen_client_state(task: ViTTask, client: int, states: PersonalStates) -> Tree:
+def unseen_client_state(task: Task, client: int, states: PersonalStates) -> Tree:
     if shares_head(task):
         return init_client(task, client)
     if task.options.newcomer_head == "mean":
@@ -108,18 +111,18 @@ def heads(received: Tree, clients: Cohort) -> Tensor:
     return received["params"].get("head", clients.state.get("head"))
 
 
-def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] with prompts [K, P, d] and heads [K, C, d] (Eq. 1: [c, P_n, z])."""
     return task.backbone.forward_prompted(batch.images, params["prompts"], params["head"])
 
 
-def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B] (Eq. 2)."""
     return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     prompts = received["params"]["prompts"]  # P_n [K, P, d]
     start = {"head": heads(received, clients), "prompts": prompts}
     trained = fl.train_locally(task, loss, received, clients, params=start)
@@ -134,7 +137,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     phi = {name: value for name, value in server["params"].items() if name != "head"}
     clients = [update.client for update in updates]
     delta = torch.stack([update.payload["delta"] for update in updates])  # [K, P, d]
@@ -145,7 +148,7 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model and not task.options.common_model:
         return None
     state = clients.state

@@ -5,7 +5,6 @@ for summarising prompts; z says which candidate a prompt is assigned to; g and a
 """
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -17,13 +16,12 @@ import fedloom.toolbox as fl
 from fedloom.toolbox import Tree
 
 from .networks import network
+from .options import Options
 
 Members = tuple[Tensor, Tensor, Tensor]  # as `gather_members` returns them
 
 
-def summarise(
-    options: SimpleNamespace, phi: Tensor, uploaded: Tensor, nets: Tree
-) -> tuple[Tensor, Tree]:
+def summarise(options: Options, phi: Tensor, uploaded: Tensor, nets: Tree) -> tuple[Tensor, Tree]:
     """Return the next pool [n', d] and the networks (Eq. 11).
 
     The result is the same to the bit for any order of a client's prompts.
@@ -93,7 +91,7 @@ def likelihood(members: Members, phi: Tensor, alpha: Tensor, g: Tensor, clients:
     return gauss.sum(dtype=torch.float64) + bernoulli.sum(dtype=torch.float64)
 
 
-def parameters(options: SimpleNamespace, nets: Tree, phi: Tensor) -> tuple[Tensor, Tensor]:
+def parameters(options: Options, nets: Tree, phi: Tensor) -> tuple[Tensor, Tensor]:
     """Return alpha [n, d] and g [n] of phi [n, d]; alpha is at least d / `separation`."""
     bound = phi.shape[1] / options.separation
     alpha = bound * (1 + F.softplus(network(phi, nets["alpha"])))
@@ -101,7 +99,7 @@ def parameters(options: SimpleNamespace, nets: Tree, phi: Tensor) -> tuple[Tenso
 
 
 def ascend(
-    options: SimpleNamespace, members: Members, phi: Tensor, nets: Tree, clients: int
+    options: Options, members: Members, phi: Tensor, nets: Tree, clients: int
 ) -> tuple[Tensor, Tree]:
     """Return phi [n, d] and nets after gradient ascent at fixed z; as given if that is better."""
 

@@ -6,10 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import Tree, ViTTask
+import fedloom.toolbox as fl
+from fedloom.toolbox import Tree
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
-def init_nets(task: ViTTask) -> Tree:
+def init_nets(task: Task) -> Tree:
     """Draw the networks of `g` (d to 1) and `alpha` (d to d), before their output functions."""
     width = task.backbone.width
     hidden = task.options.hidden
@@ -17,7 +22,7 @@ def init_nets(task: ViTTask) -> Tree:
     return {name: init_layers(task, name, width, hidden, n) for name, n in outputs.items()}
 
 
-def init_layers(task: ViTTask, purpose: str, inputs: int, hidden: int, outputs: int) -> Tree:
+def init_layers(task: Task, purpose: str, inputs: int, hidden: int, outputs: int) -> Tree:
     """Draw two layers, `inner` and `outer`, as torch.nn.Linear draws its weight and bias."""
     generator = task.generator(purpose)
     device = task.backbone.device

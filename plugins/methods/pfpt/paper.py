@@ -4,23 +4,26 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
 
 from .matching import summarise
 from .networks import init_nets
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
-def init_head(task: ViTTask) -> Tensor:
+def init_head(task: Task) -> Tensor:
     """Return a linear head [C, d] of zeros."""
     return task.backbone.init_head(task.num_classes)
 
 
-def init_state(task: ViTTask, params: Tree) -> Tree:
+def init_state(task: Task, params: Tree) -> Tree:
     """Return the server's parameters, and the networks of g and alpha."""
     return {"params": params, "nets": init_nets(task)}
 
 
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Pick prompts of the pool, train them and the head, and upload both."""
     params = received["params"] | clients.state  # a personal head is the client's own
     pool = params["shared_prompts"]  # [K, n, d]
@@ -30,7 +33,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
     return fl.make_updates(trained, clients, kept=clients.state)
 
 
-def next_pool(task: ViTTask, server: Tree, updates: list[Update]) -> tuple[Tensor, Tree]:
+def next_pool(task: Task, server: Tree, updates: list[Update]) -> tuple[Tensor, Tree]:
     """Return the summarising prompts [n', d] of all uploads, and the networks (Eq. 11)."""
     uploaded = torch.stack([update.payload["params"]["shared_prompts"] for update in updates])
     phi = server["params"]["shared_prompts"]  # [n, d]
@@ -38,7 +41,7 @@ def next_pool(task: ViTTask, server: Tree, updates: list[Update]) -> tuple[Tenso
     return pool, {"nets": nets}
 
 
-def logits(task: ViTTask, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return logits [K, B, C] with the prompts that the client, or the image, picks."""
     pool = params["shared_prompts"]
     count = task.options.prompts

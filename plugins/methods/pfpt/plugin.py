@@ -35,18 +35,21 @@ from types import ModuleType
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, PersonalStates, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, PersonalStates, Tree, Update
 
 from . import artefacts, paper, released
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
-def variant(task: ViTTask) -> ModuleType:
+def variant(task: Task) -> ModuleType:
     """Return the module that holds the steps of the chosen variant."""
     return {"paper": paper, "released": released}[task.options.variant]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     """Draw the pool Phi, a head and what the variant trains beside them."""
     options = task.options
     if options.prompts > options.pool:
@@ -61,13 +64,13 @@ def init_server(task: ViTTask) -> Tree:
 
 
 @fl.hookimpl
-def init_client(task: ViTTask) -> Tree:
+def init_client(task: Task) -> Tree:
     """Return a fresh head if heads are personal (Eq. 3)."""
     return {"head": variant(task).init_head(task)} if task.options.head == "personal" else {}
 
 
 @fl.hookimpl
-def unseen_client_state(task: ViTTask, states: PersonalStates) -> Tree | None:
+def unseen_client_state(task: Task, states: PersonalStates) -> Tree | None:
     """Return the mean of the trained heads if heads are personal."""
     if task.options.head == "personal" and states:
         return {"head": states.mean("head")}
@@ -75,13 +78,13 @@ def unseen_client_state(task: ViTTask, states: PersonalStates) -> Tree | None:
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train prompts of the pool and the head, and upload both (Algorithm 1)."""
     return variant(task).client_update(task, received, clients)
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     """Average the heads, and summarise the uploaded prompts as the next pool (Eq. 11)."""
     updates = sorted(updates, key=lambda update: update.client)
     params = fl.mean(updates, weighted=True)  # the head, and the query layer of the released code
@@ -91,13 +94,13 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return variant(task).logits(task, received["params"] | clients.state, clients, batch)
 
 
 @fl.hookimpl
 def artefact(
-    task: ViTTask, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]], name: str
+    task: Task, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]], name: str
 ) -> dict[str, list]:
     """Return the pool's size by round (Fig. 4), or its prompts over rounds (Fig. 3 and 5)."""
     history = server["history"]

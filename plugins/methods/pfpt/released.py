@@ -38,29 +38,32 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
 
 from .matching import log_density
 from .networks import init_layers, init_nets, linear, network
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 TURNS = 50
 HEAD_UNITS = 512
 PULL = 0.01  # weight of the similarity of queries and prompts
 
 
-def init_state(task: ViTTask, params: Tree) -> Tree:
+def init_state(task: Task, params: Tree) -> Tree:
     """Return the server's parameters, and the layer [d, d] that queries pass."""
     width = task.backbone.width
     query = 2 * torch.rand(width, width, generator=task.generator("query")) - 1
     return {"params": params | {"query": query.to(task.backbone.device)}}
 
 
-def init_head(task: ViTTask) -> Tree:
+def init_head(task: Task) -> Tree:
     """Draw a head of two layers."""
     return init_layers(task, "head", task.backbone.width, HEAD_UNITS, task.num_classes)
 
 
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train the clients, from round 2 on one after another on a pool that they share.
 
     It needs the whole round's clients as one cohort, as the runtime hands them over.
@@ -79,7 +82,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
     return updates
 
 
-def train(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def train(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train the pool, the query layer and the head; also upload which prompts were picked [n]."""
     params = received["params"] | clients.state  # a personal head is the client's own
     pool = params["shared_prompts"]  # [K, n, d]
@@ -90,7 +93,7 @@ def train(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
 
 
 def loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Return cross-entropy and weighted similarity [K, B], and of every image the prompts
     that its batch picked [K, B, n].
@@ -111,7 +114,7 @@ def loss(
     return values, {"reported_loss": entropy, "picked": chosen}
 
 
-def pick(task: ViTTask, params: Tree, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def pick(task: Task, params: Tree, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return the prompts that most images of a batch rank high [K, count], and cosines [K, B, n].
 
     Args:
@@ -125,13 +128,13 @@ def pick(task: ViTTask, params: Tree, features: Tensor, mask: Tensor) -> tuple[T
     return votes.argsort(dim=1, descending=True, stable=True)[:, :count], cosine
 
 
-def features_with(task: ViTTask, batch: Batch, prompts: Tensor) -> Tensor:
+def features_with(task: Task, batch: Batch, prompts: Tensor) -> Tensor:
     """Return the final class tokens [K, B, d] with prompts [K, P, d] or [K, B, P, d]."""
     vit = task.backbone
     return vit.pool(vit.blocks(fl.insert(vit.embed(batch.images), prompts), read=1))
 
 
-def logits(task: ViTTask, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return logits [K, B, C]; test images pick prompts in batches as large as in training."""
     size = task.training.batch_size
     prompts = []
@@ -143,14 +146,14 @@ def logits(task: ViTTask, params: Tree, clients: Cohort, batch: Batch) -> Tensor
     return linear(hidden, params["head"]["outer"])
 
 
-def next_pool(task: ViTTask, server: Tree, updates: list[Update]) -> tuple[Tensor, Tree]:
+def next_pool(task: Task, server: Tree, updates: list[Update]) -> tuple[Tensor, Tree]:
     """Return the next pool [n', d], of the prompts that anybody picked; nothing else is kept."""
     uploaded = torch.stack([update.payload["params"]["shared_prompts"] for update in updates])
     union = torch.stack([update.payload["picked"] for update in updates]).any(0)  # [n]
     return summarise(task, uploaded[:, union]), {}
 
 
-def summarise(task: ViTTask, uploaded: Tensor) -> Tensor:
+def summarise(task: Task, uploaded: Tensor) -> Tensor:
     """Return the next pool [n', d] from uploads [m, n_t, d]."""
     clients, each = uploaded.shape[:2]
     tree = {"phi": uploaded.flatten(0, 1), "nets": init_nets(task)}

@@ -10,10 +10,16 @@ MLSys 2020). The ports that circulate compute the distance of detached tensors, 
 gradient; here its gradient is mu times the difference.
 """
 
+from typing import Any
+
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.Task[Any, Options]
 
 
 @fl.hookimpl

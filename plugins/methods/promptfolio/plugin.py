@@ -19,25 +19,29 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 
-def fresh_context(task: CLIPTask, which: str) -> Tensor:
+def fresh_context(task: Task, which: str) -> Tensor:
     """Draw a context [L, d]."""
     return fl.init_context(task, task.options.length, task.options.words, task.generator(which))
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": {"shared": fresh_context(task, "shared")}}
 
 
 @fl.hookimpl
-def init_client(task: CLIPTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return {"personal": fresh_context(task, "personal")}  # the same on all clients
 
 
-def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
+def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of contexts [K, L, d]."""
     clip = task.backbone
     theta = task.options.theta
@@ -46,20 +50,20 @@ def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
     return clip.logits(batch.features, (1 - theta) * shared + theta * personal)
 
 
-def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
     return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = received["params"] | clients.state
     trained = fl.train_locally(task, loss, received, clients, params=start)
     return fl.make_updates(trained, clients, kept=["personal"])
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     if not clients.is_server_model:
         return logits(task, received["params"] | clients.state, batch)
     texts = task.backbone.text_features(received["params"]["shared"], task.data.classes)

@@ -22,11 +22,15 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     t = task.training
     if t.optimizer != "sgd" or t.momentum or t.weight_decay or t.clip is not None:
         raise fl.FedLoomError(
@@ -38,7 +42,7 @@ def init_server(task: ViTTask) -> Tree:
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return {
         "control": fl.tensor_map(torch.zeros_like, fl.shallow_params(task, task.options.prompts))
     }
@@ -51,7 +55,7 @@ def correction(params: Tree, control: Tree, own: Tree) -> Tensor:
 
 
 def loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute cross-entropy plus correction [K, B], and report the cross-entropy."""
     entropy = fl.shallow_loss(task, params, received, clients, batch)  # [K, B]
@@ -70,7 +74,7 @@ def control_change(received: Tree, params: Tree, span: float) -> Tree:
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     trained = fl.train_locally(task, loss, received, clients)
     lr = fl.learning_rate(task)
     updates = []
@@ -85,7 +89,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     share = 1 / len(task.data.participating)  # 1/N
     control = fl.tensor_map(
         lambda c, *changes: c + share * sum(changes),
@@ -99,5 +103,5 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     return fl.shallow_logits(task, received["params"], batch)  # [K, B, C]

@@ -7,9 +7,12 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Tree, Update, ViTTask
+from fedloom.toolbox import Tree, Update
 
+from .options import Options
 from .selection import query
+
+Task = fl.ViTTask[Options]
 
 
 def empty_history(groups: int, device: torch.device) -> Tree:
@@ -37,7 +40,7 @@ def group_counts(history: Tree) -> dict[str, list]:
     }
 
 
-def groups_of_images(task: ViTTask, keys: Tensor) -> dict[str, list]:
+def groups_of_images(task: Task, keys: Tensor) -> dict[str, list]:
     """Return class, group and k-means cluster of every client's images, from keys [G, d].
 
     k-means is fitted to the training images, with as many clusters as there are groups and on

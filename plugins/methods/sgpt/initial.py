@@ -1,15 +1,17 @@
 """The parameters of SGPT before round 1 (Algorithm 3), and what its options must not say."""
 
-from types import SimpleNamespace
-
 import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Tree, ViTTask
+from fedloom.toolbox import Tree
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
-def params(task: ViTTask) -> Tree:
+def params(task: Task) -> Tree:
     """Draw `head` [C, d], `shared_prompts` [L_S, P_S, d], `group_prompts` [G, L_G, P_G, d] and
     `keys` [G, d], as far as the options ask for them.
 
@@ -33,13 +35,13 @@ def params(task: ViTTask) -> Tree:
     return result
 
 
-def _prompts(task: ViTTask, purpose: str, *shape: int) -> Tensor:
+def _prompts(task: Task, purpose: str, *shape: int) -> Tensor:
     """Draw prompts [*shape, d] from VPT's distribution."""
     drawn = task.backbone.init_prompts(torch.Size(shape).numel(), task.generator(purpose))
     return drawn.view(*shape, task.backbone.width)
 
 
-def check_options(options: SimpleNamespace, depth: int) -> None:
+def check_options(options: Options, depth: int) -> None:
     """Refuse options that contradict each other or a ViT of `depth` blocks.
 
     Raises:

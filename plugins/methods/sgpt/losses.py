@@ -4,21 +4,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree
 
+from .options import Options
 from .prompted import logits
 from .selection import cosines, group_while_training
 
+Task = fl.ViTTask[Options]
 
-def shared_loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
-) -> Tensor:
+
+def shared_loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return block I's loss of every image [K, B]: cross-entropy without group prompts (Eq. 10)."""
     return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
 def group_loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Return block II's loss of every image [K, B]: cross-entropy plus L_key (Eq. 11).
 

@@ -29,25 +29,27 @@ differs):
 """
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Trained, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Trained, Tree, Update
 
 from . import artefacts, initial, released
 from .losses import group_loss, shared_loss
+from .options import Options
 from .prompted import logits
 from .selection import cosines
+
+Task = fl.ViTTask[Options]
 
 BLOCK_I = ("head", "shared_prompts")
 BLOCK_II = ("head", "group_prompts", "keys")
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     """Draw the parameters; with groups, also start the counts of selections at zero."""
     initial.check_options(task.options, task.backbone.depth)
     params = initial.params(task)
@@ -60,7 +62,7 @@ def init_server(task: ViTTask) -> Tree:
     return {"params": params, "constants": {"selected": selected}, "history": history}
 
 
-def blocks(options: SimpleNamespace) -> list[str]:
+def blocks(options: Options) -> list[str]:
     """Return the blocks of Algorithm 1 in the order in which a client trains them (Table 3)."""
     if not options.group:
         return ["I"]
@@ -71,7 +73,7 @@ def blocks(options: SimpleNamespace) -> list[str]:
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train by block coordinate descent (Algorithm 1): block I, then block II."""
     if released.one_after_another(task.options) and len(clients) > 1:
         return released.in_turn(client_update, task, received, clients)
@@ -103,7 +105,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     """Average the uploads (Algorithm 2), then apply momentum to keys and group prompts (Eq. 7)."""
     options = task.options
     before = server["params"]
@@ -129,7 +131,7 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     """Return logits [K, B, C] with the prompts of the group whose key is nearest (Eq. 5)."""
     params = received["params"]
     if not task.options.group:
@@ -139,7 +141,7 @@ def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
 
 @fl.hookimpl
 def artefact(
-    task: ViTTask, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]], name: str
+    task: Task, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]], name: str
 ) -> dict[str, list]:
     """Return selections by client and round (Fig. 2c, 3), or groups beside k-means (App. D.2)."""
     if name == "group_counts":

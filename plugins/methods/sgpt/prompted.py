@@ -6,13 +6,17 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Tree, ViTTask
+from fedloom.toolbox import Batch, Tree
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 # by block: the prompts that enter there, and whether they are inserted or replace the ones before
 Slots = dict[int, tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]]
 
 
-def logits(task: ViTTask, params: Tree, batch: Batch, groups: Tensor | None = None) -> Tensor:
+def logits(task: Task, params: Tree, batch: Batch, groups: Tensor | None = None) -> Tensor:
     """Return logits [K, B, C].
 
     Args:

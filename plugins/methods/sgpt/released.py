@@ -21,25 +21,28 @@ of unit length.
 """
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 FEW = 50  # up to this many selections of a group, its key is the plain mean over clients
 
 
-def one_after_another(options: SimpleNamespace) -> bool:
+def one_after_another(options: Options) -> bool:
     """Return whether a client's selections depend on the clients that trained before it."""
     return options.variant == "released" and options.group and options.frequency
 
 
 def in_turn(
-    train: Callable[[ViTTask, Tree, Cohort], list[Update]],
-    task: ViTTask,
+    train: Callable[[Task, Tree, Cohort], list[Update]],
+    task: Task,
     received: Tree,
     clients: Cohort,
 ) -> list[Update]:

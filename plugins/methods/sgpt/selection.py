@@ -1,17 +1,19 @@
 """Which group an image belongs to: the group whose key is nearest to the image's query."""
 
-from types import SimpleNamespace
-
 import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, ViTTask
+from fedloom.toolbox import Batch
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 FLOOR = {"paper": 1e-12, "released": 5e-4}  # added to q
 
 
-def query(task: ViTTask, token: Tensor) -> Tensor:
+def query(task: Task, token: Tensor) -> Tensor:
     """Return the query h(x) [..., d] of a class token [..., d] from the feature cache.
 
     The authors' code passes the token through the final norm and a ReLU; the cache holds the final
@@ -22,14 +24,14 @@ def query(task: ViTTask, token: Tensor) -> Tensor:
     return (task.backbone.final_norm(token) if task.options.query_block else token).relu()
 
 
-def cosines(task: ViTTask, keys: Tensor, batch: Batch) -> Tensor:
+def cosines(task: Task, keys: Tensor, batch: Batch) -> Tensor:
     """Return cos(h(x), k_g) [K, B, G] for keys [K, G, d]; h is the frozen ViT without prompts."""
     token = batch.class_tokens(task.options.query_block or None)  # [K, B, d]
     return fl.cosine_similarity(query(task, token), keys)
 
 
 def group_while_training(
-    options: SimpleNamespace, cosine: Tensor, selected: Tensor, mask: Tensor
+    options: Options, cosine: Tensor, selected: Tensor, mask: Tensor
 ) -> Tensor:
     """Return the group of every image while training [K, B] (Eq. 6).
 

@@ -11,16 +11,20 @@ sharing". A client's weights and head stay with it from round to round. Choices:
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": {}}  # nothing is sent
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     pattern = task.options.train
     weights = task.backbone.init_weights(pattern)  # {name: [...]}
     if not weights:
@@ -31,13 +35,13 @@ def init_client(task: ViTTask, client: int) -> Tree:
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     trained = fl.train_locally(task, fl.model_loss, received, clients, params=clients.state)
     return fl.make_updates(trained, clients, kept=["head", "weights"])
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # there is none
     return fl.model_logits(task, clients.state, batch)  # [K, B, C]

@@ -11,27 +11,31 @@ tuning to learn prompts at the input embedding space" (Jia et al., ECCV 2022). C
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.ViTTask[Options]
 
 
 @fl.hookimpl
-def init_server(task: ViTTask) -> Tree:
+def init_server(task: Task) -> Tree:
     return {"params": {}}  # nothing is sent
 
 
 @fl.hookimpl
-def init_client(task: ViTTask, client: int) -> Tree:
+def init_client(task: Task, client: int) -> Tree:
     return fl.shallow_params(task, task.options.prompts)  # prompts [P, d], head [C, d]
 
 
 @fl.hookimpl
-def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     trained = fl.train_locally(task, fl.shallow_loss, received, clients, params=clients.state)
     return fl.make_updates(trained, clients, kept=["head", "shared_prompts"])
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # there is none
     return fl.shallow_logits(task, clients.state, batch)  # [K, B, C]

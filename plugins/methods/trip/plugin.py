@@ -32,14 +32,17 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
 
 from . import routing
+from .options import Options
+
+Task = fl.CLIPTask[Options]
 
 PROMPTS_AT_ONCE = 6400  # a mixed context before a class's name, of all clients
 
 
-def keys(task: CLIPTask) -> Tensor:
+def keys(task: Task) -> Tensor:
     """Return the experts' keys [E, d'], rows of an orthogonal matrix if d' allows."""
     width = task.backbone.encode(["a"]).shape[1]
     drawn = torch.empty(task.options.experts, width)
@@ -49,7 +52,7 @@ def keys(task: CLIPTask) -> Tensor:
 
 
 @fl.hookimpl
-def init_server(task: CLIPTask) -> Tree:
+def init_server(task: Task) -> Tree:
     clip = task.backbone
     options = task.options
     generator = task.generator("context")
@@ -60,20 +63,20 @@ def init_server(task: CLIPTask) -> Tree:
     return {"params": {"experts": experts}, "averaged": experts}
 
 
-def round_weight(task: CLIPTask, number: int) -> float:
+def round_weight(task: Task, number: int) -> float:
     """Return the weight of a round's contexts in the mean; rounds count from 0."""
     both = task.options.beta
     return float(beta.pdf((number + 0.5) / (task.training.rounds + 1), both, both))
 
 
 @fl.hookimpl
-def download(task: CLIPTask, server: Tree, client: int) -> Tree:
+def download(task: Task, server: Tree, client: int) -> Tree:
     testing = bool(task.round and not task.selected)
     return {"params": {"experts": server["averaged"] if testing else server["params"]["experts"]}}
 
 
 @fl.hookimpl
-def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     """Average the clients' contexts, and the contexts of all rounds."""
     params = fl.mean(updates, weighted=True)
     now = task.round - 1
@@ -83,7 +86,7 @@ def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
     return {"params": params, "averaged": averaged}
 
 
-def expert_shares(task: CLIPTask, batch: Batch, factor: float) -> Tensor:
+def expert_shares(task: Task, batch: Batch, factor: float) -> Tensor:
     """Return the experts' shares [K, B, E] in the images of a batch."""
     patches = batch.patches.flatten(0, 1)  # [K B, T, d']
     generator = task.at(0).generator("first centroids")  # the same in all rounds
@@ -92,7 +95,7 @@ def expert_shares(task: CLIPTask, batch: Batch, factor: float) -> Tensor:
     return shares.unflatten(0, batch.patches.shape[:2])
 
 
-def logits(task: CLIPTask, params: Tree, batch: Batch, shares: Tensor) -> Tensor:
+def logits(task: Task, params: Tree, batch: Batch, shares: Tensor) -> Tensor:
     """Compute logits [K, B, C] of images, each under the experts' contexts by its shares."""
     clip = task.backbone
     parts = []
@@ -107,7 +110,7 @@ def logits(task: CLIPTask, params: Tree, batch: Batch, shares: Tensor) -> Tensor
 
 
 def loss(
-    task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute the cross-entropy [K, B], which alone is reported, plus the guided term.
 
@@ -120,7 +123,7 @@ def loss(
     return entropy + task.options.weight * guided, {"reported_loss": entropy}
 
 
-def training_shares(task: CLIPTask, clients: Cohort) -> Tensor:
+def training_shares(task: Task, clients: Cohort) -> Tensor:
     """Return the experts' shares [N, E] in the clients' training images; others' are zero.
 
     They are computed before training, as a step on a GPU would wait for the matching.
@@ -132,7 +135,7 @@ def training_shares(task: CLIPTask, clients: Cohort) -> Tensor:
 
 
 @fl.hookimpl
-def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     written = task.backbone.zero_shot(task.data.classes, task.options.templates)  # [C, d']
     fixed = {"written": written, "shares": training_shares(task, clients)}
     known = {**received, **{k: v.expand(len(clients), -1, -1) for k, v in fixed.items()}}
@@ -140,6 +143,6 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     shares = expert_shares(task, batch, task.options.capacity_test)
     return logits(task, received["params"], batch, shares)

@@ -4,11 +4,17 @@ Radford et al., "Learning Transferable Visual Models From Natural Language Super
 The training loss of a round is the mean cross-entropy of the clients' training images.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
+from fedloom.toolbox import Batch, Cohort, Tree, Update
+
+from .options import Options
+
+Task = fl.Task[Any, Options]
 
 
 @fl.hookimpl

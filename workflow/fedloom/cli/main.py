@@ -237,12 +237,22 @@ def new(name: str) -> None:
 @fedloom.command(short_help="Hold methods to the contract.")
 @click.option("--method", help="Name of a method; default: every one.")
 def check(method: str | None) -> None:
-    """Hold a method to the contract: yours, or every one."""
+    """Hold a method to the contract: yours, or every one.
+
+    It also writes options.py of methods in plugins/, from the options of method.toml.
+    """
     from fedloom.hooks import manifest
+    from fedloom.hooks.options_file import refresh_options_file
 
     known = manifest.discover()
     names = [method] if method else [*known, *known.errors]
     plugins = [manifest.find(name) for name in names]
+
+    # the class of the options, for editors
+    for plugin in plugins:
+        file = refresh_options_file(plugin)
+        if file is not None:
+            click.echo(f"wrote {file}", err=True)
 
     # imported after the names are known to be right: torch takes seconds
     from fedloom.contract import driver

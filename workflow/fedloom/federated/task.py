@@ -123,7 +123,8 @@ class Task(Generic[FrozenBackbone, Options]):
     Attributes:
         seed: the run's seed; draw from `generator`, never from this.
         fixed: seeds that take its place where clients are selected, and in round 0 (see `at`).
-        options: the method's options, as attributes.
+        options: the method's options, as attributes. At run time it is a SimpleNamespace; the class
+            `Options` of the method's options.py describes it to type checkers and editors.
         training: optimizer, lr, schedule, ... (fedloom.hooks.training_options), and `rounds`.
         backbone: a FrozenViT (`fedloom.backbones.vit`) or a FrozenCLIP (`backbones.clip.model`).
         data: the images of all clients, and which clients take part in training.

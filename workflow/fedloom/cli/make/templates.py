@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
-from fedloom.hooks.manifest import discover
+from fedloom.hooks.manifest import Plugin, discover
+from fedloom.hooks.options_file import refresh_options_file
 from fedloom.machine.install import ROOT
 
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
@@ -48,4 +49,7 @@ def new_method(name: str) -> Path:
     title = name.replace("_", " ").capitalize()
     text = text.replace('"template"', f'"{name}"').replace('"My method"', f'"{title}"')
     manifest.write_text(text)
+
+    # options.py names the method too
+    refresh_options_file(Plugin.of(manifest, None))
     return folder

@@ -1,0 +1,17 @@
+"""The options of cocoop.
+
+`fedloom check` writes this file from method.toml.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """The class of task.options."""
+
+    length: int
+    """Tokens of the context."""
+
+    words: str
+    """Text whose embedding the first tokens start from; the others from N(0, 0.02)."""

@@ -1,0 +1,20 @@
+"""The options of fedpr.
+
+`fedloom check` writes this file from method.toml.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """The class of task.options."""
+
+    dropped_share: float
+    """Share of the directions, the strongest of the global prompts, that updates may not take."""
+
+    weighted: bool
+    """Weigh clients by their training images."""
+
+    prompts: int
+    """Prompt tokens at the first block."""

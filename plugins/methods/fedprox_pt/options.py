@@ -1,0 +1,30 @@
+"""The options of fedprox_pt.
+
+`fedloom check` writes this file from method.toml.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Options:
+    """The class of task.options."""
+
+    mu: float
+    """Weight of the distance from the received parameters; not reported in the paper."""
+
+    variant: Literal["paper", "released"]
+    """Distance squared (Li et al.), or not (PFPT's released code)."""
+
+    weighted: bool
+    """Weigh clients by their training images."""
+
+    prompts: int
+    """Prompt tokens at the first block; with selection, those that a client picks."""
+
+    selection: bool
+    """Each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
+
+    pool: int
+    """Prompts in the pool; with selection only."""

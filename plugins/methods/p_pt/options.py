@@ -1,0 +1,17 @@
+"""The options of p_pt.
+
+`fedloom check` writes this file from method.toml.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """The class of task.options."""
+
+    weighted: bool
+    """Weigh clients by their training images; the paper's FedAvg does not."""
+
+    prompts: int
+    """Prompt tokens at the first block."""

@@ -1,0 +1,14 @@
+"""The options of singleset_vpt.
+
+`fedloom check` writes this file from method.toml.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """The class of task.options."""
+
+    prompts: int
+    """Prompt tokens at the first block."""

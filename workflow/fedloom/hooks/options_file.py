@@ -1,0 +1,137 @@
+"""Write options.py of a method: a class with its options, for type checkers and editors.
+
+The JSON Schemas of method.toml stay the only place that declares an option. A file whose docstring
+does not say that `fedloom check` writes it is a person's, and is left alone.
+"""
+
+import ast
+import json
+import keyword
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.files import write_text
+from fedloom.common.folders import read_python, read_text
+from fedloom.hooks.manifest import Plugin
+
+NAME = "options.py"
+MARK = "`fedloom check` writes this file from method.toml."
+WIDTH = 96  # of a line of text behind an indent of four
+TYPES = {
+    "boolean": "bool",
+    "integer": "int",
+    "number": "float",
+    "string": "str",
+    "object": "dict[str, Any]",
+    "null": "None",
+}
+
+
+def refresh_options_file(plugin: Plugin) -> Path | None:
+    """Write options.py of a method in the user's own folder; return its path if its text changed.
+
+    Wrappers have none: `task.options` are the method's. A method without options has none either.
+    """
+    own_folder = Path("plugins").resolve()
+    if plugin.module is not None or not plugin.folder.resolve().is_relative_to(own_folder):
+        return None
+    if plugin.kind != "method":
+        return None
+
+    file = plugin.folder / NAME
+    text = options_text(plugin)
+    if file.exists():
+        if not is_generated(file) or read_text(file) == text:
+            return None
+    elif not plugin.option_schemas:
+        return None
+    write_text(file, text)
+    return file
+
+
+def is_generated(file: Path) -> bool:
+    """Return True if the docstring of a module says that `fedloom check` writes it."""
+    return MARK in (ast.get_docstring(read_python(file)) or "")
+
+
+def options_text(plugin: Plugin) -> str:
+    """Return the text of options.py, as ruff formats it.
+
+    An option whose name cannot be an attribute's, as `lambda`, is left out.
+    """
+    types = dict[str, str]()
+    for name, schema in plugin.option_schemas.items():
+        if name.isidentifier() and not keyword.iskeyword(name):
+            types[name] = type_of(schema)
+
+    # the head of the module
+    code = " ".join(types.values())
+    names = [name for name in ("Any", "Literal") if re.search(rf"\b{name}\b", code)]
+    lines = [f'"""The options of {plugin.name}.', "", MARK, '"""', ""]
+    lines.append("from dataclasses import dataclass")
+    if names:
+        lines.append(f"from typing import {', '.join(names)}")
+    lines += ["", ""]
+
+    # the class
+    lines += ["@dataclass(frozen=True)", "class Options:", '    """The class of task.options."""']
+    for name, annotation in types.items():
+        lines += ["", *_annotated(name, annotation)]
+        lines += _docstring(plugin.option_schemas[name]["description"])
+    return "\n".join(lines) + "\n"
+
+
+def type_of(schema: dict[str, Any]) -> str:
+    """Return the annotation of the values that fit a JSON Schema."""
+    if "enum" in schema and all(isinstance(value, str | int | None) for value in schema["enum"]):
+        literals = [_literal(value) for value in schema["enum"] if value is not None]
+        names = [f"Literal[{', '.join(literals)}]"] if literals else []
+        if None in schema["enum"]:
+            names.append("None")
+        return " | ".join(names)
+
+    types = schema.get("type", "any")
+    if isinstance(types, str):
+        types = [types]
+    names = list[str]()
+    for each in types:
+        if each == "array":
+            names.append(f"list[{type_of(schema.get('items', {}))}]")
+        else:
+            names.append(TYPES.get(each, "Any"))
+    names.sort(key=lambda name: name == "None")  # `| None` comes last
+    return " | ".join(names)
+
+
+def _literal(value: str | int) -> str:
+    """Return a value as Python writes it, a text between double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def _annotated(name: str, annotation: str) -> list[str]:
+    """Return the lines of a field; a long list of values has a line for each."""
+    line = f"    {name}: {annotation}"
+    before, bracket, inside = line.partition("Literal[")
+    values, closing, after = inside.rpartition("]")
+    if len(line) <= WIDTH + 4 or not bracket or "[" in before:
+        return [line]
+    each = [f"        {value}," for value in re.findall(r'"(?:[^"\\]|\\.)*"|[^", ]+', values)]
+    return [f"{before}{bracket}", *each, f"    {closing}{after}"]
+
+
+def _docstring(description: str) -> list[str]:
+    """Return the lines of a field's docstring, a sentence."""
+    text = description.strip()
+
+    # a capital, where the first word is one of English: no symbol, and no value of the option
+    first_word = text.partition(" ")[0]
+    if len(first_word) > 1 and first_word.isalpha():
+        text = text[0].upper() + text[1:]
+    if not text.endswith((".", "!", "?")):
+        text += "."
+
+    text = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    lines = textwrap.wrap(f'"""{text}"""', WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [f"    {line}" for line in lines]
