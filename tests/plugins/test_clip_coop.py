@@ -14,7 +14,7 @@ from fedloom.data.federation import shuffled_batches
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
 from fedloom.hooks import manifest
-from fedloom.toolbox import SERVER_MODEL, tensor_map
+from fedloom.toolbox import SERVER_MODEL, image_contexts, tensor_map
 from first_round import first_cohort, module
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
@@ -162,7 +162,7 @@ def test_cocoop_shifts_the_context_by_what_two_layers_make_of_each_image(tiny, m
         name: 0.5 * torch.randn(3, *shape, generator=generator) for name, shape in shapes.items()
     }
     method = module("cocoop")
-    monkeypatch.setattr(method, "PROMPTS_AT_ONCE", 8 * 4)
+    monkeypatch.setattr(image_contexts, "PROMPTS_AT_ONCE", 8 * 4)
     losses = method.loss(task, params, received, clients, batch)
     found = method.predict(task, {"params": params}, batch)
     model, p = exact(task), {name: value.double() for name, value in params.items()}

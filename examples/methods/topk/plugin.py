@@ -43,7 +43,7 @@ def client_update(
     packed = []
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})
-        params, start, rest = fl.split_known(sent, fl.unstack(received, k).get("params", {}))
+        params, start, rest = fl.split_by_received(sent, fl.unstack(received, k).get("params", {}))
         sparse = fl.tensor_map(lambda new, old: top(new - old, share), params, start)
         packed.append(replace(update, payload=update.payload | {"params": rest, "sparse": sparse}))
     return packed

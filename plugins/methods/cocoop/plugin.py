@@ -16,6 +16,8 @@ Choices:
   client starts each round with a fresh optimiser.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -27,7 +29,6 @@ from .options import Options
 Task = fl.CLIPTask[Options]
 
 REDUCTION = 16
-PROMPTS_AT_ONCE = 6400  # a shifted context before a class's name, of all clients
 
 
 @fl.hookimpl
@@ -38,9 +39,7 @@ def init_server(task: Task) -> Tree:
     inputs = clip.encode(["a"]).shape[1]  # d'
     hidden = max(1, inputs // REDUCTION)
 
-    def draw(fan: int, *shape: int) -> Tensor:
-        return ((2 * torch.rand(shape, generator=generator) - 1) / fan**0.5).to(clip.device)
-
+    draw = partial(fl.init_linear, generator=generator, device=clip.device)
     first = {"w1": draw(inputs, hidden, inputs), "b1": draw(inputs, hidden)}
     second = {"w2": draw(hidden, clip.width, hidden), "b2": draw(hidden, clip.width)}
     context = fl.init_context(task, options.length, options.words, task.generator("context"))
@@ -49,20 +48,17 @@ def init_server(task: Task) -> Tree:
 
 def shifts(params: Tree, features: Tensor) -> Tensor:
     """Compute pi(x) [K, B, d] of image features [K, B, d']."""
-    hidden = torch.relu(fl.linear(features, params["w1"]) + params["b1"][:, None])
-    return fl.linear(hidden, params["w2"]) + params["b2"][:, None]
+    hidden = torch.relu(fl.linear(features, params["w1"], params["b1"]))
+    return fl.linear(hidden, params["w2"], params["b2"])
 
 
 def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of images, each under its shifted context."""
-    clip = task.backbone
-    parts = []
-    prompts = len(batch.features) * len(task.data.classes)  # of an image of each client
-    for images in batch.features.split(max(1, PROMPTS_AT_ONCE // prompts), 1):
-        shifted = params["context"][:, None] + shifts(params, images)[:, :, None]  # [K, b, L, d]
-        texts = clip.text_features(shifted, task.data.classes)  # [K, b, C, d']
-        parts.append(clip.logits(images[:, :, None], texts)[:, :, 0])  # [K, b, C]
-    return torch.cat(parts, 1)
+    shifted = (
+        params["context"][:, None] + shifts(params, images)[:, :, None]  # [K, b, L, d]
+        for images in fl.split_images(task, batch.features)
+    )
+    return fl.contextual_logits(task, batch.features, shifted)
 
 
 def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:

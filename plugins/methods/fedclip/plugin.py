@@ -17,6 +17,7 @@ text its image. Choices, by the released code (fed_at_clip.py) where the paper l
 """
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -39,19 +40,15 @@ def texts(task: Task) -> Tensor:
 def init_server(task: Task) -> Tree:
     width = texts(task).shape[1]
     generator = task.generator("adapter")
-
-    def draw(*shape: int) -> Tensor:
-        uniform = 2 * torch.rand(shape, generator=generator) - 1
-        return (uniform / width**0.5).to(task.backbone.device)
-
+    draw = partial(fl.init_linear, width, generator=generator, device=task.backbone.device)
     first = {"w1": draw(width, width), "b1": draw(width)}
     return {"params": {**first, "w2": draw(width, width), "b2": draw(width)}}
 
 
 def adapted(params: Tree, features: Tensor) -> Tensor:
     """Return att(I) * I, of unit length [K, B, d], of image features [K, B, d]."""
-    hidden = torch.tanh(fl.linear(features, params["w1"]) + params["b1"][:, None])
-    weights = (fl.linear(hidden, params["w2"]) + params["b2"][:, None]).softmax(-1)
+    hidden = torch.tanh(fl.linear(features, params["w1"], params["b1"]))
+    weights = fl.linear(hidden, params["w2"], params["b2"]).softmax(-1)
     return F.normalize(weights * features, dim=-1)
 
 

@@ -18,6 +18,7 @@ are trained and averaged by training images. Choices:
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -41,14 +42,15 @@ def init_server(task: Task) -> Tree:
     if task.options.words:
         known = clip.embed_text(task.options.words)[:length]
         text[0, : len(known)] = known
-    shape = (depth, clip.image_width, clip.width)
+
+    # the couplings, of width d' of the image tower
     generator = task.generator("coupling")
-    weight, bias = (
-        ((2 * torch.rand(s, generator=generator) - 1) / clip.width**0.5).to(clip.device)
-        for s in (shape, shape[:2])
-    )  # [J, d', d], [J, d'], of width d' of the image tower
+    draw = partial(fl.init_linear, clip.width, generator=generator, device=clip.device)
+    weight = draw(depth, clip.image_width, clip.width)  # [J, d', d]
+    bias = draw(depth, clip.image_width)  # [J, d']
     if task.options.variant == "released":
-        weight[1:], bias[1:] = weight[1:2], bias[1:2]
+        weight[1:] = weight[1:2]
+        bias[1:] = bias[1:2]
     return {"params": {"text": text, "coupling": weight, "coupling_bias": bias}}
 
 
@@ -80,7 +82,7 @@ def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of text prompts [K, J, L, d] and couplings [K, J, d', d]."""
     clip = task.backbone
     text = params["text"]
-    image = text @ params["coupling"].mT + params["coupling_bias"].unsqueeze(2)  # [K, J, L, d']
+    image = fl.linear(text, params["coupling"], params["coupling_bias"])  # [K, J, L, d']
     if task.options.variant == "released":
         image = torch.cat([clip.first_norm(image[:, :1]), image[:, 1:]], 1)
     blocks = range(1, text.shape[1] + 1)

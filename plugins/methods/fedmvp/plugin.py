@@ -28,6 +28,7 @@ Choices that differ from the code:
 """
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -77,11 +78,9 @@ def init_server(task: Task) -> Tree:
             f"fedmvp: options.heads: {options.heads} does not divide the image tower's width {d}"
         )
 
-    def draw(*shape: int) -> Tensor:
-        return ((2 * torch.rand(shape, generator=generator) - 1) / d_text**0.5).to(clip.device)
-
+    draw = partial(fl.init_linear, d_text, generator=generator, device=clip.device)
     widen = {"weight": draw(d, d_text), "bias": draw(d)}
-    return {"params": {"widen": widen, **fl.init_reader(d, d, generator, clip.device)}}
+    return {"params": {"widen": widen, **fl.init_cross_attention(d, d, generator, clip.device)}}
 
 
 def make_prompts(task: Task, params: Tree, features: Tensor, given: Tensor, batch: Batch) -> Tensor:

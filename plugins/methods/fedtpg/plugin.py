@@ -49,7 +49,8 @@ def init_server(task: Task) -> Tree:
         )
     generator = task.generator("network")
     queries = clip.init_context(options.length, generator)  # [m, d]
-    return {"params": {"queries": queries, **fl.init_reader(d, d_text, generator, clip.device)}}
+    network = fl.init_cross_attention(d, d_text, generator, clip.device)
+    return {"params": {"queries": queries, **network}}
 
 
 def generate(params: Tree, names: Tensor, given: Tensor, heads: int) -> Tensor:

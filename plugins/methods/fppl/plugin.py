@@ -63,9 +63,10 @@ def init_server(task: Task) -> Tree:
     }
     params = {"scale": torch.ones(1, device=vit.device)}
     for name, shape in shapes.items():
-        drawn = 2 * torch.rand(shape, generator=task.generator(f"fppl: {name}")) - 1
+        generator = task.generator(f"fppl: {name}")
         bound = 1.0 if name == "prompts" else vit.width**-0.5
-        params[name] = bound * drawn.to(vit.device)
+        params[name] = fl.init_uniform(bound, *shape, generator=generator, device=vit.device)
+
     clients = task.data.num_clients
     device = vit.device
     return {
@@ -111,7 +112,7 @@ def features(task: Task, params: Tree, batch: Batch) -> Tensor:
 
 def logits_among(params: Tree, feature: Tensor, classes: Tensor) -> Tensor:
     """Return logits [K, B, C] of features [K, B, d] among `classes`, bool [C]."""
-    logits = fl.linear(feature, params["head"]) + params["bias"][:, None]
+    logits = fl.linear(feature, params["head"], params["bias"])
     return logits.masked_fill(~classes, OUT)
 
 

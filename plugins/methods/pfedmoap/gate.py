@@ -1,5 +1,7 @@
 """The gating network: an image's feature attends to the experts' features of every class."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -33,11 +35,7 @@ def init_gate(task: Task, width: int) -> Tree:
             "a feature that the gating network reads (options.gate_width)"
         )
     generator = task.generator("gate")
-
-    def draw(*shape: int) -> Tensor:
-        uniform = 2 * torch.rand(shape, generator=generator) - 1
-        return (uniform / width**0.5).to(task.backbone.device)
-
+    draw = partial(fl.init_linear, width, generator=generator, device=task.backbone.device)
     return {name: {"weight": draw(width, width), "bias": draw(width)} for name in LAYERS}
 
 
@@ -53,9 +51,7 @@ def mix(task: Task, gate: Tree, images: Tensor, experts: Tensor, present: Tensor
     heads = task.options.heads
 
     def project(name: str, x: Tensor) -> Tensor:  # [K, ..., g] to [K, ..., heads, g / heads]
-        layer = gate[name]
-        product = torch.bmm(x.flatten(1, -2), layer["weight"].mT) + layer["bias"][:, None]
-        return product.unflatten(1, x.shape[1:-1]).unflatten(-1, (heads, -1))
+        return fl.apply_linear(x, gate[name]).unflatten(-1, (heads, -1))
 
     q = project("q", images)
     k = project("k", experts)
@@ -63,6 +59,4 @@ def mix(task: Task, gate: Tree, images: Tensor, experts: Tensor, present: Tensor
     scores = task.options.scale * torch.einsum("kbhd,kechd->kbhce", q, k)
     weights = scores.masked_fill(~present[:, None, None, None], float("-inf")).softmax(-1)
     mixed = torch.einsum("kbhce,kechd->kbchd", weights, v).flatten(-2)  # [K, B, C, g]
-    layer = gate["out"]
-    product = torch.bmm(mixed.flatten(1, -2), layer["weight"].mT) + layer["bias"][:, None]
-    return product.view_as(mixed)
+    return fl.apply_linear(mixed, gate["out"])

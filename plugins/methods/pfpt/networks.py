@@ -1,8 +1,5 @@
 """The two-layer networks of g and alpha, which both variants use."""
 
-import math
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -28,17 +25,13 @@ def init_layers(task: Task, purpose: str, inputs: int, hidden: int, outputs: int
     device = task.backbone.device
 
     def layer(columns: int, rows: int) -> Tree:
-        draw = (2 * torch.rand(rows, columns + 1, generator=generator) - 1) / math.sqrt(columns)
-        return {"weight": draw[:, 1:].clone().to(device), "bias": draw[:, 0].clone().to(device)}
+        # the bias is the first column
+        draw = fl.init_linear(columns, rows, columns + 1, generator=generator, device=device)
+        return {"weight": draw[:, 1:].clone(), "bias": draw[:, 0].clone()}
 
     return {"inner": layer(inputs, hidden), "outer": layer(hidden, outputs)}
 
 
-def linear(x: Tensor, layer: Tree) -> Tensor:
-    """Apply a layer to [..., B, in] and return [..., B, out]; the layer may have a client axis."""
-    return x @ layer["weight"].mT + layer["bias"].unsqueeze(-2)
-
-
 def network(x: Tensor, net: Tree) -> Tensor:
-    """Apply both layers, with a ReLU between them."""
-    return linear(F.relu(linear(x, net["inner"])), net["outer"])
+    """Apply both layers to [..., B, in], with a ReLU between them; they may have a client axis."""
+    return fl.apply_linear(F.relu(fl.apply_linear(x, net["inner"])), net["outer"])

@@ -41,7 +41,7 @@ import fedloom.toolbox as fl
 from fedloom.toolbox import Batch, Cohort, Tree, Update
 
 from .matching import log_density
-from .networks import init_layers, init_nets, linear, network
+from .networks import init_layers, init_nets, network
 from .options import Options
 
 Task = fl.ViTTask[Options]
@@ -101,12 +101,13 @@ def loss(
     places, cosine = pick(task, params, batch.features, batch.mask)
     prompts = fl.gather_prompts(params["shared_prompts"], places)
     head = params["head"]
-    hidden = linear(features_with(task, batch, prompts), head["inner"])  # [K, B, HEAD_UNITS]
+    features = features_with(task, batch, prompts)
+    hidden = fl.apply_linear(features, head["inner"])  # [K, B, HEAD_UNITS]
     seen = zip(clients.ids, batch.seen, strict=True)
     streams = [task.generator("dropout", client, images) for client, images in seen]
     draws = [torch.rand(task.training.batch_size, HEAD_UNITS, generator=s) for s in streams]
     keep = torch.stack(draws)[:, : hidden.shape[1]].to(hidden.device, non_blocking=True) < 0.5
-    scores = linear(2 * keep * hidden, head["outer"])
+    scores = fl.apply_linear(2 * keep * hidden, head["outer"])
     shape = (*cosine.shape[:2], -1)
     chosen = torch.zeros_like(cosine).scatter_(-1, places[:, None].expand(shape), 1)
     entropy = fl.cross_entropy(scores, batch.labels)
@@ -142,8 +143,9 @@ def logits(task: Task, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
     for features, mask in parts:
         picked = fl.gather_prompts(params["shared_prompts"], pick(task, params, features, mask)[0])
         prompts.append(picked[:, None].expand(-1, features.shape[1], -1, -1))
-    hidden = linear(features_with(task, batch, torch.cat(prompts, 1)), params["head"]["inner"])
-    return linear(hidden, params["head"]["outer"])
+    prompted = features_with(task, batch, torch.cat(prompts, 1))
+    hidden = fl.apply_linear(prompted, params["head"]["inner"])
+    return fl.apply_linear(hidden, params["head"]["outer"])
 
 
 def next_pool(task: Task, server: Tree, updates: list[Update]) -> tuple[Tensor, Tree]:

@@ -39,8 +39,6 @@ from .options import Options
 
 Task = fl.CLIPTask[Options]
 
-PROMPTS_AT_ONCE = 6400  # a mixed context before a class's name, of all clients
-
 
 def keys(task: Task) -> Tensor:
     """Return the experts' keys [E, d'], rows of an orthogonal matrix if d' allows."""
@@ -97,16 +95,9 @@ def expert_shares(task: Task, batch: Batch, factor: float) -> Tensor:
 
 def logits(task: Task, params: Tree, batch: Batch, shares: Tensor) -> Tensor:
     """Compute logits [K, B, C] of images, each under the experts' contexts by its shares."""
-    clip = task.backbone
-    parts = []
     experts = params["experts"]  # [K, E, L, d]
     contexts = torch.einsum("kbe,keld->kbld", shares.to(experts), experts)
-    at_once = max(1, PROMPTS_AT_ONCE // (len(contexts) * len(task.data.classes)))
-    pairs = zip(batch.features.split(at_once, 1), contexts.split(at_once, 1), strict=True)
-    for images, own in pairs:
-        texts = clip.text_features(own, task.data.classes)  # [K, b, C, d']
-        parts.append(clip.logits(images[:, :, None], texts)[:, :, 0])  # [K, b, C]
-    return torch.cat(parts, 1)
+    return fl.contextual_logits(task, batch.features, fl.split_images(task, contexts))
 
 
 def loss(

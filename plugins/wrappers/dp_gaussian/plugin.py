@@ -75,7 +75,7 @@ def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]
             f"dp_gaussian: method {task.method} uploads batch norm's running statistics, whose "
             "size would decide how far weights are clipped; use a backbone without batch norm"
         )
-    known, start, rest = fl.split_known(params, received.get("params", {}))
+    known, start, rest = fl.split_by_received(params, received.get("params", {}))
     if rest:
         raise fl.FedLoomError(
             f"dp_gaussian: method {task.method} uploads '{next(iter(rest))}', which its clients "

@@ -30,7 +30,7 @@ from fedloom.toolbox import Cohort, Task, Tree, Update
 
 def forged(params: Tree, received: Tree, gamma: float, sigma: float, g: torch.Generator) -> Tree:
     """Return parameters with another change of those that the client had received."""
-    known, start, rest = fl.split_known(params, received)
+    known, start, rest = fl.split_by_received(params, received)
     statistics = {"statistics": known.pop("statistics")} if "statistics" in known else {}
 
     def forge(new: Tensor, old: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def client_update(
     for k in (k for k, client in enumerate(clients.ids) if client in attacking):
         sent = updates[k].payload
         start = fl.unstack(received, k).get("params", {})
-        if [*fl.leaves(sent)] and not fl.split_known(sent.get("params", {}), start)[0]:
+        if [*fl.leaves(sent)] and not fl.split_by_received(sent.get("params", {}), start)[0]:
             raise fl.FedLoomError(
                 f"forged_update: client {clients.ids[k]} must send a parameter that it had "
                 "received, got none; list forged_update before wrappers that compress"

@@ -86,7 +86,7 @@ def client_update(
     packed = []
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})
-        params, start, rest = fl.split_known(sent, fl.unstack(received, k).get("params", {}))
+        params, start, rest = fl.split_by_received(sent, fl.unstack(received, k).get("params", {}))
         if not any(value.numel() for _, value in fl.leaves(params)):  # nothing to compress
             packed.append(update)
             continue

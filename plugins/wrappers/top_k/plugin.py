@@ -64,7 +64,7 @@ def client_update(
     packed = []
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})
-        params, start, rest = fl.split_known(sent, fl.unstack(received, k).get("params", {}))
+        params, start, rest = fl.split_by_received(sent, fl.unstack(received, k).get("params", {}))
         total = fl.tensor_map(torch.sub, params, start)
         if options.memory:
             known = clients.wrapper_states[k].get("top_k", {})

@@ -189,9 +189,21 @@ class FrozenViT(Backbone):
         return torch.zeros(num_classes, self.width, device=self.device)
 
 
-def linear(features: Tensor, head: Tensor) -> Tensor:
-    """Compute logits [K, B, C] of features [K, B, d] under each client's head [K, C, d]."""
-    return features @ head.transpose(-1, -2)
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W^T + b [K, ..., o] of x [K, ..., i] under each client's W [K, o, i] and b [K, o].
+
+    W and b may have further axes, which are then also those of x. The bias is added to the product;
+    `blocks.linear_layer`, for layers of a backbone, computes both at once as torch's layer does,
+    and rounds otherwise.
+    """
+    # all axes between the first and the last are one
+    if weight.dim() == 3 and x.dim() > 3:
+        return linear(x.flatten(1, -2), weight, bias).unflatten(1, x.shape[1:-1])
+
+    product = x @ weight.transpose(-1, -2)
+    if bias is None:
+        return product
+    return product + bias.unsqueeze(-2)
 
 
 def insert(tokens: Tensor, prompts: Tensor) -> Tensor:

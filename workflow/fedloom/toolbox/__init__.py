@@ -3,6 +3,8 @@
 `ViTTask` and `CLIPTask` are `Task` with the class of the backbone, for the annotations of a plugin.
 """
 
+from typing import TYPE_CHECKING
+
 from fedloom.backbones.vit import insert as insert
 from fedloom.backbones.vit import linear as linear
 from fedloom.backbones.vit import replace as replace
@@ -38,13 +40,17 @@ from fedloom.toolbox.changes import finite_updates as finite_updates
 from fedloom.toolbox.changes import flatten as flatten
 from fedloom.toolbox.changes import merge as merge
 from fedloom.toolbox.changes import require_params_alone as require_params_alone
-from fedloom.toolbox.changes import split_known as split_known
+from fedloom.toolbox.changes import split_by_received as split_by_received
 from fedloom.toolbox.changes import unflatten as unflatten
 from fedloom.toolbox.contexts import check_lengths as check_lengths
 from fedloom.toolbox.contexts import init_context as init_context
 from fedloom.toolbox.cross_attention import apply_linear as apply_linear
-from fedloom.toolbox.cross_attention import init_reader as init_reader
+from fedloom.toolbox.cross_attention import init_cross_attention as init_cross_attention
 from fedloom.toolbox.cross_attention import read_tokens as read_tokens
+from fedloom.toolbox.image_contexts import contextual_logits as contextual_logits
+from fedloom.toolbox.image_contexts import split_images as split_images
+from fedloom.toolbox.initial_values import init_linear as init_linear
+from fedloom.toolbox.initial_values import init_uniform as init_uniform
 from fedloom.toolbox.inserts import adapter as adapter
 from fedloom.toolbox.inserts import at_block as at_block
 from fedloom.toolbox.inserts import deep_prompts as deep_prompts
@@ -78,3 +84,14 @@ from fedloom.toolbox.training import cross_entropy as cross_entropy
 from fedloom.toolbox.training import gradients as gradients
 from fedloom.toolbox.training import make_updates as make_updates
 from fedloom.toolbox.training import squared_distance as squared_distance
+
+# functions by the names that they had before 2026-11-27
+RENAMED = {"split_known": "split_by_received", "init_reader": "init_cross_attention"}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Name the new name of a function; an ImportError is shown in `from ... import` as well."""
+        if name in RENAMED:
+            raise ImportError(f"fedloom.toolbox.{name} is now {RENAMED[name]}; use that")
+        raise AttributeError(f"fedloom.toolbox has no '{name}'")

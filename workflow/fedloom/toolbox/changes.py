@@ -13,7 +13,7 @@ from fedloom.federated.task import Task, Update
 log = logging.getLogger(__name__)
 
 
-def split_known(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
+def split_by_received(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
     """Divide an upload's parameters by whether their client had received them.
 
     Return the tensors of `params` whose path, shape and floating-point type are among `received`,

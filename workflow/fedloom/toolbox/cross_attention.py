@@ -7,10 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.backbones.vit import linear
 from fedloom.common.trees import Tree
+from fedloom.toolbox.initial_values import init_uniform
 
 
-def init_reader(width: int, read: int, generator: torch.Generator, device: torch.device) -> Tree:
+def init_cross_attention(
+    width: int, read: int, generator: torch.Generator, device: torch.device
+) -> Tree:
     """Draw a network whose queries have `width` d and whose keys have width `read` d'.
 
     Projections are drawn as torch's MultiheadAttention draws them (Glorot's uniform, of the three
@@ -18,7 +22,7 @@ def init_reader(width: int, read: int, generator: torch.Generator, device: torch
     """
 
     def uniform(bound: float, *shape: int) -> Tensor:
-        return (bound * (2 * torch.rand(shape, generator=generator) - 1)).to(device)
+        return init_uniform(bound, *shape, generator=generator, device=device)
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, device=device)
@@ -26,8 +30,16 @@ def init_reader(width: int, read: int, generator: torch.Generator, device: torch
     def norm(size: int) -> Tree:
         return {"scale": torch.ones(size, device=device), "shift": zeros(size)}
 
-    d = width  # rows and columns drawn at once: queries, and keys or values
-    fan_q, fan = (4 * d, 4 * d) if read == d else (2 * d, d + read)
+    # Glorot's bound follows from the rows and columns that are drawn as one matrix
+    d = width
+    if read == d:
+        fan_q = 4 * d
+        fan = 4 * d
+    else:
+        fan_q = 2 * d
+        fan = d + read
+
+    # the order of the entries is that of the draws
     return {
         "norm_queries": norm(d),
         "norm_keys": norm(read),
@@ -52,31 +64,38 @@ def read_tokens(
     heads: int,
     values: Tensor | None = None,
 ) -> Tensor:
-    """Return what each of the queries [K, m, d] has read, with clients' networks of `init_reader`.
+    """Return what each of the queries [K, m, d] has read, with the clients' networks.
 
-    The attention has no skip connection. The MLP has one, and gates one half of 8 d hidden units by
-    the GELU of the other half.
+    The networks are those of `init_cross_attention`. The attention has no skip connection. The MLP
+    has one, and gates one half of 8 d hidden units by the GELU of the other half.
 
     Args:
         keys: [K, n, d']; they pass a norm, as queries do.
         given: which keys a client's network reads, bool [K, n].
         values: [K, n, d']; default: the keys behind their norm.
     """
-    asked = apply_norm(queries, params["norm_queries"])
-    known = apply_norm(keys, params["norm_keys"])
-    q, k, v = (
-        apply_linear(x, params[name]).unflatten(-1, (heads, -1)).transpose(1, 2)
-        for x, name in ((asked, "q"), (known, "k"), (known if values is None else values, "v"))
-    )  # [K, heads, ., d / heads]
+
+    def project(x: Tensor, name: str) -> Tensor:  # [K, ., d] to [K, heads, ., d / heads]
+        return apply_linear(x, params[name]).unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    # the attention
+    keys = apply_norm(keys, params["norm_keys"])
+    if values is None:
+        values = keys
+    q = project(apply_norm(queries, params["norm_queries"]), "q")
+    k = project(keys, "k")
+    v = project(values, "v")
     read = F.scaled_dot_product_attention(q, k, v, attn_mask=given[:, None, None])
     x = apply_linear(read.transpose(1, 2).flatten(2), params["out"])  # [K, m, d]
+
+    # the gated MLP
     value, gate = apply_linear(apply_norm(x, params["norm_mlp"]), params["up"]).chunk(2, -1)
     return x + apply_linear(value * F.gelu(gate), params["down"])
 
 
 def apply_linear(x: Tensor, layer: Tree) -> Tensor:
-    """Return W x + b [K, n, o] of x [K, n, i], W [K, o, i] and b [K, o]."""
-    return x @ layer["weight"].mT + layer["bias"][:, None]
+    """Return x W^T + b [K, ..., o] of x [K, ..., i], `weight` W [K, o, i] and `bias` b [K, o]."""
+    return linear(x, layer["weight"], layer["bias"])
 
 
 def apply_norm(x: Tensor, norm: Tree) -> Tensor:

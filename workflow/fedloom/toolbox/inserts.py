@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedloom.backbones.blocks import Insert
-from fedloom.backbones.vit import insert, replace
+from fedloom.backbones.vit import insert, linear, replace
 from fedloom.common.trees import Tree, tensor_map
 from fedloom.federated.task import ViTTask
 
@@ -36,8 +36,8 @@ def init_adapters(task: ViTTask, hidden: int, generator: torch.Generator) -> Tre
 
 def bottleneck(x: Tensor, params: Tree) -> Tensor:
     """Return up(relu(down(x))) [K, B, T, d] of tokens x with the tensors [K, ...] of a block."""
-    hidden = torch.relu(_linear(x, params["down"], params["down_bias"]))
-    return _linear(hidden, params["up"], params["up_bias"])
+    hidden = torch.relu(linear(x, params["down"], params["down_bias"]))
+    return linear(hidden, params["up"], params["up_bias"])
 
 
 def adapter(params: Tree, scale: float = 1.0) -> Insert:
@@ -59,7 +59,7 @@ def lora(a: Tensor, b: Tensor, scale: float) -> Insert:
     Its places are "q", "k", "v", "proj", "fc1" and "fc2". A is [K, r, i] of a layer with i inputs,
     B [K, o, r], of zeros at the start; scale is alpha / r in the paper.
     """
-    return lambda given, out: out + scale * _linear(_linear(given, a), b)
+    return lambda given, out: out + scale * linear(linear(given, a), b)
 
 
 def deep_prompts(tokens: Tensor, *, first: bool) -> Insert:
@@ -69,9 +69,3 @@ def deep_prompts(tokens: Tensor, *, first: bool) -> Insert:
     that the earlier ones have become (VPT-deep), as a context in front of a text's class name.
     """
     return lambda given, out: (insert if first else replace)(out, tokens)
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x W^T + b [K, B, T, o] of x [K, B, T, i], W [K, o, i] and b [K, o]."""
-    product = torch.bmm(x.flatten(1, -2), weight.mT).unflatten(1, x.shape[1:-1])
-    return product if bias is None else product + bias[:, None, None]

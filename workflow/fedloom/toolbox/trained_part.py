@@ -13,7 +13,6 @@ The parameters are `head` [K, C, d] and the body: `weights` {name: [K, ...]},
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedloom.backbones.vit import insert, linear
@@ -22,6 +21,7 @@ from fedloom.common.trees import Tree
 from fedloom.data.federation import Batch
 from fedloom.federated.local_training import Trained, train_locally
 from fedloom.federated.task import Cohort, Task
+from fedloom.toolbox.initial_values import init_uniform
 from fedloom.toolbox.training import cross_entropy
 
 
@@ -50,10 +50,14 @@ def init_model(task: Task[Any]) -> Tree:
 
 def random_head(task: Task[Any], *ids: int, purpose: str = "random head") -> Tensor:
     """Draw a linear head [C, d] as torch.nn.Linear does, for `purpose` and `ids`, in any round."""
-    shape = (task.num_classes, task.backbone.width)
-    bound = task.backbone.width**-0.5
-    uniform = torch.rand(shape, generator=task.at(0).generator(purpose, *ids))
-    return (bound * (2 * uniform - 1)).to(task.backbone.device)
+    width = task.backbone.width
+    return init_uniform(
+        width**-0.5,
+        task.num_classes,
+        width,
+        generator=task.at(0).generator(purpose, *ids),
+        device=task.backbone.device,
+    )
 
 
 def model_features(task: Task[Any], params: Tree, images: Tensor) -> Tensor:

@@ -1,0 +1,34 @@
+"""Classify images each of which has a text context of its own, in parts that fit the memory.
+
+A context is encoded in front of every class name, so B images need B x C texts.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from fedloom.federated.task import CLIPTask
+
+PROMPTS_AT_ONCE = 6400  # contexts before a class's name, of all clients
+
+
+def split_images(task: CLIPTask, values: Tensor) -> tuple[Tensor, ...]:
+    """Divide values [K, B, ...] of images into the parts [K, b, ...] that are encoded at once."""
+    prompts = len(values) * len(task.data.classes)  # of an image of each client
+    return values.split(max(1, PROMPTS_AT_ONCE // prompts), 1)
+
+
+def contextual_logits(task: CLIPTask, features: Tensor, contexts: Iterable[Tensor]) -> Tensor:
+    """Compute logits [K, B, C] of images, each under its own context.
+
+    Args:
+        features: the images' features [K, B, d'].
+        contexts: the contexts [K, b, L, d] of the images of each part of `split_images`.
+    """
+    clip = task.backbone
+    parts = list[Tensor]()
+    for images, own in zip(split_images(task, features), contexts, strict=True):
+        texts = clip.text_features(own, task.data.classes)  # [K, b, C, d']
+        parts.append(clip.logits(images[:, :, None], texts)[:, :, 0])  # [K, b, C]
+    return torch.cat(parts, 1)
