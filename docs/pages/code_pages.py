@@ -184,7 +184,7 @@ def toolbox_page() -> str:
     chapters = []
     values = []
     for node in tree.body:
-        if not isinstance(node, ast.ImportFrom):
+        if not isinstance(node, ast.ImportFrom) or not node.module.startswith("fedloom."):
             continue
         module = LIBRARY.parent / Path(*node.module.split("."))
         file = module.with_suffix(".py")
