@@ -24,8 +24,8 @@ class Options:
     """Matrices of the attention that are added to."""
 
     shared: Literal["both", "a", "b"]
-    """Of A and B, which the server averages; a: B and the head stay with the client (FedSA-LoRA);
-    b: A stays as drawn (FFA-LoRA)."""
+    """Which of A and B the server averages; a: B and the head stay with the client (FedSA-LoRA); b:
+    A stays as drawn (FFA-LoRA)."""
 
     ranks: list[int]
     """Ranks of the clients, in place of rank: consecutive clients share an entry, as the clients of

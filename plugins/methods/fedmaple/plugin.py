@@ -64,9 +64,13 @@ def names(task: Task) -> Sequence[str]:
     classes = task.data.classes
     if options.variant == "paper":
         return classes
+
+    # where words end, in tokens
     words = options.words.split()
     parts = [" ".join(words[:n]) for n in range(len(words) + 1)]
     sizes = [len(task.backbone.embed_text(part)) for part in parts]  # tokens
+
+    # the words that the context has no room for
     if options.length >= sizes[-1]:
         return classes
     if options.length not in sizes:

@@ -25,10 +25,10 @@ class Options:
     0.02)."""
 
     weight: float
-    """Of the diversity term."""
+    """Weight of the diversity term."""
 
     temperature: float
-    """Of the softmax over cosines by which groups are drawn."""
+    """Temperature of the softmax over cosines by which groups are drawn."""
 
     variant: Literal["paper", "released"]
     """released: the distance of groups is added to the loss instead of subtracted from it."""

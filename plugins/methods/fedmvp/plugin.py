@@ -48,6 +48,7 @@ def descriptions(task: Task) -> tuple[Tensor, Tensor]:
     Raises:
         FedLoomError: the attributes of a class are not a list of texts.
     """
+    # the texts of every class
     texts = list[str]()
     counts = list[int]()
     for name in task.data.classes:
@@ -61,6 +62,8 @@ def descriptions(task: Task) -> tuple[Tensor, Tensor]:
             )
         texts += own
         counts.append(len(own))
+
+    # their features, all of a class with the same share
     features = task.backbone.encode(texts)
     rows = [torch.full((1, n), 1 / n) for n in counts]
     return features, torch.block_diag(*rows).to(features)

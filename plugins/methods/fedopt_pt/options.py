@@ -15,16 +15,18 @@ class Options:
     """The server's optimiser."""
 
     server_momentum: float
-    """Of the server's sgd; not of the others."""
+    """Momentum of the server's sgd; not of the others."""
 
     server_lr: float
     """Learning rate of the server; not reported in the paper, 5e-5 in the released code."""
 
     server_betas: list[float]
-    """Of the server's optimiser but sgd; not reported in the paper, these in the released code."""
+    """Betas of the server's optimisers other than sgd; not reported in the paper, these in the
+    released code."""
 
     server_eps: float
-    """Of the server's optimiser but sgd; not reported in the paper, this in the released code."""
+    """Epsilon of the server's optimisers other than sgd; not reported in the paper, this in the
+    released code."""
 
     variant: Literal["paper", "released"]
     """Clients get what Adam makes, or their plain mean (PFPT's released code)."""

@@ -62,6 +62,8 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     mean = fl.mean_of_picked(server["params"], updates, options.weighted)
     own = server.get("adapted", server["params"])
     pseudo_gradient = fl.tensor_map(torch.sub, own, mean)
+
+    # the server's step along it
     own, moments = server_step(
         options.server_optimizer,
         own,

@@ -42,6 +42,7 @@ def transport_plan(
         threshold: a client's iterations stop when the scalings of its prompts (balanced: of its
             patches) change by less than this on average, over all images and classes.
     """
+    # the kernel, and scalings of one
     rows, columns = cost.shape[-2:]
     logarithms = LARGEST_COST / eps > -math.log(torch.finfo(cost.dtype).tiny) / 2
     kernel = -cost / eps if logarithms else torch.exp(-cost / eps)  # [K, B, C, M, N]
@@ -52,11 +53,15 @@ def transport_plan(
     if logarithms:
         u = u.log()
         v = v.log()
+
+    # what the stopping rule averages
     real = mask[..., None, None]  # [K, B, 1, 1]
     scalings = mask.sum(1) * cost.shape[2] * (rows if balanced else columns)
     weight = real / scalings[:, None, None, None]
     running = torch.ones(len(cost), 1, 1, 1, dtype=torch.bool, device=cost.device)
     every = ASKED_EVERY[cost.device.type]
+
+    # the iterations
     for number in range(1, iterations + 1):
         new_u, new_v = (_scale_logarithms if logarithms else _scale)(factor, v, mass, balanced)
         before, after = (u, new_u) if balanced else (v, new_v)
@@ -72,6 +77,8 @@ def transport_plan(
         running = running & (change >= threshold)[:, None, None, None]
         if number % every == 0 and not running.any():
             break
+
+    # the plans
     if logarithms:
         return (u[..., None] + kernel + v[..., None, :]).exp()
     return u[..., None] * kernel * v[..., None, :]

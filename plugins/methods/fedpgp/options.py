@@ -20,4 +20,4 @@ class Options:
     """Weight of the contrast."""
 
     temperature: float
-    """Of the contrast."""
+    """Temperature of the contrast."""

@@ -98,13 +98,19 @@ def loss(
     context = params["context"]
     local = params["local"]
     length = clients.state["length"]
+
+    # the local context without what the global one holds
     if options.variant == "released":
         projected = local @ projection(task, context)
     else:
         projected = local @ received["projection"]  # Eq. 10
+
+    # the classes under each of the three contexts
     full = torch.full_like(length, context.shape[1])
     text = text_features(task, [local, context, projected], [length, full, length])
     of_local, of_global, of_projected = text.unbind(1)  # [K, C, d_joint] each
+
+    # the terms of the loss
     entropy, entropy_of_global = (
         fl.cross_entropy(clip.logits(batch.features, features), batch.labels)
         for features in (of_local, of_global)

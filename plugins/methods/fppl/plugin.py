@@ -162,6 +162,7 @@ def class_features(task: Task, params: Tree, clients: Cohort) -> tuple[Tensor, T
 
 @fl.hookimpl
 def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
+    # the prototypes that clients have sent in any round
     uploaded = server["uploaded"].clone()
     held = server["held"].clone()
     for update in updates:
@@ -169,6 +170,8 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
         payload = update.payload
         uploaded[update.client, new] = payload["prototypes"][new]
         held[update.client, new] = 1
+
+    # their means
     total = held.sum(0)  # [C]
     trained = server["constants"]["trained"].clone()
     trained[task.arrived.part] = 1
@@ -177,6 +180,8 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
         "known": (total > 0).float(),
         "trained": trained,
     }
+
+    # the parameters, with a head that is fitted to the prototypes
     params = debiased(task, fl.mean(updates, weighted=True), uploaded, held)
     return {"params": params, "constants": constants, "uploaded": uploaded, "held": held}
 

@@ -56,8 +56,12 @@ def class_tokens(task: Task, cohorts: Cohorts) -> dict[str, list]:
     """
     vit = task.backbone
     data = task.data
+
+    # the images to show
     images = torch.from_numpy(np.sort(np.concatenate(data.test)))
     drawn = torch.randperm(len(images), generator=task.generator("shown"))[:MAX_IMAGES]
+
+    # their tokens, a row for each block
     columns: dict[str, list] = {"block": [], "label": [], "domain": [], "vector": []}
     for received, clients, batch in cohorts:
         index = torch.from_numpy(batch.index)

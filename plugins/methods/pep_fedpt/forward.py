@@ -53,8 +53,12 @@ def forward(
     """
     vit = task.backbone
     options = task.options
+
+    # what enters block 1
     priors = clients.priors if options.class_priors else torch.ones_like(clients.priors)
     tokens = fl.insert(vit.embed(batch.images), params["shared_prompts"])  # Eq. 5
+
+    # the blocks, and a mixed prompt before some of them
     class_tokens = []
     mixings = []
     for j in range(1, until + 1):

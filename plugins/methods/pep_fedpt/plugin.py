@@ -42,10 +42,14 @@ def init_server(task: Task) -> Tree:
             f"pep_fedpt: option blocks {options.blocks}: the ViT has {vit.depth} blocks; list none "
             "beyond"
         )
+
+    # shared prompts and the head
     shared = vit.init_prompts(options.shared_prompts, task.generator("shared prompts"))  # [P, d]
     params = {"head": vit.init_head(task.num_classes), "shared_prompts": shared}
     if not options.ccmp:
         return {"params": params}
+
+    # class prompts, and the prototypes that mix them
     params["class_prompts"] = vit.init_prompts(task.num_classes, task.generator("class prompts"))
     rows = [j - 1 for j in sorted(options.blocks)]
     warm = task.prototypes

@@ -23,6 +23,7 @@ def class_means(
         wrappers: `spread` [K, S, C], the largest L1 distance of a token to the mean of its class
         (A.4.1), and `count` [K, C], the number of images of the class.
     """
+    # the means
     seen = []
     total = torch.zeros(())
     count = torch.zeros((), dtype=torch.int64)
@@ -33,6 +34,8 @@ def class_means(
         count = count + one_hot.sum(1)  # [K, C]
         seen.append((one_hot.bool(), values))
     mean = total / count.clamp(min=1)[:, None, :, None]  # [K, S, C, d]
+
+    # the largest distances to them
     spread = torch.zeros(mean.shape[:3], device=mean.device)
     for belongs, values in seen:
         own = torch.einsum("kbc,kscd->kbsd", belongs.float(), mean)

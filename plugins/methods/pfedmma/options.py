@@ -17,7 +17,7 @@ class Options:
     """Width of an adapter's shared layer."""
 
     scale: float
-    """Of what an adapter adds; its gradients are as if this were 1."""
+    """Factor of what an adapter adds; its gradients are as if this were 1."""
 
     words: str
     """Text before every class's name."""

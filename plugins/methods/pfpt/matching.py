@@ -31,7 +31,8 @@ def summarise(options: Options, phi: Tensor, uploaded: Tensor, nets: Tree) -> tu
         uploaded: what clients send [m, n_t, d].
         nets: of g and alpha.
     """
-    clients, each, device = *uploaded.shape[:2], uploaded.device
+    clients, each = uploaded.shape[:2]
+    device = uploaded.device
     order = [np.lexsort(prompts.T) for prompts in uploaded.cpu().numpy()]
     w = torch.cat([u[torch.from_numpy(o)] for u, o in zip(uploaded, order, strict=True)])
     candidates = torch.cat([phi, w.unique(dim=0)])

@@ -46,7 +46,7 @@ class Options:
     """Gradient steps in a turn; not reported."""
 
     server_lr: float
-    """Of the gradient ascent (Adam); not reported, 1e-3 in the released code."""
+    """Learning rate of the gradient ascent (Adam); not reported, 1e-3 in the released code."""
 
     history: int
     """Rounds between the pools kept for the figure; doubled where they become more than 16."""

@@ -158,14 +158,20 @@ def next_pool(task: Task, server: Tree, updates: list[Update]) -> tuple[Tensor, 
 def summarise(task: Task, uploaded: Tensor) -> Tensor:
     """Return the next pool [n', d] from uploads [m, n_t, d]."""
     clients, each = uploaded.shape[:2]
+
+    # what is trained: the candidates and new networks
     tree = {"phi": uploaded.flatten(0, 1), "nets": init_nets(task)}
     tree = fl.tensor_map(lambda v: v.clone().requires_grad_(), tree)
     phi = tree["phi"]
     nets = tree["nets"]
     optimizer = torch.optim.Adam([v for _, v in fl.leaves(tree)], task.options.server_lr)
+
+    # random assignments [m, n_t] at the start
     generator = task.generator("assignment")
     z = torch.stack([torch.randperm(len(phi), generator=generator)[:each] for _ in range(clients)])
     z = z.to(phi.device)
+
+    # in each turn, for each client: a gradient step, then a new assignment
     for _ in range(TURNS):
         for t, w in enumerate(uploaded):
             with torch.no_grad():
@@ -173,11 +179,13 @@ def summarise(task: Task, uploaded: Tensor) -> Tensor:
                 cost = log_density(w, phi, network(phi, nets["alpha"]).sigmoid().square())
                 taken = torch.zeros_like(g).index_fill(0, z[t], 1) > 0  # c_i
                 cost += each * torch.where(taken, F.logsigmoid(g), F.logsigmoid(-g))
+
             own = phi[z[t]]
             spread = network(own, nets["alpha"]).sigmoid()
             # to validate the arguments would wait for the device three times
             around = torch.distributions.Normal(own, spread, validate_args=False)
             value = around.log_prob(w).sum() + each * F.logsigmoid(network(own, nets["g"])).sum()
+
             optimizer.zero_grad()
             (-value).backward()
             optimizer.step()

@@ -20,12 +20,14 @@ def params(task: Task) -> Tree:
     vit = task.backbone
     options = task.options
     result = {"head": vit.init_head(task.num_classes)}
+
     if options.shared:
         shape = len(options.shared_blocks), options.shared_prompts
         shared = _prompts(task, "shared prompts", *shape)
         result["shared_prompts"] = shared
         if options.variant == "released":
             result["shared_prompts"] = torch.zeros_like(shared)
+
     if options.group:
         shape = options.groups, len(options.group_blocks), options.group_prompts
         result["group_prompts"] = _prompts(task, "group prompts", *shape)
@@ -49,6 +51,8 @@ def check_options(options: Options, depth: int) -> None:
     """
     if not options.shared and not options.group:
         raise fl.FedLoomError("sgpt: options shared and group are both false; use head_tuning")
+
+    # blocks that the ViT has
     for name in ("shared_blocks", "group_blocks"):
         if max(getattr(options, name)) > depth:
             raise fl.FedLoomError(
@@ -58,6 +62,8 @@ def check_options(options: Options, depth: int) -> None:
         raise fl.FedLoomError(
             f"sgpt: option query_block {options.query_block}: the ViT has {depth}"
         )
+
+    # their order
     both = options.shared and options.group
     if both and max(options.shared_blocks) >= min(options.group_blocks):
         raise fl.FedLoomError(

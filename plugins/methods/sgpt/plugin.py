@@ -77,6 +77,8 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train by block coordinate descent (Algorithm 1): block I, then block II."""
     if released.one_after_another(task.options) and len(clients) > 1:
         return released.in_turn(client_update, task, received, clients)
+
+    # a phase per block
     params = received["params"]
     sent = {}
     phases: list[Trained] = []
@@ -100,6 +102,7 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
             sent["selected"] = trained.counters["selected"] - so_far  # N_g^i [K, G]
         params = trained.params
         phases.append(trained)
+
     *earlier, trained = phases
     return fl.make_updates(trained, clients, earlier=earlier, **sent)
 
@@ -114,17 +117,23 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     params = fl.mean(updates, weighted=True)  # of the head and the prompts, by N_i / N
     if not options.group:
         return {"params": params}
+
+    # keys, by how many images each client gave to each group
     keys = torch.stack([update.payload["params"]["keys"] for update in updates])  # [K, G, d]
     selected = torch.stack([update.payload["selected"] for update in updates])  # N_g^i [K, G]
     total = selected.sum(0)  # N_g [G]
     share = released.key_shares(selected) if as_released else selected / total.clamp(min=1)
     params["keys"] = torch.einsum("kg,kgd->gd", share.to(keys), keys)
+
+    # momentum
     if task.round > 1 or as_released:
         momentum = {"keys": options.key_momentum, "group_prompts": options.prompt_momentum}
         for name, alpha in momentum.items():
             params[name] = alpha * before[name] + (1 - alpha) * params[name]  # Eq. 7
     if not as_released:
         params["keys"] = params["keys"].where(total[:, None] > 0, before["keys"])
+
+    # counts, and the history for the figures
     constants = {"selected": server["constants"]["selected"] + total}
     history = artefacts.extend_history(server["history"], task.round, updates, selected)
     return {"params": params, "constants": constants, "history": history}

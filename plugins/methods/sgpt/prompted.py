@@ -27,6 +27,8 @@ def logits(task: Task, params: Tree, batch: Batch, groups: Tensor | None = None)
     vit = task.backbone
     options = task.options
     keeps = options.variant == "released"
+
+    # the prompts of each block
     deep = {}
     count = 0
     if options.shared:
@@ -36,6 +38,8 @@ def logits(task: Task, params: Tree, batch: Batch, groups: Tensor | None = None)
         mine = params["group_prompts"][clients, groups]  # [K, B, L_G, P_G, d]
         deep |= _slots(options.group_blocks, mine.unbind(2), keeps)
         count = options.group_prompts * (len(options.group_blocks) if keeps else 1)
+
+    # the blocks
     tokens = vit.embed(batch.images)  # [K, B, T, d]
     for j in range(1, vit.depth + 1):
         if j in deep:

@@ -48,11 +48,13 @@ def cluster(patches: Tensor, first: Tensor, room: Tensor) -> tuple[Tensor, Tenso
         first: positions of the patches that are the first centroids [E].
         room: how many patches each cluster takes [E].
     """
+    # the start
     count = len(room)
     centroids = patches[:, first].clone()
     extra = patches.new_zeros(len(patches), count)  # prices of clusters beyond distances
     sizes = torch.zeros_like(extra)
     active = torch.arange(len(patches), device=patches.device)  # images that have not converged
+
     for _ in range(ITERATIONS):
         x = patches[active]
         known = centroids[active]
@@ -60,13 +62,19 @@ def cluster(patches: Tensor, first: Tensor, room: Tensor) -> tuple[Tensor, Tenso
         assigned = assign(distances + extra[active, None], room)
         members = F.one_hot(assigned, count + 1)[..., :count].to(x)  # [n, T, E]
         sizes[active] = members.sum(1)
+
+        # the mean of each cluster's patches is its next centroid
         empty = sizes[active] == 0
         moved = members.mT @ x / sizes[active].clamp(min=1)[..., None]
         farthest = distances.amin(-1).argmax(1)  # [n]
         lonely = x[torch.arange(len(x), device=x.device), farthest]  # [n, d]
         moved = torch.where(empty[..., None], lonely[:, None], moved)
+
+        # a cluster that is too large becomes dearer
         price = extra[active] + STEP * (sizes[active] - room.to(x))
         extra[active] = torch.where(empty, torch.zeros_like(price), price)
+
+        # images whose centroids hardly move are done
         going = (moved - known).norm(dim=-1).mean(-1) >= TOLERANCE
         centroids[active[going]] = moved[going]
         active = active[going]

@@ -79,6 +79,8 @@ def audit_table(
     table = yield
     if name != "membership":
         return table
+
+    # a row per image and client
     members = {k: {*members_of(task, k).tolist()} for k in task.data.participating}
     found = []
     for clients, batch, logits in answers(task.data.train):
@@ -93,6 +95,8 @@ def audit_table(
             found += zip(
                 clients_of_rows, rows, trained, losses.tolist(), confidences.tolist(), strict=True
             )
+
+    # columns instead of rows
     columns = zip(*sorted(found), strict=True)
     names = ("client_id", "image", "member", "loss", "confidence")
     return {name: list(values) for name, values in zip(names, columns, strict=True)}
@@ -136,10 +140,12 @@ def client_update(
 ) -> Generator[None, list[Update], list[Update]]:
     updates = [*(yield)]
     direction = None
+
     # of the images that it trained on in this round; priors of a stream also count earlier ones
     rows = [task.data.train[client] for client in clients.ids]
     labels = task.data.labels
     shares = fl.class_priors(labels.cpu().numpy(), rows, task.num_classes).to(labels.device)
+
     for k, update in enumerate(updates):
         truth = shares[k]
         equal = torch.full_like(truth, 1 / len(truth))

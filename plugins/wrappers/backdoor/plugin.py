@@ -56,6 +56,8 @@ def attackers(task: Task) -> Generator[None, list[int], list[int]]:
 def training_data(task: Task) -> Generator[None, Federation, Federation]:
     data = yield
     options = task.wrappers["backdoor"]
+
+    # the images that attackers poison
     chosen = []
     for client in fl.draw_attackers(task, options.share):
         for part in data.parts_of(client):  # so that the images stay poisoned as others arrive
@@ -66,6 +68,8 @@ def training_data(task: Task) -> Generator[None, Federation, Federation]:
     poisoned = np.sort(np.concatenate([np.array([], np.int64), *chosen]))
     if not len(poisoned):
         return data
+
+    # their labels, then their pixels
     data = fl.relabelled(data, poisoned, options.target)
     used = np.intersect1d(poisoned, np.concatenate(data.train))  # not those that have left
     if not len(used):

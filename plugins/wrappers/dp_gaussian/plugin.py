@@ -118,10 +118,14 @@ def client_update(
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
     options = task.wrappers["dp_gaussian"]
+
+    # noise on the sum of all changes
     start = change_of(task, updates[0], updates[0].received)[1]
     before = fl.flatten(start)
     taking_part = set(task.selected) if options.sampling == "study" else drawn(task)
     total = options.noise * options.clip * normal(task, before.numel()).to(before.device)
+
+    # the clipped changes
     for update in updates:
         change, own = change_of(task, update, update.received)
         if not torch.equal(before, fl.flatten(own)):
@@ -131,6 +135,8 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
             )
         if update.client in taking_part:
             total = total + clipped(change, options.clip)[0]
+
+    # every update becomes the same mean
     payload = {"params": fl.unflatten(before + total / expected_clients(task), start)}
     return [replace(update, payload=payload) for update in updates]
 

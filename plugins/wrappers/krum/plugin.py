@@ -39,12 +39,16 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = fl.finite_updates(task, "krum", sent)
     if len(updates) <= options.kept:
         return updates
+
+    # enough updates for the bound on attackers
     needed = 2 * options.byzantine + 3
     if len(sent) < needed:
         raise fl.FedLoomError(
             f"krum: round {task.round} has {len(sent)} updates, but byzantine: "
             f"{options.byzantine} needs {needed}; raise study.clients_per_round or lower it"
         )
+
+    # the updates nearest to their neighbours
     byzantine = max(0, options.byzantine - (len(sent) - len(updates)))  # among those left
     vectors = torch.stack([fl.flatten(update.payload).double() for update in updates])
     score = scores(vectors, byzantine).tolist()

@@ -90,6 +90,7 @@ def client_update(
         if not any(value.numel() for _, value in fl.leaves(params)):  # nothing to compress
             packed.append(update)
             continue
+
         generator = task.generator("quantize", clients.ids[k])
         codes = fl.tensor_map(
             lambda new, old, g=generator: quantised(new - old, options.bits, options.bucket, g),

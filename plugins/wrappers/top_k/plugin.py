@@ -65,6 +65,8 @@ def client_update(
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})
         params, start, rest = fl.split_by_received(sent, fl.unstack(received, k).get("params", {}))
+
+        # the change, and what was left out of earlier ones
         total = fl.tensor_map(torch.sub, params, start)
         if options.memory:
             known = clients.wrapper_states[k].get("top_k", {})
@@ -73,6 +75,8 @@ def client_update(
         if not len(vector):  # nothing to compress
             packed.append(update)
             continue
+
+        # its largest numbers are sent; the others may be remembered
         chosen = largest(vector, math.ceil(options.share * len(vector)))
         left = fl.unflatten(vector.masked_fill(chosen, 0), total)
         sparse = fl.tensor_map(pack, total, fl.unflatten(chosen.to(vector.dtype), total))

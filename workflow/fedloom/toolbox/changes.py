@@ -26,7 +26,8 @@ def split_by_received(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
     for path, value in leaves(params):
         known = _is_float(value) and _is_float(sent.get(path))
         if known and value.shape == sent[path].shape and value.dtype == sent[path].dtype:
-            returned[path], start[path] = value, sent[path]
+            returned[path] = value
+            start[path] = sent[path]
         else:
             rest[path] = value
     return build(returned.items()), build(start.items()), build(rest.items())
@@ -68,7 +69,10 @@ def finite_updates(task: Task, wrapper: str, updates: list[Update]) -> list[Upda
     for update in updates:
         numbers = [torch.as_tensor(value) for _, value in leaves(update.payload)]
         is_finite = all(bool(value.isfinite().all()) for value in numbers)
-        (kept if is_finite else rejected).append(update)
+        if is_finite:
+            kept.append(update)
+        else:
+            rejected.append(update)
 
     if not kept:
         raise NotFiniteError(
@@ -78,7 +82,9 @@ def finite_updates(task: Task, wrapper: str, updates: list[Update]) -> list[Upda
     for update in rejected:
         log.info(
             "%s: round %d: left out the update of client %d, which is not finite",
-            *(wrapper, task.round, update.client),
+            wrapper,
+            task.round,
+            update.client,
         )
     return kept
 
@@ -90,6 +96,8 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
             f"{wrapper}: method {task.method} declares no aggregation with these options: its "
             "server may use each update by itself, not their mean; remove the wrapper"
         )
+
+    # nothing but parameters, and some of them
     for path, value in leaves(update.payload):
         if not path.startswith("params/") or not _is_float(value):
             raise FedLoomError(

@@ -68,4 +68,6 @@ def deep_prompts(tokens: Tensor, *, first: bool) -> Insert:
     At the `first` block with prompts they are inserted; at a later one they replace the P tokens
     that the earlier ones have become (VPT-deep), as a context in front of a text's class name.
     """
-    return lambda given, out: (insert if first else replace)(out, tokens)
+    if first:
+        return lambda given, out: insert(out, tokens)
+    return lambda given, out: replace(out, tokens)

@@ -1,4 +1,4 @@
-"""Noise that nobody can draw again, and the budget that Gaussian noise spends.
+"""Unpredictable noise, and the privacy budget of Gaussian noise.
 
 The budget is that of Opacus' accountant of Renyi differential privacy.
 """

@@ -42,12 +42,17 @@ def top_prompts(task: Task, clients: Cohort, prompts: Tensor, count: int) -> Ten
     the prompt with the higher sum of cosines is taken.
     """
     count = min(count, prompts.shape[1])
-    votes, total = torch.zeros(2, *prompts.shape[:2], dtype=torch.float64, device=prompts.device)
+
+    # the votes, and the sums of cosines, of every prompt [K, P]
+    votes = torch.zeros(prompts.shape[:2], dtype=torch.float64, device=prompts.device)
+    total = torch.zeros_like(votes)
     for batch in iterate_examples(task, [task.data.train[k] for k in clients.ids]):
         cosines = cosine_similarity(batch.features, prompts)  # [K, B, P]
         chosen = torch.zeros_like(cosines).scatter_(-1, cosines.topk(count).indices, 1)
         votes += (chosen * batch.mask[..., None]).sum(1)
         total += (cosines.double() * batch.mask[..., None]).sum(1)
+
+    # sorted by votes; the sort is stable, so prompts with equal votes stay sorted by their sums
     by_total = total.argsort(dim=1, descending=True, stable=True)
     by_votes = votes.gather(1, by_total).argsort(dim=1, descending=True, stable=True)
     return by_total.gather(1, by_votes)[:, :count].sort().values
@@ -61,7 +66,8 @@ def init_params(task: Task[FrozenViT]) -> Tree:
             f"{task.method}: option prompts is {options.prompts}, but the pool holds "
             f"{options.pool}; raise pool"
         )
-    return shallow_params(task, options.pool if options.selection else options.prompts)
+    count = options.pool if options.selection else options.prompts
+    return shallow_params(task, count)
 
 
 def gather_prompts(prompts: Tensor, indices: Tensor) -> Tensor:
@@ -112,6 +118,8 @@ def mean_of_picked(params: Tree, updates: list[Update], weighted: bool = False) 
     averaged = mean(updates, weighted)
     if "indices" not in updates[0].payload:
         return averaged
+
+    # the prompts of the pool; one that nobody picked stays as it was
     pool = params[POOL]
     total = torch.zeros_like(pool)
     weight = torch.zeros_like(pool[:, :1])

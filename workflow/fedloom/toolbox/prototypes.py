@@ -23,10 +23,15 @@ def warm_start(
     for rows in clients:
         one_hot = F.one_hot(labels[rows], num_classes)  # [n, C]
         tokens = inputs[rows].float()  # the cache may be half as wide
+
+        # the client's mean of every class
         means = torch.einsum("nc,nmd->mcd", one_hot.float(), tokens)
         means /= one_hot.sum(0).clamp(min=1)[None, :, None]
+
+        # the largest distance of its tokens to them
         distance = (tokens - means[:, labels[rows]].transpose(0, 1)).abs().sum(-1)  # [n, M]
         spread = torch.maximum(spread, (distance[:, :, None] * one_hot[:, None]).amax(0))
+
         total += means
         count += one_hot.sum(0)
     return {"mean": total / len(clients), "spread": spread, "count": count}

@@ -31,16 +31,20 @@ def init_body(task: Task[Any]) -> Tree:
     backbone = task.backbone
     if pattern == "head":
         return {}
+
     if pattern == "prompts":
         if not hasattr(backbone, "init_prompts"):
             raise FedLoomError(f"{task.method}: option train: this backbone takes no prompts")
         stream = task.at(0).generator("shared prompts")
         return {"shared_prompts": backbone.init_prompts(task.options.prompts, stream)}
+
     weights = backbone.init_weights(pattern)
     if not weights:
         raise FedLoomError(f"{task.method}: option train: no weight has '{pattern}' in its name")
-    batch_norm = hasattr(backbone, "init_statistics")
-    return {"weights": weights} | ({"statistics": backbone.init_statistics()} if batch_norm else {})
+    body: Tree = {"weights": weights}
+    if hasattr(backbone, "init_statistics"):  # of batch norm
+        body["statistics"] = backbone.init_statistics()
+    return body
 
 
 def init_model(task: Task[Any]) -> Tree:

@@ -55,16 +55,18 @@ def make_updates(
     uploaded = {name: value for name, value in trained.params.items() if name not in kept}
     personal = {name: trained.params[name] for name in kept} | (state or {})
     numbers = {name: values.tolist() for name, values in (metrics or {}).items()}
-    return [
-        Update(
+
+    updates = list[Update]()
+    for k, examples in enumerate(clients.num_examples):
+        of_client = {name: values[k] for name, values in numbers.items()}
+        update = Update(
             payload=unstack({"params": uploaded, **extras}, k),
             client_state=unstack(personal, k),
             num_examples=examples,
-            metrics={"train_loss": _mean_loss([*earlier, trained], k)}
-            | {name: values[k] for name, values in numbers.items()},
+            metrics={"train_loss": _mean_loss([*earlier, trained], k), **of_client},
         )
-        for k, examples in enumerate(clients.num_examples)
-    ]
+        updates.append(update)
+    return updates
 
 
 def _mean_loss(phases: Sequence[Trained], client: int) -> float:
