@@ -14,6 +14,7 @@ import pytest
 from snakemake.cli import main as snakemake
 
 from default_config import default_config
+from fedloom.common import receipts
 from fedloom.common.files import read_table, write_table
 from fedloom.hooks import manifest
 from fedloom.jobs import (
@@ -115,8 +116,7 @@ def test_a_setting_makes_the_jobs_stale_that_have_it(study):
 def test_an_edited_plugin_makes_its_runs_stale(study):
     file = study / "plugins/mine/plugin.py"
     file.write_text(file.read_text() + "\n# edited\n")
-    # a run's job has the digest of its sources too, so it counts as another job
-    assert job_receipts.stale(_plan()).keys() == {STATE}
+    assert job_receipts.stale(_plan()) == {STATE: job_receipts.SOURCES}
 
 
 def test_a_result_made_from_other_data_is_stale(study):
@@ -153,10 +153,37 @@ def test_a_cache_that_was_deleted_makes_nothing_stale(study):
     assert job_receipts.stale(_plan()) == {}
 
 
+@pytest.mark.parametrize(
+    ("deleted", "changes"),
+    [
+        (["runs/**/rounds/*.safetensors"], {"lr": 0.5}),
+        (["runs/**/rounds/*.safetensors", "partitions/**/*.parquet"], {"clients": 3}),
+    ],
+)
+def test_what_was_made_from_a_missing_result_of_other_settings_is_stale(study, deleted, changes):
+    """As where large files did not come along with a copied folder."""
+    for pattern in deleted:
+        for file in Path("results").glob(pattern):
+            file.unlink()
+    assert job_receipts.stale(_plan()) == {}
+    assert job_receipts.stale(_plan(**changes))[EVALUATION] == job_receipts.DATA
+
+
+def test_a_result_that_was_changed_is_stale(study):
+    """Also one of which nothing was made again since."""
+    write_table(EVALUATION, read_table(EVALUATION).replace_schema_metadata(None))
+    assert job_receipts.stale(_plan()) == {EVALUATION: job_receipts.CHANGED}
+
+
+def test_a_receipt_of_another_format_counts_as_none(study):
+    receipts.write_sealed(paths.job_receipt(STATE), {"job": "x"})
+    assert job_receipts.stale(_plan()) == {STATE: job_receipts.UNKNOWN}
+
+
 def test_a_note_counts_the_results_by_reason():
     reasons = [job_receipts.SETTINGS, job_receipts.UNKNOWN, job_receipts.SETTINGS]
     counts = "2 made from other settings, 1 without a receipt"
-    assert job_receipts.note(reasons, True).endswith(f"made again, with all that follows: {counts}")
+    assert job_receipts.note(reasons, True).endswith(f"if they are needed: {counts}")
     assert job_receipts.note(reasons, False).endswith(f"are kept (--rerun-triggers): {counts}")
 
 
