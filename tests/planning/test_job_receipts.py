@@ -234,6 +234,11 @@ def _run_study(folder, *arguments):
     command = [sys.executable, "-m", "fedloom", "run", "t.yaml", "--cores", "1", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    return _results(folder)
+
+
+def _results(folder):
+    """Return the bytes of the results in a folder, by name."""
     patterns = ("partitions/**/*.parquet", "runs/**/evaluation.parquet", "tables/t/main.*")
     files = [file for each in patterns for file in (folder / "results").glob(each)]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
@@ -270,3 +275,19 @@ def test_what_follows_from_a_deleted_file_is_made_again(tmp_path):
 
     assert _run_study(tmp_path, *two) == results
     assert state.stat().st_mtime_ns > before
+
+
+@pytest.mark.slow
+def test_a_module_of_the_users_folder_takes_the_place_of_none(tmp_path):
+    """Where PYTHONPATH is not set, as after an installation, no entry of it may be empty."""
+    (tmp_path / "t.yaml").write_text(STUDY)
+    (tmp_path / "random.py").write_text("raise SystemExit('a module of the user')\n")
+    code = "from fedloom.cli.main import main; main()"
+    start = f"import sys; sys.path.insert(0, {str(ROOT / 'workflow')!r}); {code}"
+    command = [sys.executable, "-P", "-c", start, "run", "t.yaml", "--cores", "1"]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(_results(tmp_path)) == 7

@@ -171,6 +171,11 @@ def expand(
     for name in names:
         if name in methods.errors:
             raise methods.errors[name]
+        if name not in methods and name in plugins:
+            raise FedLoomError(
+                f"{where}: the study does not run '{name}'; add it to select.methods, or leave "
+                "this out of select.tables and select.figures"
+            )
         if name not in methods and name not in all_grids:
             near = suggestion(name, {*methods, *all_grids, *plugins})
             raise FedLoomError(f"{where}: no label '{name}'; {near}")
