@@ -194,6 +194,8 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
         raise FedLoomError(f"{TUNE}.seed: {tune.seed} is one of study.seeds; take another")
     for label in tune.per_method:
         check_known(label, selected.methods, f"{TUNE}.per_method: the study runs no")
+
+    # the trials of each method that trains
     methods = dict(settings.methods)
     trials = {}
     for label in selected.methods:
@@ -213,6 +215,8 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
                 )
             methods[trial.label] = trial
         trials[label] = tuple(Trial(trial.label, options) for options, trial in made)
+
+    # their partitions, whose test images are a share of the clients' training images
     partitions = dict(settings.partitions)
     protocols = dict(settings.protocols)
     for label in selected.partitions:
@@ -262,6 +266,8 @@ def _trials(method: Method, tune: Tune) -> list[tuple[dict[str, Any], Method]]:
     if both := tune.values.keys() & own.keys():
         at = f"{TUNE}.per_method.{method.label}"
         raise FedLoomError(f"{at}: '{min(both)}' is one of study.tune.values; keep one")
+
+    # one method for each combination that is tried
     members = grids.members(grid_of(method, tune.values | own, where))
     made = []
     for wanted in combinations(tune.values, own, tune.trials, method.label):

@@ -163,6 +163,8 @@ def origin(error: FedLoomError, files: Iterable[Path], changes: Iterable[Change]
     for change in changes:
         if keys and (within(keys, change.keys) or within(change.keys, keys)):
             return f" (--set {change.text})"
+
+    # the file that has most of the keys, and the line of the last of them
     best = ""
     depth = 1
     for path in files:
@@ -222,6 +224,8 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
     merged: dict[str, Any] = {}
     origin: dict[tuple[str, str], Path] = {}
     contents = [*(content for _, content in files), overrides or {}]
+
+    # the name of the study, whose trials are not inherited
     studies = [content["study"] for content in contents if isinstance(content.get("study"), dict)]
     names = [study["name"] for study in studies if "name" in study]
     for path, content in files:
