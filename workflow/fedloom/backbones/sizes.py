@@ -27,8 +27,6 @@ def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
         built = counter.get_total_flops()
 
         # an image
-
-        # an image
         getattr(model, "visual", model)(torch.zeros(1, pixels.channels, *pixels.size))
         operations = counter.get_total_flops() - built
 
@@ -42,8 +40,6 @@ def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
         }
         if FAMILIES[library] != "clip":
             return sizes
-
-        # a text
 
         # a text
         places = model.context_length

@@ -60,8 +60,6 @@ class FrozenViT(Backbone):
         super().__init__(model, device, precision, gradient_checkpointing)
 
         # sizes
-
-        # sizes
         vit = self.model
         stem = self.model.patch_embed
         self._embedding = blocks.Embedding(vit)
@@ -74,8 +72,6 @@ class FrozenViT(Backbone):
         self.patch_size: int = stem.patch_size[0]
 
         # how images become pixels
-
-        # how images become pixels: the size is not that of the pretrained config, if image_size is set
         channels = next(p for p in stem.parameters() if p.dim() == 4).shape[1]
         # not the size of the pretrained config: image_size may be another
         usual = resolve_model_data_config(vit)
@@ -219,8 +215,6 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
     name = spec["name"]
     weights = spec["weights"]
     check_model(name.split(".")[0], timm.list_models(), f"timm {timm.__version__}")
-
-    # a file, the hub's weights, or none
 
     # a file, the hub's weights, or none
     untrained = weights in ("hub", "none")

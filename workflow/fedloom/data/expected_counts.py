@@ -22,13 +22,9 @@ def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
             lines.append(f"{len(names)} {key}, the recipe has {counts[key]:,}; found: {shown}")
 
     # by domain
-
-    # by domain
     for name, cell in counts.get("by_domain", {}).items():
         rows = ready.domains == name
         lines += _compared(f"domain '{name}': ", ready, rows, cell)
-
-    # by class
 
     # by class
     expected = counts.get("by_class", {})

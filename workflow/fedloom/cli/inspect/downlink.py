@@ -22,15 +22,11 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         model: Any = load_backbone(family, {"name": backbone, "weights": "none"}, device)
 
     # prototypes on the meta device have shapes and no numbers
-
-    # prototypes on the meta device have shapes and no numbers
     warm_start = None
     if family == "vit":  # prototypes on the meta device have shapes and no numbers
         sizes = {"mean": (model.depth, classes, model.width), "spread": (model.depth, classes)}
         sizes["count"] = (classes,)
         warm_start = WarmStart(**{k: torch.empty(v, device="meta") for k, v in sizes.items()})
-
-    # everything that hooks read of a Federation before training
 
     # everything that hooks read of a Federation before training
     shapes: Any = SimpleNamespace(  # of a Federation, all that hooks read before training

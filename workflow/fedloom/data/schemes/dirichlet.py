@@ -48,8 +48,6 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     owner = np.empty(len(labels), int)
 
     # clients draw their images one by one, in random turns
-
-    # clients draw their images one by one, in random turns
     wanted = rng.dirichlet(np.full(len(classes), alpha), clients)  # [K, C]
     stacks = [list(rng.permutation(np.flatnonzero(column == c))) for c in range(len(classes))]
     left = np.array([len(stack) for stack in stacks])

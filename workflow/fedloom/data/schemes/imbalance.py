@@ -37,15 +37,11 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
 
     # how many images each client gets, and how many of them of its dominant classes
-
-    # how many images each client gets, and how many of them of its dominant classes
     sizes = largest_remainder(len(labels), np.ones(clients))
     due = largest_remainder(round(share * len(labels)), sizes)  # of the dominant classes
     order = rng.permutation(clients)  # who gets what rounding leaves over
     sizes = sizes[order]
     due = due[order]
-
-    # images of dominant classes
 
     # images of dominant classes
     counts = _hand_out(supply, due, dominant, rng)  # [K, C]
@@ -56,8 +52,6 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
             f"dominant classes, not {share:.0%}; clients x {each} must be a multiple of the "
             f"{len(classes)} classes, and these of about equal size"
         )
-
-    # the rest, first to clients of other classes
 
     # the rest, first to clients of other classes
     for allowed in (~dominant, np.ones_like(dominant)):

@@ -140,8 +140,6 @@ def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) 
         raise ValueError(f"{face} has no glyph for U+{ord(char):04X}")
 
     # the letter in the middle, at twice the size, against jaggedness
-
-    # the letter in the middle, at twice the size, against jaggedness
     canvas = Image.new("L", (2 * SIZE, 2 * SIZE))  # twice the size, against jaggedness
     ink: Any = _font(face).getmask(char, "L")  # Pillow's annotation lacks that it gives bytes
     cut = Image.frombytes("L", ink.size, bytes(ink))

@@ -34,8 +34,6 @@ def read(settings: dict[str, Any]) -> ImageList:
         parts[name] = prepared(sources.read(entry["source"], own), own)
 
     # the first class of each part, and their images one after the other
-
-    # the first class of each part, and their images one after the other
     starts = np.cumsum([0, *(len(part.classes) for part in parts.values())])
     labels = [start + part.labels for start, part in zip(starts[:-1], parts.values(), strict=True)]
     classes = [f"{name}/{label}" for name, part in parts.items() for label in part.classes]
