@@ -49,12 +49,12 @@ container: os.environ.get("FEDLOOM_CONTAINER", "containers/fedloom.sif")
 # (fedloom.jobs.server), unless the environment names another, or "" for none. The library is this checkout's.
 JOB_SERVER = "" if CONTAINED else f"{secrets.token_hex(8)}:{os.getpid()}"
 PYTHON = "" if CONTAINED else f"{in_shell(Path(sys.executable).parent)}:"
-# A user's random.py or yaml.py in the current folder shadows no library's (PYTHONSAFEPATH), and what
-# Jupyter asks matplotlib to draw on is not there (MPLBACKEND).
+# A user's random.py or yaml.py in the current folder shadows no library's (PYTHONSAFEPATH, and no
+# empty entry in PYTHONPATH), and what Jupyter asks matplotlib to draw on is not there (MPLBACKEND).
 shell.executable("bash")
 shell.prefix(
     f"export PYTHONSAFEPATH=1 MPLBACKEND=Agg PATH={PYTHON}$PATH"
-    f" PYTHONPATH={in_shell(ROOT / 'workflow')}:$PYTHONPATH"
+    f" PYTHONPATH={in_shell(ROOT / 'workflow')}${{{{PYTHONPATH:+:$PYTHONPATH}}}}"
     f" {VARIABLE}=${{{{{VARIABLE}-{JOB_SERVER}}}}}; "
 )
 

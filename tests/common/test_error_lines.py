@@ -1,5 +1,6 @@
 """The line in which an error ends: printable, of a bounded length, and whole where it matters."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,15 @@ def test_the_name_of_a_file_that_the_system_refuses_is_legible(caplog):
         Path("gone\x1b[31m\nred").read_bytes()
     assert stopped.value.code == 2
     assert "gone\\x1b[31m red: No such file" in caplog.text
+
+
+def test_an_error_of_our_own_is_in_the_log_with_its_traceback(caplog):
+    """The log of a job says so, since its silence means that the job was killed."""
+    caplog.set_level(logging.DEBUG, "fedloom")
+    with pytest.raises(IndexError), one_line_errors():
+        [].pop()
+    assert "error: IndexError: pop from empty list" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 def test_notes_on_a_study_are_legible(tmp_path, monkeypatch, capsys):

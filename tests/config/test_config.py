@@ -380,6 +380,40 @@ def test_yaml_that_stands_for_too_much_or_for_itself_is_one_line(text, place, pr
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
+def test_a_truth_value_with_an_anchor_is_one():
+    assert parse("a: &x true\nb: *x", "f") == {"a": True, "b": True}
+    assert type(parse("a: &x true", "f")["a"]) is bool
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_anchor_may_be_used_again():
+    assert parse("a: &x 1\nb: &x 2\nc: *x", "f") == {"a": 1, "b": 2, "c": 2}
+
+
+def test_a_number_that_no_table_holds_is_one_line():
+    with refused("f: a whole number must fit into 64 bits"):
+        parse(f"rounds: 0x{'f' * 5000}", "f")
+
+
+def test_a_table_of_a_method_that_the_study_does_not_run_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = "tables: {t: {kind: accuracy, methods: [fedpr]}}\nselect: {tables: [t], figures: []}\n"
+    (tmp_path / "config.yaml").write_text(study)
+    with refused("tables.t.methods: the study does not run 'fedpr'; add it to select.methods"):
+        load_plan()
+
+
+def test_a_change_elsewhere_does_not_make_a_wrong_study_right(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = "study: {clients_per_round: 10}\npartitions: {four: {scheme: iid, clients: 4}}\n"
+    (tmp_path / "config.yaml").write_text(
+        f"{study}select: {{partitions: [four], tables: [main]}}\n"
+    )
+    for changes in ([], ["methods.fedvpt.training.lr=0.1"]):
+        with refused("study.clients_per_round: 10 is more than the 4 participating clients"):
+            load_plan(overrides={"set": changes})
+
+
 def test_an_alias_within_bounds_is_a_copy():
     assert parse("a: &a {x: 1}\nb: *a\n", "own.yaml") == {"a": {"x": 1}, "b": {"x": 1}}
 

@@ -190,6 +190,28 @@ def test_an_archive_that_grows_too_much_is_refused(kind, tmp_path, monkeypatch):
         unpack(file, into, 200_002)
 
 
+def test_a_header_that_would_fill_the_memory_is_refused(tmp_path):
+    """tarfile reads an extended header at once, whatever size it states."""
+    header = tarfile.TarInfo("x")
+    header.type = tarfile.XHDTYPE
+    header.size = 1 << 30
+    file = tmp_path / "x.tar"
+    file.write_bytes(header.tobuf() + bytes(1024))
+    with refused("x.tar", "header of 1,073,741,824 bytes"):
+        archives.unpack(file, tmp_path / "into")
+
+
+def test_empty_members_count_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "SMALL", 100 * 512)
+    monkeypatch.setattr(archives, "GROWTH", 1)
+    file = tmp_path / "many.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        for number in range(101):
+            archive.writestr(f"{number}", "")
+    with refused("many.zip", "more than"):
+        archives.unpack(file, tmp_path / "into")
+
+
 def test_an_archive_must_fit_on_the_disk(tmp_path, monkeypatch):
     file = tmp_path / NAMES["zip"]
     file.write_bytes(WHOLE["zip"])

@@ -33,6 +33,9 @@ def test_whole_numbers_are_classes_by_their_value_and_no_names():
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
+        (("cat", "", "dog"), ["line 1", "got none"]),
+        (("cat", "  "), ["line 1", "got none"]),
+        (("0", "9" * 5000), ["line 1", "18 digits", "got 5000"]),
         (("0", "-1"), ["line 1", "'-1'", "hidden"]),
         (("-1.0", "-1.0"), ["line 0", "'-1.0'"]),
         (("0", "0.5"), ["line 1", "'0.5'", "whole number"]),

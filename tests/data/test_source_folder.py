@@ -144,7 +144,7 @@ def test_no_image_of_a_class_is_left_out_without_a_word(make, root, caplog):
     (root / "bee/notes.txt").write_text("no image")
     store, _ = make()
     assert np.bincount(store.labels).tolist() == [4, 4]
-    assert "bee: left out 1 files that are texts or data: notes.txt" in caplog.text
+    assert "bee: left out 1 files that are no images: notes.txt" in caplog.text
     for name in ("4.heic", "4.npy", "4.dcm", "LICENSE"):
         (root / "bee" / name).write_bytes(b"of another format")
         with refused(f"bee/{name}: unreadable image", "remove it", "skip_unreadable"):
@@ -167,9 +167,23 @@ def test_an_image_beside_folders_of_classes_is_refused(layers, options, place, m
     image_folder(root, *layers)
     (root / place / "README.txt").write_text("no image")
     make(**options)
+    for name in ("loose.heic", "loose.npy"):
+        (root / place / name).write_bytes(b"of another format")
+        with refused(root / place / name, "no folder of a class"):
+            make(**options)
+        (root / place / name).unlink()
     save(root / place / "loose.JPG", noise(0))
     with refused(root / place / "loose.JPG", "no folder of a class"):
         make(**options)
+
+
+def test_files_beside_folders_of_classes_that_are_no_images_are_logged(make, root, caplog):
+    caplog.set_level(logging.INFO)
+    image_folder(root, ["ant", "bee"])
+    for name in ("paper.pdf", "features.h5"):
+        (root / name).write_bytes(b"no image")
+    make()
+    assert "left out 2 files that are no images: features.h5, paper.pdf" in caplog.text
 
 
 def test_the_last_images_of_every_domain_are_test_images(make, root):

@@ -14,6 +14,7 @@ import pytest
 from snakemake.cli import main as snakemake
 
 from default_config import default_config
+from fedloom.common import receipts
 from fedloom.common.files import read_table, write_table
 from fedloom.hooks import manifest
 from fedloom.jobs import (
@@ -115,8 +116,7 @@ def test_a_setting_makes_the_jobs_stale_that_have_it(study):
 def test_an_edited_plugin_makes_its_runs_stale(study):
     file = study / "plugins/mine/plugin.py"
     file.write_text(file.read_text() + "\n# edited\n")
-    # a run's job has the digest of its sources too, so it counts as another job
-    assert job_receipts.stale(_plan()).keys() == {STATE}
+    assert job_receipts.stale(_plan()) == {STATE: job_receipts.SOURCES}
 
 
 def test_a_result_made_from_other_data_is_stale(study):
@@ -153,10 +153,37 @@ def test_a_cache_that_was_deleted_makes_nothing_stale(study):
     assert job_receipts.stale(_plan()) == {}
 
 
+@pytest.mark.parametrize(
+    ("deleted", "changes"),
+    [
+        (["runs/**/rounds/*.safetensors"], {"lr": 0.5}),
+        (["runs/**/rounds/*.safetensors", "partitions/**/*.parquet"], {"clients": 3}),
+    ],
+)
+def test_what_was_made_from_a_missing_result_of_other_settings_is_stale(study, deleted, changes):
+    """As where large files did not come along with a copied folder."""
+    for pattern in deleted:
+        for file in Path("results").glob(pattern):
+            file.unlink()
+    assert job_receipts.stale(_plan()) == {}
+    assert job_receipts.stale(_plan(**changes))[EVALUATION] == job_receipts.DATA
+
+
+def test_a_result_that_was_changed_is_stale(study):
+    """Also one of which nothing was made again since."""
+    write_table(EVALUATION, read_table(EVALUATION).replace_schema_metadata(None))
+    assert job_receipts.stale(_plan()) == {EVALUATION: job_receipts.CHANGED}
+
+
+def test_a_receipt_of_another_format_counts_as_none(study):
+    receipts.write_sealed(paths.job_receipt(STATE), {"job": "x"})
+    assert job_receipts.stale(_plan()) == {STATE: job_receipts.UNKNOWN}
+
+
 def test_a_note_counts_the_results_by_reason():
     reasons = [job_receipts.SETTINGS, job_receipts.UNKNOWN, job_receipts.SETTINGS]
     counts = "2 made from other settings, 1 without a receipt"
-    assert job_receipts.note(reasons, True).endswith(f"made again, with all that follows: {counts}")
+    assert job_receipts.note(reasons, True).endswith(f"if they are needed: {counts}")
     assert job_receipts.note(reasons, False).endswith(f"are kept (--rerun-triggers): {counts}")
 
 
@@ -207,6 +234,11 @@ def _run_study(folder, *arguments):
     command = [sys.executable, "-m", "fedloom", "run", "t.yaml", "--cores", "1", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    return _results(folder)
+
+
+def _results(folder):
+    """Return the bytes of the results in a folder, by name."""
     patterns = ("partitions/**/*.parquet", "runs/**/evaluation.parquet", "tables/t/main.*")
     files = [file for each in patterns for file in (folder / "results").glob(each)]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
@@ -243,3 +275,19 @@ def test_what_follows_from_a_deleted_file_is_made_again(tmp_path):
 
     assert _run_study(tmp_path, *two) == results
     assert state.stat().st_mtime_ns > before
+
+
+@pytest.mark.slow
+def test_a_module_of_the_users_folder_takes_the_place_of_none(tmp_path):
+    """Where PYTHONPATH is not set, as after an installation, no entry of it may be empty."""
+    (tmp_path / "t.yaml").write_text(STUDY)
+    (tmp_path / "random.py").write_text("raise SystemExit('a module of the user')\n")
+    code = "from fedloom.cli.main import main; main()"
+    start = f"import sys; sys.path.insert(0, {str(ROOT / 'workflow')!r}); {code}"
+    command = [sys.executable, "-P", "-c", start, "run", "t.yaml", "--cores", "1"]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(_results(tmp_path)) == 7

@@ -361,6 +361,19 @@ def test_a_trimmed_mean_is_that_of_the_finite_updates(run):
     np.testing.assert_allclose(found[0].payload["params"]["head"].numpy(), finite, atol=1e-6)
 
 
+def test_an_update_whose_loss_is_not_finite_is_rejected_too(run):
+    """Else the round would end, with a line that names the wrapper, which cannot help."""
+    task, hooks = run("trimmed_mean", trim=0.25)
+    heads = torch.randn(5, 4, 16, generator=torch.Generator().manual_seed(4))
+    losses = [0.5, torch.inf, 0.5, 0.5, 0.5]
+    sent = [
+        Update({"params": {"head": head}}, {}, 1, {"train_loss": loss}, client=k)
+        for k, (head, loss) in enumerate(zip(heads, losses, strict=True))
+    ]
+    found = hooks.receive(task=task.at(1), server={}, updates=sent)
+    assert [update.client for update in found] == [0, 2, 3, 4]
+
+
 @pytest.mark.parametrize("name", DEFENCES)
 def test_a_round_in_which_no_upload_is_finite_has_nothing_to_average(run, name):
     task, hooks = run(name)

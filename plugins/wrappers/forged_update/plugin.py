@@ -52,15 +52,19 @@ def client_update(
     updates = [*(yield)]
     options = task.wrappers["forged_update"]
     attacking = fl.draw_attackers(task, options.share)
-    for k in (k for k, client in enumerate(clients.ids) if client in attacking):
+
+    for k, client in enumerate(clients.ids):
+        if client not in attacking:
+            continue
         sent = updates[k].payload
         start = fl.unstack(received, k).get("params", {})
         if [*fl.leaves(sent)] and not fl.split_by_received(sent.get("params", {}), start)[0]:
             raise fl.FedLoomError(
-                f"forged_update: client {clients.ids[k]} must send a parameter that it had "
+                f"forged_update: client {client} must send a parameter that it had "
                 "received, got none; list forged_update before wrappers that compress"
             )
-        noise = task.generator("forged_update", clients.ids[k])
+
+        noise = task.generator("forged_update", client)
         params = forged(sent.get("params", {}), start, options.scale, options.noise, noise)
         updates[k] = replace(updates[k], payload=sent | {"params": params})
     return updates

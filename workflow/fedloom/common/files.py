@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 # The key of a table's metadata that holds the digest of its file, and its value in that digest
 SEAL = b"fedloom:sha256"
 UNSEALED = b"0" * 64
-OF_LENGTH = 2  # bytes between a key of metadata and a value of 64 bytes
+# what stands before the digest in a footer: its key, and that a text of 64 bytes follows (Thrift)
+BEFORE_DIGEST = SEAL + b"\x18\x40"
 AT_ONCE = 2**20  # bytes that are hashed at once
 
 
@@ -87,6 +88,8 @@ def write_table(path: Path, table: "pa.Table") -> None:
         with temporary.open("r+b") as file:
             place = _place_of_seal(file)
             assert place is not None, "the writer has just written it"
+            file.seek(place)
+            assert file.read(len(UNSEALED)) == UNSEALED, "else another value would be overwritten"
             digest = _digest(file, place)
             file.seek(place)
             file.write(digest)
@@ -136,8 +139,10 @@ def _place_of_seal(file: "BinaryIO | pa.NativeFile") -> int | None:
     if start < 0:
         return None
     file.seek(start)
-    place = file.read(size - 8 - start).rfind(SEAL)
-    return None if place < 0 else start + place + len(SEAL) + OF_LENGTH
+    place = file.read(size - 8 - start).rfind(BEFORE_DIGEST)
+    if place < 0:
+        return None
+    return start + place + len(BEFORE_DIGEST)
 
 
 def _digest(file: "BinaryIO | pa.NativeFile", place: int) -> bytes:

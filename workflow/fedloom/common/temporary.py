@@ -48,8 +48,22 @@ def abandoned(path: Path) -> bool:
     """
     name = NAME.fullmatch(path.name)
     if name is not None and name["system"] == _system():
-        return not Path("/proc", name["process"]).exists()
+        return not _is_alive(int(name["process"]))
     return time.time() - _last_write(path) > ABANDONED
+
+
+def _is_alive(process: int) -> bool:
+    """Return True if a process of this system runs, whoever's it is.
+
+    Its folder in /proc may be hidden from other users.
+    """
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _last_write(path: Path) -> float:

@@ -86,5 +86,6 @@ def load(
     if _digest(tensors, content) != written or sha256 not in (None, written):
         line = "its numbers do not match its sha256; delete it and run again"
         raise FedLoomError(f"{path}: {line}")
+
     moved = {key: aligned(value.to(device)) for key, value in tensors.items()}
     return build([*moved.items(), *scalars.items()]), facts

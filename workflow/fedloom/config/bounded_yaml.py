@@ -4,10 +4,12 @@ A short text can stand for billions of values by aliases of aliases, for a mappi
 itself, or name a Python object by a tag. All three are refused while the text is read.
 """
 
+import warnings
 from typing import Any, NoReturn
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.error import ReusedAnchorWarning
 from ruamel.yaml.events import AliasEvent, Event
 
 MOST_VALUES = 100_000  # of a text, the values behind an alias counted at each; some ten seconds
@@ -18,7 +20,10 @@ def parse_bounded(text: str) -> Any:
     """Parse a text of YAML into values that know their lines; a YAMLError says why not."""
     yaml = YAML(typ="rt")
     yaml.Composer = BoundedComposer
-    return yaml.load(text)
+    with warnings.catch_warnings():
+        # an anchor that is used again stands for its last value from there on, as YAML has it
+        warnings.simplefilter("ignore", ReusedAnchorWarning)
+        return yaml.load(text)
 
 
 class BoundedComposer(Composer):

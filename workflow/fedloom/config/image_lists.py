@@ -145,6 +145,7 @@ def _text(file: Path, half: str, columns: Columns) -> Iterator[Row]:
                 f"{file}: {key} must be the number of a column, as 0, since the file is not called "
                 f".csv, got '{column}'; correct it, or rename the file if it is one"
             )
+
     for number, line in enumerate(text_of(file).splitlines(), 1):
         line = line.strip()
         if not line:
@@ -157,6 +158,7 @@ def _text(file: Path, half: str, columns: Columns) -> Iterator[Row]:
         else:
             cells = line.rsplit(maxsplit=1)
             _check_separated(f"{file}, line {number}", cells)
+
         yield _row(f"{file}, line {number}", dict(enumerate(cells)), half, columns, needed)
 
 

@@ -171,6 +171,11 @@ def expand(
     for name in names:
         if name in methods.errors:
             raise methods.errors[name]
+        if name not in methods and name in plugins:
+            raise FedLoomError(
+                f"{where}: the study does not run '{name}'; add it to select.methods, or leave "
+                "this out of select.tables and select.figures"
+            )
         if name not in methods and name not in all_grids:
             near = suggestion(name, {*methods, *all_grids, *plugins})
             raise FedLoomError(f"{where}: no label '{name}'; {near}")
@@ -189,6 +194,8 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
         raise FedLoomError(f"{TUNE}.seed: {tune.seed} is one of study.seeds; take another")
     for label in tune.per_method:
         check_known(label, selected.methods, f"{TUNE}.per_method: the study runs no")
+
+    # the trials of each method that trains
     methods = dict(settings.methods)
     trials = {}
     for label in selected.methods:
@@ -208,6 +215,8 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
                 )
             methods[trial.label] = trial
         trials[label] = tuple(Trial(trial.label, options) for options, trial in made)
+
+    # their partitions, whose test images are a share of the clients' training images
     partitions = dict(settings.partitions)
     protocols = dict(settings.protocols)
     for label in selected.partitions:
@@ -257,6 +266,8 @@ def _trials(method: Method, tune: Tune) -> list[tuple[dict[str, Any], Method]]:
     if both := tune.values.keys() & own.keys():
         at = f"{TUNE}.per_method.{method.label}"
         raise FedLoomError(f"{at}: '{min(both)}' is one of study.tune.values; keep one")
+
+    # one method for each combination that is tried
     members = grids.members(grid_of(method, tune.values | own, where))
     made = []
     for wanted in combinations(tune.values, own, tune.trials, method.label):

@@ -140,7 +140,7 @@ def check_runs(settings: Settings) -> None:
                 reported(found, f"{CONFIG} methods.{method}: {where}")
 
 
-def capped(settings: Settings, own: dict[str, Any]) -> Study:
+def fit_inherited_keys(settings: Settings, own: dict[str, Any]) -> Study:
     """Return the study, in which the inherited keys fit its `own`.
 
     So `study: {rounds: 4}` is a whole study, and no error names a key that nobody wrote there.
@@ -150,10 +150,14 @@ def capped(settings: Settings, own: dict[str, Any]) -> Study:
     select = settings.select
     methods = [settings.methods[label] for label in select.methods]
     changes: dict[str, Any] = {}
+
+    # at most as many clients as take part
     if "clients_per_round" not in given:
         counts = [participating(settings, label) for label in select.partitions]
         stated = [count for count in counts if count is not None]
         changes["clients_per_round"] = min([study.clients_per_round, *stated])
+
+    # at most as many reported evaluations as the run of the fewest rounds has
     of_partitions = [study_of(settings, label) for label in select.partitions]
     evaluations = min(  # of the run that has the fewest rounds
         len(wanted_rounds(each.model_copy(update={"rounds": method.rounds or each.rounds})))
@@ -163,6 +167,8 @@ def capped(settings: Settings, own: dict[str, Any]) -> Study:
     report = given.get("report", {})
     fitting = {key: min(n, evaluations) for key, n in counts.items() if key not in report}
     changes["report"] = study.report.model_copy(update=fitting)
+
+    # trials of at most as many rounds, with a seed of their own
     tune = study.tune
     of_tune = given.get("tune", {})
     if tune is not None and not of_tune and any(method.member for method in methods):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.scalarbool import ScalarBoolean
 
 from fedloom.common.errors import FedLoomError, check_known, one_line
 from fedloom.common.folders import read_text
@@ -17,6 +18,7 @@ from fedloom.config.bounded_yaml import parse_bounded
 from fedloom.config.study import Config, Study
 from fedloom.machine.install import ROOT
 
+MOST_BITS = 64  # of a whole number, without its sign
 CONFIG = "config key"  # how an error names a key of the config
 # sections whose labels name results that studies share, so that a label has one meaning
 SHARED = ("datasets", "partitions", "backbones", "methods")
@@ -64,6 +66,10 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, str):
         _check_characters(value)
+    if isinstance(value, ScalarBoolean):  # with an anchor; it is an int and no bool
+        return bool(value)
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise ValueError(f"a whole number must fit into {MOST_BITS} bits; take a smaller one")
 
     # bool comes before int, since True is an int
     for kind in (bool, int, float, str):
@@ -157,6 +163,8 @@ def origin(error: FedLoomError, files: Iterable[Path], changes: Iterable[Change]
     for change in changes:
         if keys and (within(keys, change.keys) or within(change.keys, keys)):
             return f" (--set {change.text})"
+
+    # the file that has most of the keys, and the line of the last of them
     best = ""
     depth = 1
     for path in files:
@@ -216,6 +224,8 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
     merged: dict[str, Any] = {}
     origin: dict[tuple[str, str], Path] = {}
     contents = [*(content for _, content in files), overrides or {}]
+
+    # the name of the study, whose trials are not inherited
     studies = [content["study"] for content in contents if isinstance(content.get("study"), dict)]
     names = [study["name"] for study in studies if "name" in study]
     for path, content in files:

@@ -229,6 +229,8 @@ def check_dataset(label: str, entry: dict[str, Any], below: str | None = None) -
         except FedLoomError as error:
             raise FedLoomError(f"{where}.recipe: {error}") from None
     kind, keys = check_entry("datasets", label, entry)
+
+    # a data set of several has parts with recipes of their own
     parts = getattr(keys, "parts", None)
     if parts is None:
         return Entry(kind, keys)

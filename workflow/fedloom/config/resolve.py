@@ -1,6 +1,6 @@
 """From the merged config to settings: checked, and every default filled in. Imports no torch."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -14,7 +14,7 @@ from fedloom.config.datasets import listing
 from fedloom.config.grids import with_partitions
 from fedloom.config.kinds import SELECTOR_KEY, Entry, check_entry
 from fedloom.config.output_kinds import OfPaper
-from fedloom.config.protocols import capped, check_parts, check_runs, notes_on
+from fedloom.config.protocols import check_parts, check_runs, fit_inherited_keys, notes_on
 from fedloom.config.reading import CONFIG, read_paper
 from fedloom.config.settings import (
     Backbone,
@@ -34,40 +34,61 @@ from fedloom.hooks.discovery import PluginCatalogue
 
 def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> Settings:
     """Check and resolve the merged config; keys outside of `own` are inherited by the study."""
-    own = config if own is None else own
+    if own is None:
+        own = config
+    settings, entries = _labels(config)
+
+    # the study's keys, with inherited ones lowered to fit
+    inherited = settings.study
+    study = fit_inherited_keys(settings, own)
+    notes = (*notes_on(inherited, study), *_notes_on_backbones(settings))
+    settings = replace(settings, study=study, notes=notes)
+
+    # what labels must be together
+    check_parts(settings, settings.select.methods)
+    for section in ("tables", "figures"):
+        settings = replace(settings, **_outputs(settings, section, entries[section], own))
+    check_runs(settings)
+
+    # the trials that choose options
+    if study.tune is not None:
+        settings = method_labels.with_trials(settings, study.tune)
+        trials = [trial.label for of_method in settings.trials.values() for trial in of_method]
+        check_parts(settings, trials)
+    return settings
+
+
+def _labels(config: dict[str, Any]) -> tuple[Settings, dict[str, dict[str, Entry]]]:
+    """Return the labels of a config with what they stand for, and the entries of all kinds.
+
+    Tables and figures are not resolved yet: they depend on the study's keys.
+    """
     keys = with_partitions(checked(Config, config, CONFIG + " "))
-    protocols = {}
-    for label, entry in keys.partitions.items():  # the keys of its scheme are left
-        where = f"{CONFIG} partitions.{label}.protocol"
-        protocols[label] = checked(Protocol, entry.pop("protocol", {}), where)
+    protocols = _protocols(keys)
     methods, grids = method_labels.resolve_methods(
         keys.select.methods, keys.methods, keys.study.training
     )
     selected = _selection(keys, methods, grids)
-    checks: dict[str, Callable[..., Entry]] = {k: partial(check_entry, k) for k in SELECTOR_KEY}
-    checks["datasets"] = recipes.check_dataset
-    entries: dict[str, dict[str, Entry]] = {  # last, since it imports the modules of all kinds
-        section: {label: check(label, entry) for label, entry in getattr(keys, section).items()}
-        for section, check in checks.items()
-    }
-    used = {*selected.datasets}
-    for label in selected.partitions:
-        for name in entries["partitions"][label].keys.plain.get("transfer_to", ()):
-            where = f"{CONFIG} partitions.{label}.transfer_to"
-            check_known(name, keys.datasets, f"{where}: datasets have no label")
-            used.add(name)
-    paper = keys.study.paper
+    entries = _entries(keys)  # last, since it imports the modules of all kinds
+    used = _used_datasets(keys, selected, entries["partitions"])
+
     seed = keys.study.fixed_seeds.partition
+    partitions = {}
+    for label, (kind, scheme) in entries["partitions"].items():
+        fixed = {} if seed is None else {"seed": seed}
+        partitions[label] = Partition(label, kind, {**fixed, **scheme.plain})
+
+    citation = None
+    if keys.study.paper:
+        citation = read_paper(keys.study.paper, f"{CONFIG} study.paper")["citation"]
+
     settings = Settings(
         study=keys.study,
         datasets={
             label: _dataset(label, entry, keys.datasets[label], label in used)
             for label, entry in entries["datasets"].items()
         },
-        partitions={
-            label: Partition(label, kind, ({} if seed is None else {"seed": seed}) | scheme.plain)
-            for label, (kind, scheme) in entries["partitions"].items()
-        },
+        partitions=partitions,
         protocols=protocols,
         backbones={
             label: _backbone(label, entry, label in selected.backbones)
@@ -78,25 +99,48 @@ def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> S
         tables={},
         figures={},
         select=selected,
-        citation=paper and read_paper(paper, f"{CONFIG} study.paper")["citation"],
+        citation=citation,
     )
-    study = capped(settings, own)
-    assumed = (
-        f"backbones.{label}: {note}"
-        for label in selected.backbones
-        for note in settings.backbones[label].notes
-    )
-    notes = (*notes_on(keys.study, study), *assumed)
-    settings = replace(settings, study=study, notes=notes)
-    check_parts(settings, selected.methods)
-    for section in ("tables", "figures"):
-        settings = replace(settings, **_outputs(settings, section, entries[section], own))
-    check_runs(settings)
-    if settings.study.tune is None:
-        return settings
-    settings = method_labels.with_trials(settings, settings.study.tune)
-    check_parts(settings, [trial.label for each in settings.trials.values() for trial in each])
-    return settings
+    return settings, entries
+
+
+def _protocols(keys: Config) -> dict[str, Protocol]:
+    """Take the protocols out of the entries of partitions; the other keys are a scheme's."""
+    protocols = {}
+    for label, entry in keys.partitions.items():
+        where = f"{CONFIG} partitions.{label}.protocol"
+        protocols[label] = checked(Protocol, entry.pop("protocol", {}), where)
+    return protocols
+
+
+def _entries(keys: Config) -> dict[str, dict[str, Entry]]:
+    """Check the entries of all kinds, by section and label."""
+    entries = dict[str, dict[str, Entry]]()
+    for section in SELECTOR_KEY:
+        check = partial(check_entry, section)
+        if section == "datasets":
+            check = recipes.check_dataset
+        written = getattr(keys, section)
+        entries[section] = {label: check(label, entry) for label, entry in written.items()}
+    return entries
+
+
+def _used_datasets(keys: Config, selected: Selection, partitions: dict[str, Entry]) -> set[str]:
+    """Return the labels of the datasets that the study reads, also those for tests alone."""
+    used = {*selected.datasets}
+    for label in selected.partitions:
+        for name in partitions[label].keys.plain.get("transfer_to", ()):
+            where = f"{CONFIG} partitions.{label}.transfer_to"
+            check_known(name, keys.datasets, f"{where}: datasets have no label")
+            used.add(name)
+    return used
+
+
+def _notes_on_backbones(settings: Settings) -> Iterator[str]:
+    """Yield what is assumed of the weights of the backbones that the study uses."""
+    for label in settings.select.backbones:
+        for note in settings.backbones[label].notes:
+            yield f"backbones.{label}: {note}"
 
 
 def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, Grid]) -> Selection:
@@ -106,6 +150,8 @@ def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, 
     for section in SELECTOR_KEY:
         for label in getattr(select, section):
             check_known(label, getattr(keys, section), f"{where}.{section}: no label")
+
+    # pairs of a dataset and a partition: those named, or all
     crossed = product(select.datasets, select.partitions)
     names = select.scenarios or ["/".join(labels) for labels in crossed]
     for name in names:
@@ -114,6 +160,7 @@ def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, 
         for section, label in zip(("datasets", "partitions"), name.split("/"), strict=True):
             known = getattr(keys, section)
             check_known(label, known, f"{where}.scenarios: '{name}': {section} has no label")
+
     return Selection(
         scenarios=tuple(Scenario(*name.split("/")) for name in names),
         backbones=tuple(select.backbones),
@@ -194,6 +241,8 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     }
     if not known:
         raise FedLoomError(f"{where}: no partition of the study has {keys.partition_key}; set it")
+
+    # which scenarios, backbones and methods it shows
     scenarios = _some(keys.scenarios, known, f"{where}.scenarios")
     backbones = _some(keys.backbones, select.backbones, f"{where}.backbones")
     shown = tuple(known[name] for name in scenarios)
@@ -211,6 +260,8 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
                 f"{where}: {what} works on a {' or '.join(families)}, backbones.{name} is a "
                 f"{family}; show them in different tables or figures (methods, backbones)"
             )
+
+    # what its kind requires
     for check in keys.requires:
         check(settings, output, where)
     if settings.study.evaluate_clients is not None and output.settings.get("target") is not None:
@@ -218,6 +269,8 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
             f"{where}.target: a sample of clients reaches it in another round; remove "
             "study.evaluate_clients, or leave it out"
         )
+
+    # what its kind reads of the study and of a paper
     output = keys.complete(settings, output, where)
     published = getattr(keys, "published", None)
     if published is None:
@@ -249,6 +302,7 @@ def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]
         and (artefact is None or artefact in settings.methods[label].artefacts)
         and (not of_grids or settings.methods[label].member is not None)
     ]
+
     if not chosen:
         lack = f" that gives '{artefact}' with its options (method.toml)" if artefact else ""
         lack = " that is of a grid (methods.<label>.grid)" if of_grids else lack
@@ -256,6 +310,7 @@ def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]
             f"{where}: the study runs none of its methods{lack}; leave it out of "
             f"select.{output.section}"
         )
+
     if keys.shows == "grid":
         members = [settings.methods[label].member for label in chosen]
         labels = list(dict.fromkeys(member.grid for member in members if member))
@@ -275,6 +330,8 @@ def _published_numbers(
         known = ", ".join(map(str, paper["tables"]))
         raise FedLoomError(f"{where}.table: no Table {published.table}; known: {known}")
     rows = paper["tables"][published.table]["rows"]
+
+    # the rows and columns of both sides must exist
     labels = [*settings.methods, *settings.grids]
     if output.keys.shows == "datasets":
         labels = [scenario.dataset for scenario in output.scenarios]
@@ -284,6 +341,7 @@ def _published_numbers(
         for label, name in entry.get(key, {}).items():
             check_known(label, ours, f"{where}.{key}: the study has no")
             check_known(name, theirs, f"{where}.{key}.{label}: the paper has no")
+
     # a kind that shows a grid finds its rows by the combinations' values
     values = {name: rows[name] for name in entry["rows"].values()} if "rows" in entry else rows
     return entry | {"citation": paper["citation"], "values": values}

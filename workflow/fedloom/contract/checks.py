@@ -285,6 +285,7 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
             evaluations.append(read_table(outputs.evaluation))
             start = outputs.state
             first = last
+
         assert start is not None
         states.append(tensor_files.load(start)[0])
         tables.append(pa.concat_tables(evaluations))

@@ -37,6 +37,8 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
     around = [m for m in fit if not refusal(plugin, m)]
     if not around:
         raise FedLoomError(f"{plugin.name}: refuses every method there is")
+
+    # a loss that falls around one of them is enough
     idle: list[str] = []
     for number, method in enumerate(around, 1):
         log.info("%s around %s: method %d/%d", plugin.name, method.name, number, len(around))

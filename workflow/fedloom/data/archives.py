@@ -22,6 +22,16 @@ PIECE = 1 << 20  # bytes read at once
 GROWTH = 20
 SMALL = 100 << 20
 MEMBERS = 5_000_000  # files and folders of an archive, at most
+# bytes that a member counts for beside its content, as in a tar archive, if no recipe states all
+OF_MEMBER = 512
+# headers of tar archives that tarfile reads into memory
+EXTENDED = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
 SHARE = 0.95  # of the free disk that an archive may fill
 
 
@@ -32,6 +42,15 @@ class Member(NamedTuple):
     size: int
     plain: bool
     opened: Callable[[], IO[bytes] | None] | None
+
+
+class BoundedHeader(tarfile.TarInfo):
+    """A member of a tar archive, whose extended header is bounded: tarfile reads it at once."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+        if self.type in EXTENDED and self.size > PIECE:
+            raise RuntimeError(f"it has a header of {self.size:,} bytes, which no data set needs")
+        return super()._proc_member(archive)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def unpack(file: Path, into: Path, most: int | None = None) -> list[str]:
@@ -69,7 +88,7 @@ def _opened(file: Path) -> zipfile.ZipFile | tarfile.TarFile:
     """Open an archive as its suffix says."""
     if file.suffix == ".zip":
         return zipfile.ZipFile(file)
-    return tarfile.open(file)
+    return tarfile.open(file, tarinfo=BoundedHeader)
 
 
 def _remove(folder: Path) -> None:
@@ -133,6 +152,8 @@ def _checked(
                 raise RuntimeError(f"{member.name!r} would be written through a link in {into}")
 
         size += member.size
+        if most is None:
+            size += OF_MEMBER
         if size > stated or count > MEMBERS:
             raise RuntimeError(
                 f"it holds more than {stated:,} bytes or {MEMBERS:,} files; if it is to, state its "

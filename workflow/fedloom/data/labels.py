@@ -13,6 +13,7 @@ from fedloom.common.errors import FedLoomError
 log = logging.getLogger(__name__)
 
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")  # a table writes 0 as 0.0 if a cell of the column is empty
+MOST_DIGITS = 18  # of a label that is a number, which must fit into 64 bits
 FRACTION = re.compile(r"[+-]?\d*\.\d+")
 
 
@@ -69,6 +70,13 @@ def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
 
     # each label by itself
     for label, image in sorted(first.items(), key=lambda item: item[1]):
+        if not label:
+            raise FedLoomError(f"{where(image)}: a label must be a name or a number, got none")
+        if label in numeric and len(label) > MOST_DIGITS:
+            raise FedLoomError(
+                f"{where(image)}: a label that is a number must have at most {MOST_DIGITS} digits, "
+                f"got {len(label)}; name the column with the classes"
+            )
         if label in numeric and _integer(label) < 0:
             raise FedLoomError(
                 f"{where(image)}: a label that is a number must be 0 or more, got '{label}', which "

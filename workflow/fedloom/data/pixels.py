@@ -16,6 +16,7 @@ RASTER = {
     "JPEG2000", "MSP", "PCX", "PNG", "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "TIFF",
     "WEBP", "XBM", "XPM",
 }  # fmt: skip
+NOT_READ = (".heic", ".heif", ".dcm", ".npy")  # suffixes of images that Pillow does not read
 GREY = ("1", "L", "LA", "La")
 GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
 # what makes an image upright, by its orientation in EXIF
@@ -42,6 +43,13 @@ def _formats() -> list[str]:
     """Return the names of the formats that are read, in the order in which Pillow tries them."""
     Image.init()
     return [name for name in Image.ID if name in RASTER]
+
+
+@cache
+def image_suffixes() -> set[str]:
+    """Return the suffixes of images, in small letters: those that are read, and those of scans."""
+    read = [suffix for suffix, name in Image.registered_extensions().items() if name in RASTER]
+    return {*read, *NOT_READ}
 
 
 def decoded(file: str | BytesIO) -> Image.Image:

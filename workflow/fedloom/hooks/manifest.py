@@ -165,6 +165,8 @@ class Plugin(PluginManifest):
         for key in REQUIRED_IN_METHOD_TOML if is_method and self.trained else ():
             if key not in self.training_defaults.model_fields_set:
                 raise FedLoomError(f"{where}training.{key}: is missing")
+
+        # every option that a key names must exist
         named = {key: getattr(self, key) for key in CONDITIONS}
         named |= {f"cost.{key}": value for key, value in self.cost if value != "image"}
         named |= {f"artefacts.{k}.options": entry.options for k, entry in self.artefacts.items()}

@@ -29,11 +29,14 @@ def main() -> None:
     parser.add_argument("--memory", help="MB that it asked for, which is said where it is killed")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     args = parser.parse_args()
+
     with one_line_errors():
         log_to(args.log)
         module = import_module(MODULE.format(rule=args.rule))
         job = from_json(args.job, get_type_hints(module.run)["job"])
         sources = args.sources or staleness.digest_of(*staleness.code_of(args.rule, job))
+
+        # run it, and write what it took
         started = time.perf_counter()
         making = job_receipts.begin(args.rule, job, sources)
         module.run(job, args.threads)

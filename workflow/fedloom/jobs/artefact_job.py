@@ -21,6 +21,8 @@ def run(job: ArtefactJob, threads: int) -> None:
     run = spec.run
     state = paths.at(paths.STATE, run, end=paths.end(job.last))
     check_receipt(state)
+
+    # the run's task, and its state after the last round
     inputs = paths.run_inputs(run, spec.method.needs)
     task, hooks = build_task(spec, inputs, prepare_torch(threads, spec.backbone.precision))
     backbone = task.backbone
@@ -28,6 +30,7 @@ def run(job: ArtefactJob, threads: int) -> None:
     tree, facts = tensor_files.load(state)
     kept = State.of(tree, task.data.device)
     task = task.at(facts["round"])
+
     if job.artefact == TEST_SETS:
         names = job.transfer_to
         needs = spec.method.needs
@@ -37,4 +40,5 @@ def run(job: ArtefactJob, threads: int) -> None:
         table = pa.Table.from_pylist(answers, schema=rows.TEST_SETS)
     else:
         table = pa.table(compute_artefact(task, hooks, kept, job.artefact))
+
     write_table(paths.at(paths.ARTEFACT, run, artefact=job.artefact), table)

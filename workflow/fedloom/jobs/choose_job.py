@@ -32,6 +32,8 @@ def run(job: ChooseJob, threads: int) -> None:
             f"{job.method}: all of its {len(trials)} trials diverged; give it smaller learning "
             "rates to try (study.tune.values), or set training.clip"
         )
+
+    # a table of all trials, and a row of the best
     best = means.index(max(finished))
     options = [trial.options for trial in trials]
     columns = [
@@ -43,6 +45,8 @@ def run(job: ChooseJob, threads: int) -> None:
     table = pa.table(columns, ["trial", "options", "accuracy", "chosen"])
     write_table(paths.at(paths.TRIALS, **vars(job)), table)
     write_table(paths.at(paths.CHOICE, **vars(job)), table.select([0, 1]).slice(best, 1))
+
+    # the best value may lie beyond those that were tried
     for name, end in choices.at_edge(options[best], options).items():
         where = "/".join([job.dataset, job.partition, job.backbone, job.method])
         line = "%s: chose %s %s, the %s that was tried; give study.tune values beyond it"

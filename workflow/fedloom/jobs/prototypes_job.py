@@ -30,6 +30,7 @@ def run(job: PrototypesJob, threads: int) -> None:
     holders = [client for client in data.participating if len(data.train[client])]
     chosen = sample_clients(holders, job.clients_per_round, seed, 0)
     rows = [torch.from_numpy(data.train[k]) for k in chosen]
+
     inputs = tensor_files.tensor(files["features"], "inputs")
     out = paths.at(paths.PROTOTYPES, **vars(job))
     tensor_files.save(out, warm_start(inputs, data.labels, rows, data.num_classes))

@@ -47,6 +47,8 @@ def main() -> None:
         status = try_server(sys.argv[1:])
     except KeyboardInterrupt:
         status = -signal.SIGINT
+
+    # as the job ended on the server, or here without one
     if status is None:
         import_module("fedloom.jobs.__main__").main()
     elif status < 0:

@@ -20,11 +20,14 @@ def run(job: TrainJob, threads: int) -> None:
     state = paths.at(paths.STATE, run, end=end)
     tables = {name: paths.at(file, run, end=end) for name, file in paths.JOB_TABLES.items()}
     outputs = training_job.Outputs(state, state.with_name(paths.CHECKPOINT), **tables)
+
     inputs = paths.run_inputs(run, job.spec.method.needs)
     start = paths.at(paths.STATE, run, end=paths.end(job.first)) if job.first else None
     with training_job.exclusive_run_folder(state.parent):
         device = prepare_torch(threads, job.spec.backbone.precision)
         task, hooks = build_task(job.spec, inputs, device)
+
+        # what the state is made from must be what the rounds before were made from
         loaded = partial(backbone.weights_digest, task.backbone)
         weights = provenance.digest_of_weights(run.path, job.spec.backbone, loaded)
         made_by = {
@@ -35,6 +38,8 @@ def run(job: TrainJob, threads: int) -> None:
         }
         if start is not None:
             provenance.check_same(run, check_receipt(start), made_by)
+
+        # train, or go on from a checkpoint of the same
         receipts = [receipt_of(file) for file in (*inputs.values(), *([start] if start else []))]
         fingerprint = training_job.fingerprint_of(job, receipts, device)
         training_job.train_rounds(task, hooks, job, start, outputs, fingerprint)

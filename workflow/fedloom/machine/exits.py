@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedloom.common.errors import FedLoomError, legible
+from fedloom.common.errors import FedLoomError, in_words, legible
 
 log = logging.getLogger("fedloom")
 
@@ -29,7 +29,20 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(error.status)
     except OSError as error:
         if error.filename is None:
+            _tell_unexpected(error)
             raise
         log.debug("", exc_info=error)
         log.error("error: %s", legible(f"{error.filename}: {error.strerror}"))
         sys.exit(2)
+    except Exception as error:
+        _tell_unexpected(error)
+        raise
+
+
+def _tell_unexpected(error: Exception) -> None:
+    """Write an error that is FedLoom's own to the log, whose silence means that a job was killed.
+
+    Python prints the traceback on the terminal, as it is raised again.
+    """
+    log.debug("", exc_info=error)
+    log.error("error: %s", legible(in_words(error)))

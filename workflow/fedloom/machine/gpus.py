@@ -42,11 +42,15 @@ def take() -> str | None:
             f"resource gpu must be 0, or 1 where a GPU is visible, got {asked} and {len(names)} "
             f"visible ones ({VISIBLE}: {shown!r}); ask for 0"
         )
+
+    # wait until a device is free
     if (name := _first_free(names)) is None:
         log.info("GPU %s: taken by other jobs; waiting for one", ", ".join(names))
     while name is None:
         time.sleep(PAUSE)
         name = _first_free(names)
+
+    # hide all others
     os.environ[VISIBLE] = name
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # indices as nvidia-smi counts
     log.debug("took GPU %s", name)

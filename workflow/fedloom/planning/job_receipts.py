@@ -24,7 +24,9 @@ SOURCES = "made from other source files"
 DATA = "made from other data"
 UNKNOWN = "without a receipt"
 CHANGED = "changed since it was written"
-REASONS = {"job": SETTINGS, "sources": SOURCES, "inputs": DATA}  # by the fact of a receipt
+NO_DIGEST = ""  # of a result that is neither there nor in a receipt that holds
+# by the fact of a receipt; the job of `train` has the digest of its sources, too
+REASONS = {"sources": SOURCES, "job": SETTINGS, "inputs": DATA}
 
 
 @dataclass(frozen=True)
@@ -71,67 +73,107 @@ def stale(plan: Plan) -> dict[Path, str]:
     They were made from other settings, source files or data than the study asks for, or changed
     since. Results that are missing are not among them, nor those that only follow from stale ones.
     """
-    jobs = {
-        file: (rule, plan.job(rule, labels))
-        for rule, by_file in jobs_of_study(plan).items()
-        for file, labels in by_file.items()
-    }
-
-    # what the receipts say, and what is so now
+    jobs = dict[Path, tuple[str, Any]]()
+    for rule, by_file in jobs_of_study(plan).items():
+        for file, labels in by_file.items():
+            jobs[file] = (rule, plan.job(rule, labels))
     receipts = {file: _read(*job) for file, job in jobs.items()}
-    digests = _Digests(receipts.values())
+    digests = _digests_of(receipts.values())
+    _forget_outdated(plan, jobs, receipts, digests)
+
     result = dict[Path, str]()
-    damaged = set[Path]()
-    for file, (rule, job) in jobs.items():
+    for file, job in jobs.items():
         receipt = receipts[file]
         if not file.is_file():
             continue
         if receipt is None:
             result[file] = UNKNOWN
             continue
-        inputs = job_files.inputs(rule, job)
-        by_name = {str(each): digests.of(each) for each in inputs}
-        now = _made_from(job, plan.sources(rule, job), by_name)
-        differing = [reason for fact, reason in REASONS.items() if receipt[fact] != now[fact]]
+        differing = _differing(plan, job, receipt, digests)
         if differing:
             result[file] = differing[0]
-        if differing == [DATA]:
-            damaged.update(digests.changed(inputs))
-
-    # results that others have read in another state
-    for file, job in jobs.items():
-        if not damaged.isdisjoint(job_files.outputs(*job)):
+        elif _is_changed(receipt):
             result[file] = CHANGED
     return result
 
 
-class _Digests:
-    """The digests of results, as the receipts of their jobs have them."""
+def _forget_outdated(
+    plan: Plan,
+    jobs: Mapping[Path, tuple[str, Any]],
+    receipts: Mapping[Path, dict[str, Any] | None],
+    digests: dict[str, str],
+) -> None:
+    """Give NO_DIGEST to the outputs of jobs whose result is missing and would be another one now.
 
-    def __init__(self, receipts: Iterable[dict[str, Any] | None]):
-        self.written: dict[str, str] = {}  # by the names of outputs
-        for receipt in receipts:
-            if receipt is not None:
-                self.written |= receipt["outputs"]
+    People delete caches and states once they are used, and that makes nothing stale. But what was
+    made from a missing result is stale if the study now asks for another one.
+    """
+    missing = [
+        file for file, receipt in receipts.items() if receipt is not None and not file.is_file()
+    ]
+    is_settled = False
+    while not is_settled:  # what follows from a missing result may be missing too
+        is_settled = True
+        for file in missing:
+            receipt = receipts[file]
+            assert receipt is not None
+            if _differing(plan, jobs[file], receipt, digests):
+                for output in receipt["outputs"]:
+                    digests[output] = NO_DIGEST
+                missing.remove(file)
+                is_settled = False
+                break
 
-    def of(self, file: Path) -> str:
-        """Return the digest of a result, which may have been deleted since; "" if there is none."""
-        if str(file) in self.written:
-            return self.written[str(file)]
-        return sha256(file) if file.is_file() else ""
 
-    def changed(self, files: Iterable[Path]) -> list[Path]:
-        """Return those of the files that are not as they were written."""
-        there = [file for file in files if str(file) in self.written and file.is_file()]
-        return [file for file in there if sha256(file) != self.written[str(file)]]
+def _differing(
+    plan: Plan, job: tuple[str, Any], receipt: dict[str, Any], digests: Mapping[str, str]
+) -> list[str]:
+    """Return in what a result was made otherwise than the study asks for, as REASONS have it."""
+    rule, content = job
+    inputs = {str(file): _digest_of(file, digests) for file in job_files.inputs(rule, content)}
+    now = _made_from(content, plan.sources(rule, content), inputs)
+    return [reason for fact, reason in REASONS.items() if receipt[fact] != now[fact]]
+
+
+def _digests_of(receipts: Iterable[dict[str, Any] | None]) -> dict[str, str]:
+    """Return the digests of small results by their names, as the receipts of their jobs have them.
+
+    A result may have been deleted since.
+    """
+    digests = dict[str, str]()
+    for receipt in receipts:
+        if receipt is not None:
+            digests.update(receipt["outputs"])
+    return digests
+
+
+def _digest_of(file: Path, digests: Mapping[str, str]) -> str:
+    """Return the digest of a result, or NO_DIGEST."""
+    if str(file) in digests:
+        return digests[str(file)]
+    if file.is_file():
+        return sha256(file)
+    return NO_DIGEST
+
+
+def _is_changed(receipt: dict[str, Any]) -> bool:
+    """Return True if a small output is there that is not as its job wrote it."""
+    for name, written in receipt["outputs"].items():
+        file = Path(name)
+        if file.is_file() and sha256(file) != written:
+            return True
+    return False
 
 
 def _read(rule: str, job: Any) -> dict[str, Any] | None:
-    """Return the facts of a job's receipt; None if it is missing or damaged."""
+    """Return the facts of a job's receipt; None if it is missing, damaged or of another format."""
     try:
-        return read_sealed(_file_of(rule, job))
+        facts = read_sealed(_file_of(rule, job))
     except FedLoomError:
         return None
+    if not facts.keys() >= {*REASONS, "outputs"}:
+        return None
+    return facts
 
 
 def note(reasons: Iterable[str], again: bool) -> str:
@@ -142,7 +184,10 @@ def note(reasons: Iterable[str], again: bool) -> str:
     counted = Counter(reasons)
     counts = ", ".join(f"{number} {reason}" for reason, number in counted.items())
     if again:
-        return f"note: results to be made again, with all that follows: {counts}"
+        return (
+            "note: results that are not what the study asks for, made again with all that follows "
+            f"if they are needed: {counts}"
+        )
     return (
         f"note: results that are not what the study asks for are kept (--rerun-triggers): {counts}"
     )

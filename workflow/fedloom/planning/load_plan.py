@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fedloom.planning.plan import Plan
 
 CONFIG = ROOT / "config.yaml"
 OWN = Path("config.yaml")  # of the current folder; in a checkout it is the default
+FITTED = {"study", "partitions", "select"}  # sections to whose changes the study's keys adapt
 SET = "set"  # the key of `overrides` that holds "key=value" for each change
 LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the table at the end
 
@@ -43,7 +43,7 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     given = dict(overrides or {})
     changes = [read_change(text) for text in given.pop(SET, ())]
     for keys, value, _ in changes:
-        given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
+        given = merge_values(given, _nested(keys, value))
 
     # the keys to which all others are fitted: the changes, or else those of the study's own files
     inherited = len(read_all(below)) if files else 1
@@ -51,7 +51,9 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     own = given or set_by_files or None
     if given and set_by_files:
         # changes do not unselect the tables and figures that the study's own files select
-        own = merge_values(set_by_files, given) | {"study": given.get("study", {})}
+        own = merge_values(set_by_files, given)
+        if given.keys() & FITTED:
+            own["study"] = given.get("study", {})
 
     merged = merge(contents, given)
     read = [path for path, _ in contents]
@@ -61,6 +63,13 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     for name in sorted({settings.methods[label].plugin for label in settings.select.methods}):
         staleness.files_of((), (find(name),))  # a file that is not Python is an error here
     return Plan(settings, merged, tuple(read), tuple(changes))
+
+
+def _nested(keys: Sequence[str], value: Any) -> Any:
+    """Return {"a": {"b": value}} for the keys a and b."""
+    for key in reversed(keys):
+        value = {key: value}
+    return value
 
 
 def check_images(plan: Plan) -> None:

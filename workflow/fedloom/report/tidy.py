@@ -73,15 +73,21 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     runs = runs[(runs["split"] == "validation") == trials].reset_index(drop=True)
     if runs.empty:  # a record always has runs
         raise FedLoomError(f"study '{study}' must have tuning trials, got none; set study.tune")
+
+    # the runs must be those that the study recorded
     every = [Run(*each) for each in runs[[*Run.__dataclass_fields__]].itertuples(index=False)]
     made_by = runs[list(provenance.MADE_BY)].to_dict("records")
     for run, facts in zip(every, made_by, strict=True):
         if provenance.facts_of_run(run, folder) != facts:
             line = f"{run.path}: made again with other settings or data than those of study"
             raise FedLoomError(f"{line} '{study}'; run the study again")
+
+    # their files
     runs["filename"] = [str(folder / paths.at(paths.EVALUATION, run)) for run in every]
     for label in OF_RUNS:
         runs[label] = pd.Categorical(runs[label], runs[label].unique())
+
+    # a row more for a run with other test sets
     tested = [folder / paths.at(paths.ARTEFACT, run, artefact=TEST_SETS) for run in every]
     others = runs.assign(filename=list(map(str, tested)))[runs[TEST_SETS]]
     return pd.concat([runs, others])
@@ -97,11 +103,15 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
         tables.append(table.select(READ).append_column("run", [np.full(len(table), position)]))
     rows = pa.concat_tables(tables).to_pandas(categories=["domain", "test_set"])
     rows = rows[rows["test_set"] != OWN].reset_index(drop=True)  # which its evaluations have
+
+    # the group of each row
     before = ~rows["personalized"] & rows.groupby("run")["personalized"].transform("any")
     names = np.where(rows["participating"], GROUPS[0], GROUPS[1]) + np.where(before, "_before", "")
     names = np.where(rows["client_id"] == SERVER_MODEL, "global", names)
     names = np.where(rows["test_set"].isna(), names, rows["test_set"])
     rows["group"] = pd.Categorical(names, [*GROUPS, *rows["test_set"].dropna().unique()])
+
+    # the columns of the runs beside those of the evaluations
     rows["accuracy"] = percent(rows)
     rows = pd.concat([rows, runs.iloc[rows["run"]].reset_index(drop=True)], axis=1)
     rows = rows[rows["round"] <= rows["rounds"]]  # another study may have trained the run on

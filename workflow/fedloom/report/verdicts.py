@@ -88,6 +88,7 @@ def difference(terms: Sequence[Term], resamples: int = RESAMPLES) -> Difference:
             chosen = values[:, drawn.get(key, np.zeros(1, int))]
             total = total + term.weight * statistic(chosen)
             by_seed[position] += term.weight * float(statistic(values))
+
     bounded = {math.copysign(1, term.weight) for term in terms if term.at_least}
     deviation = float(by_seed.std(ddof=1)) if len(seeds) > 1 else 0.0
     resampled = total / len(seeds) if drawn else np.zeros(0)
@@ -131,11 +132,15 @@ def decide(
     inside, beyond = zip(*(_margins(each, within) for each in plain), strict=True)
     wide = [_margins(each.interval(corrected), within)[1] for each in found]
     outside = [-math.inf if s else out for s, out in zip(same, wide, strict=True)]
+
+    # the rival that is nearest to contradict the claim
     rival = min(range(len(rivals)), key=lambda k: (inside[k], found[k].value))
+
     text = UNDECIDED
     reason = ""
     leaning = None
     power = math.inf
+
     if all(same) and all(term.count for terms in rivals for term in terms):
         text = HOLDS if min(inside) > 0 else FAILS
     elif min(each.seeds for each in found) < 2:

@@ -1,6 +1,7 @@
 """What training changed of parameters, for wrappers that compress, clip or combine uploads."""
 
 import logging
+import math
 from typing import Any
 
 import torch
@@ -69,7 +70,8 @@ def finite_updates(task: Task, wrapper: str, updates: list[Update]) -> list[Upda
     for update in updates:
         numbers = [torch.as_tensor(value) for _, value in leaves(update.payload)]
         is_finite = all(bool(value.isfinite().all()) for value in numbers)
-        if is_finite:
+        # a loss that is not finite would end the run too
+        if is_finite and all(math.isfinite(value) for value in update.metrics.values()):
             kept.append(update)
         else:
             rejected.append(update)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from PIL import Image
 from pydantic import Field
 
 from fedloom.common.errors import FedLoomError, shortened
@@ -17,6 +16,7 @@ from fedloom.config.datasets import ImageSource, TestFraction, described
 from fedloom.config.image_lists import Columns, Row, rows, text_of
 from fedloom.data.image_list import ImageList, file_items, root_folder
 from fedloom.data.labels import are_numbers, tidied, tidy
+from fedloom.data.pixels import image_suffixes
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def read(settings: dict[str, Any]) -> ImageList:
 
 def _split(root: Path, settings: dict[str, Any]) -> list[str]:
     """Return the names of the training and the test folder, or [] without official split."""
-    _, names, entries = next(walk(str(root)))
+    folder, names, entries = next(walk(str(root)))
     chosen = settings.get("split")
     if chosen is None and {*names} == {"train", "test"}:
         chosen = ["train", "test"]
@@ -141,7 +141,7 @@ def _split(root: Path, settings: dict[str, Any]) -> list[str]:
     for name in chosen or []:
         named_folder(root / name, "split")
     if chosen:
-        _check_no_images(entries)
+        _check_no_images(folder, entries)
     return chosen or []
 
 
@@ -163,7 +163,7 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
                 raise FedLoomError(
                     f"{folder}/{layer}: no such folder; correct domains, classes_in or images_in"
                 )
-            _check_no_images(entries)
+            _check_no_images(folder, entries)
             continue
 
         # a folder of images
@@ -180,12 +180,7 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
             raise FedLoomError(f"{folder}: a class folder without images; fill or remove it")
         if len(images) < len(entries):
             others = [entry.name for entry in entries if not _may_be_image(entry.name)]
-            log.info(
-                "%s: left out %d files that are texts or data: %s",
-                printable(folder),
-                len(others),
-                printable(shortened(", ".join(others))),
-            )
+            _log_left_out(folder, others)
         label = parts[-1 - len(below)]
         domain = parts[0] if settings["domains"] else "all"
         for path in images:
@@ -197,14 +192,26 @@ def _may_be_image(path: str) -> bool:
     return Path(path).suffix.lower() not in NO_IMAGES
 
 
-def _check_no_images(entries: list[os.DirEntry]) -> None:
-    """Refuse images that lie above the folders of classes."""
+def _check_no_images(folder: str, entries: list[os.DirEntry]) -> None:
+    """Refuse images that lie above the folders of classes; the log names what else lies there."""
     for entry in entries:
-        if Path(entry.name).suffix.lower() in Image.registered_extensions():
+        if Path(entry.name).suffix.lower() in image_suffixes():
             raise FedLoomError(
                 f"{printable(entry.path)}: an image that lies in no folder of a class; move it "
                 "into one, or remove it"
             )
+    if entries:
+        _log_left_out(folder, [entry.name for entry in entries])
+
+
+def _log_left_out(folder: str, names: list[str]) -> None:
+    """Write to the log which files of a folder are not taken for images."""
+    log.info(
+        "%s: left out %d files that are no images: %s",
+        printable(folder),
+        len(names),
+        printable(shortened(", ".join(names))),
+    )
 
 
 def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Row]:

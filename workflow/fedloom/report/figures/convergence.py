@@ -116,6 +116,8 @@ class Scatter(ArtefactFigure):
             pairs = zip(frames, series, strict=True)
             parts = [column(frame, self.colour, run, numeric=True) for frame, run in pairs]
             scale = style.shades(pd.concat(parts).min(), pd.concat(parts).max())
+
+        # a panel per run
         figure, axes = style.by_run(series)
         for axis, run, frame in zip(axes, series, frames, strict=True):
             points: dict[str, Any] = {"color": run.style.colour}
@@ -127,6 +129,7 @@ class Scatter(ArtefactFigure):
             axis.set_xlabel(self.x)
             if self.log:
                 style.log_scale(axis)
+
         figure.supylabel(self.y)
         if scale is not None:
             figure.colorbar(scale, ax=axes, label=self.colour, shrink=0.8)

@@ -134,6 +134,7 @@ class Boxes(RunsFigure):
             for runs in grouped(series).values()
             for client, rows in by_client(runs).groupby("client_id")
         ]
+
         figure, axes = style.panels(len(items))
         for axis, (run, client, rows) in zip(axes, items, strict=True):
             groups = {value: part["accuracy"] for value, part in rows.groupby("value")}

@@ -58,6 +58,8 @@ class SoftWeights(RunsFigure):
         blocks = sorted({block for frame in frames for block in frame["block"]})
         pairs = zip(series, frames, strict=True)
         rows = [(*pair, label) for pair in pairs for label in self.classes]
+
+        # a row per run and class, a panel per block
         figure, axes = style.grid(len(rows), len(blocks), (2.4, 3.2), sharex=True)
         for row, (run, frame, label) in zip(axes, rows, strict=True):
             names = metrics.class_names(run)
@@ -93,6 +95,8 @@ class GroupCounts(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per run: shares of the groups by client, all rounds together, and by round."""
+
+        # a row per run: by client, and by round
         figure, axes = style.grid(len(series), 2, (4, 3))
         scale = style.shades(0, 1)
         for row, run in zip(axes, series, strict=True):

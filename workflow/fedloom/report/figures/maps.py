@@ -174,6 +174,7 @@ class TokenTsne(RunsFigure):
                 image = _scatter(axis, points, tokens["label"], names, tokens["domain"].fillna(""))
                 axis.set_title("Output" if block == last else f"Input of block {block}")
             row[0].set_ylabel(style.run_name(run, series).replace(", ", "\n"))
+
         if image is not None:
             figure.colorbar(image, ax=axes, label="Class", shrink=0.8)
         style.legend(figure, list(axes.flat))
@@ -194,6 +195,7 @@ def _scatter(
     frame = pd.DataFrame({"x": points[:, 0], "y": points[:, 1], "c": np.asarray(numbers)})
     frame["domain"] = np.asarray(domains)
     image = None
+
     several = frame["domain"].nunique() > 1
     for marker, (domain, part) in zip(cycle(style.MARKERS), frame.groupby("domain")):
         if len(names) > style.NAMED:

@@ -91,6 +91,8 @@ def deal(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
     """
     asked = [(str(w.get("colour", "")).upper(), str(w.get("marker", ""))) for w in wishes]
     firsts = {asked.index(wish) for wish in asked if all(wish)}
+
+    # rows that ask for a colour and a marker come first; others get what is used least
     dealt: dict[int, tuple[str, str]] = {}
     used: Counter[str | tuple[str, str]] = Counter()  # pairs, colours and markers
     for row in [*sorted(firsts), *sorted(set(range(len(asked))) - firsts)]:
@@ -101,6 +103,8 @@ def deal(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
         }
         dealt[row] = pair = min(ranks, key=ranks.__getitem__)
         used.update((pair, *pair))
+
+    # lines of one colour differ in their dashes
     seen: Counter[str] = Counter()
     styles = []
     for _, (colour, marker) in sorted(dealt.items()):

@@ -63,6 +63,8 @@ def _mean(group: Group, name: str, style: LineStyle) -> list[dict[str, Any]]:
     line = _line(group.first.title, band["mean"], style)
     if len(group.runs) == 1:
         return [line]
+
+    # the band of one standard deviation, which is part of the line in the legend
     own = {"legendgroup": group.first.method}
     line |= own | {"customdata": _numbers(band["std"])}
     line["hovertemplate"] += " ± %{customdata:.4g}"
@@ -99,6 +101,7 @@ def _chart(about: str, lines: list[dict[str, Any]], name: str) -> Iterator[dict[
     look = {"gridcolor": "#e5e5e5", "zeroline": False}
     of_loss = name == LOSS
     scale = {"type": "log", "dtick": "D2", "minorloglabels": "complete"} if of_loss else {}
+
     last = max(max(line["x"]) for line in lines)
     layout = {
         "xaxis": look | {"title": {"text": "Round"}, "nticks": min(last, 8)},  # none between two

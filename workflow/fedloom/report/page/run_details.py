@@ -61,6 +61,8 @@ def groups(plan: Plan) -> list[Group]:
     for rule, labels in (("table", select.tables), ("figure", select.figures)):
         for inputs in (plan.job(rule, Wildcards(label=label)).shown for label in labels):
             shown |= {Run.of(run): run for run in (plotted_runs(inputs) if inputs else [])}
+
+    # one group per label, with a run per seed
     of_study = metrics.grouped([shown[run] for run in plan.runs], ROW)
     return [
         Group(
@@ -86,6 +88,7 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
         for log in map(Path, plan.job_files(run, paths.log("train", paths.STATE)))
         if log.is_file()
     }
+
     files = [paths.at(paths.RUN_TABLES[name], run) for name in plan.run_tables]
     return Shown(
         run,

@@ -95,6 +95,8 @@ class Claims(TableKind):
             }
             for scenario, group in grouped(runs).items()
         }
+
+        # every claim in every scenario that stands for one of its settings
         tested = []
         rest = []
         for claim in job.settings["claims"]:
@@ -110,6 +112,7 @@ class Claims(TableKind):
             if len(tested) == count:
                 reason = claim.get("untested") or "; ".join(reasons) or "no such setting here"
                 rest.append(_row(claim, [*claim["in"]], "not run", reason))
+
         table = pd.DataFrame(tested + rest).assign(paper=self.paper)
         texts = unmarked(pd.DataFrame(map(_cells, table.to_dict("records"))), 3)
         return Built(table, texts, _caption(job.settings["citation"], runs, table))
@@ -198,6 +201,7 @@ class Claims(TableKind):
             values[run.seed] = numbers
         if metric.endswith("_worst"):
             statistic = "lowest" if runs[0].reported.worst_of else "worst"
+
         clients = f"{'/'.join(scenario)} {group}"
         return Term(weight, clients, statistic, values, at_least, metric in COUNTS)
 
@@ -284,6 +288,8 @@ def _cells(row: dict[Any, Any]) -> dict[str, str]:
     low = row["low"]
     high = row["high"]
     printed = dict.fromkeys(map(_number, (row["printed_low"], row["printed_high"])))
+
+    # a difference that is a bound has a sign
     difference = _number(row["difference"])
     interval = f"[{_number(low)}, {_number(high)}]"
     if low == -math.inf and high == math.inf:

@@ -32,6 +32,7 @@ class Ranked(GridTable):
         """
         axes = list(member(runs[0]).at)
         parts = [_ranked(group, axes, job.published) for group in grouped(runs).values()]
+
         frame = pd.concat(parts, ignore_index=True)
         shown = pd.concat([self._shown(part, axes) for part in parts], ignore_index=True)
         keys = varied(frame)
@@ -94,9 +95,12 @@ class GridAverages(GridTable):
             table[ALL] = table.mean(axis=1)
             table.loc[ALL] = table.mean(axis=0)
             panels[scenario] = table
+
         if len(panels) > 1:
             average = pd.concat(panels.values()).groupby(level=0, sort=False).mean()
             panels = {(AVERAGE,) * len(GROUP): average} | panels
+
+        # one row per cell, with the paper's number
         frames = []
         first, second = sorted([across, down])  # as numbers.yaml names a cell
         for scenario, table in panels.items():
@@ -108,6 +112,8 @@ class GridAverages(GridTable):
             ]
             frames.append(long.assign(**dict(zip(GROUP, scenario, strict=True))))
         frame = pd.concat(frames, ignore_index=True)
+
+        # the text of the cells, and the panels below each other
         pairs = zip(frame["accuracy"], frame["published"], strict=True)
         texts = [cell(mean) + ("" if pd.isna(p) else f" ({cell(p)})") for mean, p in pairs]
         shown = frame.assign(text=texts)

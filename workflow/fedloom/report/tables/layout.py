@@ -106,6 +106,8 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
     trains = varied(frame, ["trains"])
     titles = [*map(str.capitalize, keys), "Method", *map(str.capitalize, trains)]
     cells = frame[[*keys, "title", *trains]].astype(str).replace("", EMPTY)
+
+    # a column per metric, and one beside it for the paper's number
     marks = {}
     for name in metrics(frame):
         shown = column(name)
@@ -116,6 +118,7 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
             verdicts = frame[f"{published}_verdict"].map(lambda text: f" ({text})" if text else "")
             cells[published] = _numbers(frame, published, shown.decimals) + verdicts
             titles.append(f"Published {shown.title[0].lower()}{shown.title[1:]}")
+
     marked = pd.DataFrame(marks, index=cells.index).reindex(columns=cells.columns).fillna("")
     return Texts(cells, marked, titles, len(keys) + 1 + len(trains))
 

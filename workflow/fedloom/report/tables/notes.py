@@ -64,6 +64,8 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
         f"({tuned.seed}) each, by the accuracy of participating clients on {tuned.share:.4g} of "
         "their training images"
     )
+
+    # the options of every method, by scenario
     several = len(grouped(runs)) > 1
     parts = []
     for scenario, group in grouped(tuned_runs(runs, tuned)).items():

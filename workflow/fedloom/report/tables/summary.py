@@ -32,6 +32,8 @@ def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
         for run, numbers in zip(runs, measured, strict=True)
     ]
     frame = pd.DataFrame(records)
+
+    # the mean over runs of a seed, then mean and deviation over seeds
     of_row, of_seed = (frame.groupby(k, sort=False) for k in (LABELS, [*LABELS, "seed"]))
     result = of_row["seed"].nunique().rename("seeds").to_frame()
     for name in map(str, frame.columns[len(LABELS) + 1 :]):
