@@ -327,7 +327,8 @@ def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkey
     monkeypatch.syspath_prepend(tmp_path / "site")
     found = manifest.find("theirs")
     assert found.folder == package
-    assert {p.name for p in found.folder.iterdir()} == {"method.toml", "plugin.py", "__init__.py"}
+    files = {path.name for path in found.folder.iterdir()}
+    assert files == {"method.toml", "plugin.py", "options.py", "__init__.py"}
     assert "their_method" not in sys.modules
 
 

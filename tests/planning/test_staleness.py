@@ -39,7 +39,7 @@ def test_editing_a_piece_of_the_toolbox_reruns_the_methods_that_call_it():
         for name in manifest.discover()
         if "toolbox/cross_attention" in _names(_sources_of(name))
     }
-    assert users == {"fedmvp", "fedtpg", "pfedmma"}
+    assert users == {"fedmvp", "fedtpg", "pfedmma", "pfedmoap", "pfpt"}
     assert "toolbox/__init__" not in _names(_sources_of("fedmvp"))
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 ENDING = ".fedloom-tmp"
 NAME = re.compile(rf"\..+\.(?P<system>\w+)-(?P<process>\d+)-\w+{re.escape(ENDING)}")
 ABANDONED = 24 * 3600  # seconds without a write, after which a writer elsewhere counts as killed
@@ -48,22 +50,9 @@ def abandoned(path: Path) -> bool:
     """
     name = NAME.fullmatch(path.name)
     if name is not None and name["system"] == _system():
-        return not _is_alive(int(name["process"]))
+        # also of another user's process, whose folder in /proc may be hidden
+        return not psutil.pid_exists(int(name["process"]))
     return time.time() - _last_write(path) > ABANDONED
-
-
-def _is_alive(process: int) -> bool:
-    """Return True if a process of this system runs, whoever's it is.
-
-    Its folder in /proc may be hidden from other users.
-    """
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _last_write(path: Path) -> float:
