@@ -170,7 +170,7 @@ def test_what_was_made_from_a_missing_result_of_other_settings_is_stale(study, d
 
 
 def test_a_result_that_was_changed_is_stale(study):
-    """Also one of which nothing was made again since."""
+    """No other result needs to have been made from it."""
     write_table(EVALUATION, read_table(EVALUATION).replace_schema_metadata(None))
     assert job_receipts.stale(_plan()) == {EVALUATION: job_receipts.CHANGED}
 

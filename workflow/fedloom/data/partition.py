@@ -105,7 +105,7 @@ def _test_owners(
 def _check_trained(
     labels: np.ndarray, train: np.ndarray, where: str, classes: Sequence[str]
 ) -> None:
-    """Refuse test images of a class, `labels` [M], of which no image is to `train` on [N]."""
+    """Refuse test labels [M] of a class that has no training image, by the labels `train` [N]."""
     untrained = np.setdiff1d(labels, train)
     if not len(untrained):
         return

@@ -190,7 +190,7 @@ def _choose_by_caps(
     if "long_tail" in settings:
         draw(~test, "long tail", long_tail(counts(~test), **settings["long_tail"]))
 
-    # at most so many of a class, and of all classes
+    # the caps of each class, then those of the whole dataset
     for key, half in (("max_train_per_class", ~test), ("max_test_per_class", test)):
         if key in settings:
             draw(half, key, np.full(len(names), settings[key]))
