@@ -69,7 +69,7 @@ def accuracies(plan: Plan) -> pd.DataFrame:
     """Return the mean accuracy of participating clients at the reported rounds, by run."""
     rows = []
     for run in plan.runs:
-        evaluation = metrics.evaluation(paths.at(paths.EVALUATION, run))
+        evaluation = metrics.evaluation(paths.path_for(paths.EVALUATION, run))
         last = sorted(evaluation["round"].unique())[-plan.settings.study.report.last_evaluations :]
         shown = evaluation[evaluation["participating"] & evaluation["round"].isin(last)]
         title = plan.settings.methods[run.method].title

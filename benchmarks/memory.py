@@ -24,11 +24,10 @@ from safetensors.torch import save_file
 
 from fedloom.hooks import manifest
 from fedloom.machine.install import ROOT
-from fedloom.planning import paths
+from fedloom.planning import paths, run_labels
 from fedloom.planning.job_specs import to_json
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import Run
 
 MODELS = {
     "vit": ("timm", "vit_base_patch16_224"),
@@ -69,7 +68,7 @@ def plan_of(method: str, batch: int) -> Plan:
 
 def measure(method: str, batch: int) -> tuple[float, int]:
     """Return the peak of a training job's resident memory, and what it asks for, in MB."""
-    run = Run("images", "few", "vit", "method", 0)
+    run = run_labels.Run("images", "few", "vit", "method", 0)
     plan = plan_of(method, batch)
     labels = argparse.Namespace(**vars(run), end=paths.end(1), cache="features")
     asked = plan.resources("train", labels).mem_mb  # before there is a store, as on a cluster

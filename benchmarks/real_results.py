@@ -39,22 +39,22 @@ def keep(study: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for label in select.tables:
-        table = paths.at(paths.TABLE, study=plan.name, label=label)
+        table = paths.path_for(paths.TABLE, study=plan.name, label=label)
         shutil.copy(table.with_suffix(".parquet"), folder)
         if plan.settings.tables[label].kind == "claims":
             write_text(folder / table.name, tested(table.with_suffix(".parquet"), plan.name))
         else:
             shutil.copy(table, folder)
     for label in select.figures:
-        figure = paths.at(paths.FIGURE, study=plan.name, label=label)
+        figure = paths.path_for(paths.FIGURE, study=plan.name, label=label)
         shutil.copy(figure.with_suffix(".png"), folder)
-    rows([paths.at(paths.EVALUATION, run) for run in plan.runs]).to_parquet(
+    rows([paths.path_for(paths.EVALUATION, run) for run in plan.runs]).to_parquet(
         folder / "evaluation.parquet", compression="zstd"
     )
-    rounds = rows([paths.at(paths.ROUNDS, run) for run in plan.runs])
+    rounds = rows([paths.path_for(paths.ROUNDS, run) for run in plan.runs])
     rounds.to_parquet(folder / "rounds.parquet", compression="zstd")
     hours = {"runs": processor_hours(rounds)}
-    if trials := [paths.at(paths.ROUNDS, run) for run in trial_runs(plan.settings)]:
+    if trials := [paths.path_for(paths.ROUNDS, run) for run in trial_runs(plan.settings)]:
         hours["trials"] = processor_hours(rows(trials))
     write_text(folder / "cost.md", cost(hours))
     shutil.rmtree(KEPT / study, ignore_errors=True)

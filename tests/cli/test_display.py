@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedloom.cli.run import display
-from fedloom.cli.run.run_progress import Course
+from fedloom.cli.run.run_progress import RunProgress
 from fedloom.common.errors import FedLoomError
 from fedloom.machine.process_log import last_progress, log_to, progress
 
@@ -28,9 +28,9 @@ def _started(number, output, log=None, rule="train"):
 @pytest.fixture
 def two_jobs():
     """A run with two training jobs to do, of 10 and 20 seconds."""
-    run = Course()
-    run.take(BEGIN)
-    run.take({"event": "run_info", "stats": {"train": 2, "all": 1, "total": 3}})
+    run = RunProgress()
+    run.apply_event(BEGIN)
+    run.apply_event({"event": "run_info", "stats": {"train": 2, "all": 1, "total": 3}})
     return run
 
 
@@ -47,21 +47,21 @@ def log(tmp_path):
 
 def test_the_share_is_that_of_the_estimates(two_jobs):
     for number, file in enumerate(("a/0004", "b/0002")):
-        two_jobs.take(_started(number, file))
+        two_jobs.apply_event(_started(number, file))
     assert (two_jobs.jobs, two_jobs.share()) == ({"train": 2}, 0)
     assert two_jobs.seconds_left(105.0) is None
-    word, job = two_jobs.take({"event": "job_finished", "job_id": 0})
+    word, job = two_jobs.apply_event({"event": "job_finished", "job_id": 0})
     assert (word, job.name, two_jobs.done) == ("finished", "a/seed0", 1)
     assert two_jobs.share() == pytest.approx(10 / 30)
     assert two_jobs.seconds_left(105.0) == pytest.approx(10)  # 5 s for a third of the work
 
 
 def test_a_job_fails_once(two_jobs):
-    two_jobs.take(_started(0, "a/0004"))
-    assert two_jobs.take({"event": "job_error", "jobid": 0})[0] == "failed"
-    assert two_jobs.take({"event": "job_error", "jobid": 0}) is None
+    two_jobs.apply_event(_started(0, "a/0004"))
+    assert two_jobs.apply_event({"event": "job_error", "jobid": 0})[0] == "failed"
+    assert two_jobs.apply_event({"event": "job_error", "jobid": 0}) is None
     assert (len(two_jobs.failed), two_jobs.done, two_jobs.share()) == (1, 0, 0)
-    two_jobs.take(_started(0, "a/0004"))
+    two_jobs.apply_event(_started(0, "a/0004"))
     assert not two_jobs.failed, "it is tried again"
 
 
@@ -72,7 +72,7 @@ def test_rounds_are_counted_from_the_first_of_the_run(log):
 
 
 def test_a_job_at_work_counts_by_its_time(two_jobs, log):
-    two_jobs.take(_started(0, "b/0002", log))
+    two_jobs.apply_event(_started(0, "b/0002", log))
     log.write_text("b: 3/4 [01:00, 00:20 left, loss=1]\n")
     two_jobs.running[0].look()
     assert two_jobs.share() == pytest.approx(0.75 * 20 / 30)
@@ -82,7 +82,7 @@ def test_a_job_at_work_counts_by_its_time(two_jobs, log):
 
 
 def test_the_log_of_an_earlier_attempt_tells_nothing(two_jobs, log):
-    two_jobs.take(_started(0, "b/0002", log) | {"time": log.stat().st_mtime + 1})
+    two_jobs.apply_event(_started(0, "b/0002", log) | {"time": log.stat().st_mtime + 1})
     two_jobs.running[0].look()
     assert two_jobs.share() == 0
 
@@ -131,8 +131,8 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, log):
 def test_a_failed_job_without_an_error_in_its_log_was_killed(two_jobs, tmp_path, lines, reason):
     log = tmp_path / "job.log"
     log.write_text(lines)
-    two_jobs.take(_started(0, "a/0004", log))
-    line = display._line(two_jobs, *two_jobs.take({"event": "job_error", "jobid": 0}))
+    two_jobs.apply_event(_started(0, "a/0004", log))
+    line = display._line(two_jobs, *two_jobs.apply_event({"event": "job_error", "jobid": 0}))
     assert f"; {reason}see {log}" in line.plain
 
 
@@ -149,7 +149,7 @@ def test_quiet_jobs_get_a_line_where_there_is_no_terminal(tmp_path, monkeypatch,
 
 
 def test_on_a_terminal_every_job_has_a_line(two_jobs, log):
-    two_jobs.take(_started(0, "a/0004", log))
+    two_jobs.apply_event(_started(0, "a/0004", log))
     two_jobs.running[0].look()
     out = io.StringIO()
     Console(file=out, width=100, force_terminal=True).print(display._drawing(two_jobs))

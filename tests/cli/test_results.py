@@ -22,7 +22,7 @@ from fedloom.machine.install import ROOT
 from fedloom.planning import paths, provenance, records
 from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from fedloom.report.metrics import join
 
 LABELS = ["title", "method", "options", "dataset", "partition", "backbone", "split"]
@@ -56,7 +56,7 @@ def _evaluate(plan: Plan, run: Run, rounds: int, data: str = "images") -> None:
         for number in range(1, rounds + 1)
         for client, participating, personalized in kinds
     ]
-    out = paths.at(paths.EVALUATION, run)
+    out = paths.path_for(paths.EVALUATION, run)
     part = out.with_name("part.parquet")
     write_table(part, pa.Table.from_pylist(rows, schema=EVALUATION))
     join([part], out, run, made_by)
@@ -71,7 +71,7 @@ def _finish(plan: Plan) -> None:
                 labels = run.dataset, f"{run.partition}.validation", run.backbone, trial.label
                 _evaluate(plan, Run(*labels, plan.job("choose", run).seed), rounds=2)
             chosen = {"trial": [trials[1].label], "options": [json.dumps(trials[1].options)]}
-            write_table(paths.at(paths.CHOICE, run), pa.table(chosen))
+            write_table(paths.path_for(paths.CHOICE, run), pa.table(chosen))
         _evaluate(plan, run, plan.settings.study.rounds)
     records.write_record(plan)
 
@@ -180,22 +180,22 @@ def test_a_study_without_all_of_its_runs_has_no_record(folder, monkeypatch, tmp_
     plan = _plan("part", ["head_tuning"], 2)
     _evaluate(plan, plan.runs[0], 2)
     records.write_record(plan)
-    assert not (tmp_path / paths.at(paths.RECORD, study="part")).exists()
+    assert not (tmp_path / paths.path_for(paths.RECORD, study="part")).exists()
 
 
 def test_accuracies_of_other_settings_are_not_recorded(monkeypatch, tmp_path, caplog):
     monkeypatch.chdir(tmp_path)
     _finish(_plan("one", ["head_tuning"], 2))
-    before = (tmp_path / paths.at(paths.RECORD, study="one")).read_bytes()
+    before = (tmp_path / paths.path_for(paths.RECORD, study="one")).read_bytes()
     records.write_record(_plan("one", ["head_tuning"], 2, training={"lr": 9.0}))
     (line,) = caplog.messages
     assert line.startswith("digits/two/micro_vit/head_tuning/seed0: made with other settings")
-    assert (tmp_path / paths.at(paths.RECORD, study="one")).read_bytes() == before
+    assert (tmp_path / paths.path_for(paths.RECORD, study="one")).read_bytes() == before
 
 
 def test_versions_are_those_with_which_runs_were_recorded_first(monkeypatch, tmp_path):
     def versions():
-        return json.loads(read_facts(paths.at(paths.RECORD, study="one"))["versions"])
+        return json.loads(read_facts(paths.path_for(paths.RECORD, study="one"))["versions"])
 
     monkeypatch.chdir(tmp_path)
     plan = _plan("one", ["head_tuning"], 2)

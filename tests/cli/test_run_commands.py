@@ -14,7 +14,7 @@ from fedloom.common.files import write_table
 from fedloom.machine.install import ROOT
 from fedloom.planning import paths, provenance
 from fedloom.planning.load_plan import load_plan
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from fedloom.report.run_settings import settings_of
 from shown_runs import filled
 
@@ -59,7 +59,7 @@ def folder(tmp_path, monkeypatch) -> Path:
         }
         for pattern, frame in frames.items():
             table = pa.Table.from_pandas(frame).replace_schema_metadata({"settings": settings})
-            write_table(paths.at(pattern, _run(method)), table)
+            write_table(paths.path_for(pattern, _run(method)), table)
     return tmp_path
 
 
@@ -217,8 +217,8 @@ def test_only_what_no_study_uses_is_listed_and_deleted(folder, capsys, monkeypat
 def test_runs_in_the_record_of_a_study_are_its_own(capsys):
     """As after `fedloom run mine.yaml --set select.methods=[fedvpt_deep]`."""
     run = _run("fedvpt_deep")
-    _write(paths.at(paths.EVALUATION, run), paths.at(paths.TRIALS, run))
-    write_table(paths.at(paths.RECORD, study="mine"), pa.Table.from_pylist([vars(run)]))
+    _write(paths.path_for(paths.EVALUATION, run), paths.path_for(paths.TRIALS, run))
+    write_table(paths.path_for(paths.RECORD, study="mine"), pa.Table.from_pylist([vars(run)]))
     assert _said(capsys, "clean", "mine.yaml", "--yes").startswith("nothing to delete")
 
 

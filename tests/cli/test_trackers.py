@@ -157,8 +157,8 @@ def _finish(plan: Plan, last: int, losses: list[float]) -> None:
     first = last - len(losses) + 1
     rows = Rows.join([_rows(first + n, loss) for n, loss in enumerate(losses)])
     for name in ("rounds", "evaluation"):
-        write_table(paths.at(paths.JOB_TABLES[name], run, end=end), getattr(rows, name))
-    state = paths.at(paths.STATE, run, end=end)
+        write_table(paths.path_for(paths.JOB_TABLES[name], run, end=end), getattr(rows, name))
+    state = paths.path_for(paths.STATE, run, end=end)
     state.touch()
     made_by = provenance.digest_of_settings(plan.run_spec(run))
     write_receipt(state, settings=made_by, data="")
@@ -181,7 +181,7 @@ def test_rounds_are_told_as_they_are_done(followed):
     _finish(run.plan, 2, [2.0, 1.0])
     run.read_new_rounds()
     assert told == [("begin", RUN, 0.3), (1, 2.0), (2, 1.0)]
-    head = paths.at(paths.STATE, run.run, end="0004").with_name(paths.CHECKPOINT)
+    head = paths.path_for(paths.STATE, run.run, end="0004").with_name(paths.CHECKPOINT)
     checkpoint = Checkpoint(head, "")
     checkpoint.write(3, State({}), [], _rows(3, 0.5))
     run.read_new_rounds()
@@ -199,7 +199,7 @@ def test_a_run_that_is_trained_anew_is_told_anew(followed):
     run, told = followed
     _finish(run.plan, 2, [2.0, 1.0])
     run.read_new_rounds()
-    receipt_of(paths.at(paths.STATE, run.run, end="0002")).unlink()  # as Snakemake does
+    receipt_of(paths.path_for(paths.STATE, run.run, end="0002")).unlink()  # as Snakemake does
     run.read_new_rounds()
     _finish(run.plan, 2, [2.0, 1.5])
     run.read_new_rounds()
@@ -210,7 +210,7 @@ def test_a_run_that_is_trained_anew_is_told_anew(followed):
 def test_rounds_of_other_settings_are_not_told(followed):
     run, told = followed
     _finish(_plan("training.lr=9"), 2, [2.0, 1.0])
-    head = paths.at(paths.STATE, run.run, end="0002").with_name(paths.CHECKPOINT)
+    head = paths.path_for(paths.STATE, run.run, end="0002").with_name(paths.CHECKPOINT)
     Checkpoint(head, "").write(1, State({}), [], _rows(1, 2.0))
     os.utime(head, (run.since - 1, run.since - 1))
     run.read_new_rounds()
@@ -220,7 +220,7 @@ def test_rounds_of_other_settings_are_not_told(followed):
 def test_a_file_that_is_damaged_is_an_error(followed):
     run, _ = followed
     _finish(run.plan, 2, [2.0, 1.0])
-    file = paths.at(paths.JOB_TABLES["rounds"], run.run, end="0002")
+    file = paths.path_for(paths.JOB_TABLES["rounds"], run.run, end="0002")
     file.write_bytes(b"PAR1")
     with pytest.raises(FedLoomError, match=r"0002\.rounds\.parquet: not a whole Parquet file"):
         run.read_new_rounds()

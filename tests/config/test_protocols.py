@@ -12,7 +12,7 @@ from fedloom.config.settings import FAMILIES, Reported
 from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
 from fedloom.report.metrics import accuracies, pooled
-from fedloom.report.tables.accuracy import at
+from fedloom.report.tables.accuracy import describe_rounds
 from refusals import refused
 from shown_runs import shown
 
@@ -260,9 +260,9 @@ def test_pooled_is_the_mean_over_the_reported_rounds():
 def test_a_caption_says_whose_rounds_differ():
     short, long = Reported((8, 10)), Reported((40,), worst_of=(20, 30, 40))
     runs = [shown(partition="p", reported=short), shown(partition="q", reported=short)]
-    assert at(runs) == "mean of rounds 8, 10"
+    assert describe_rounds(runs) == "mean of rounds 8, 10"
     runs[1] = shown(partition="q", reported=long)
     worst = "round 40 (worst: the lowest mean over clients of 3 evaluations, rounds 20 to 40)"
-    assert at(runs) == f"p: mean of rounds 8, 10; q: {worst}"
+    assert describe_rounds(runs) == f"p: mean of rounds 8, 10; q: {worst}"
     runs[1] = shown(partition="p", method="n", title="N", reported=Reported((12,)))
-    assert at(runs) == "M on p: mean of rounds 8, 10; N on p: round 12"
+    assert describe_rounds(runs) == "M on p: mean of rounds 8, 10; N on p: round 12"

@@ -292,7 +292,7 @@ def test_a_study_of_new_letters_and_another_dataset_from_images_to_tables(tmp_pa
     plan = load_plan([tmp_path / "letters.yaml"])
     labels = {"dataset": "letters", "partition": "new", "backbone": "micro_clip", "seed": 0}
     asked = Wildcards(**labels, method="promptfl", artefact=TEST_SETS)
-    read = [paths.at(pattern, **labels | {"dataset": "others"}) for pattern in OTHERS]
+    read = [paths.path_for(pattern, **labels | {"dataset": "others"}) for pattern in OTHERS]
     assert plan.other_inputs(asked) == read, "the dataset itself is no other"
     for name in ("letters", "others"):
         own = Wildcards(**labels | {"dataset": name, "cache": "features"})
@@ -300,13 +300,13 @@ def test_a_study_of_new_letters_and_another_dataset_from_images_to_tables(tmp_pa
         one_process.run("cache", plan.job("cache", own))
     one_process.run("partition", plan.job("partition", asked))
     one_process.train(plan, Wildcards(**labels), "promptfl", {TEST_SETS})
-    rows = read_table(paths.at(paths.ARTEFACT, **vars(asked))).to_pandas()
+    rows = read_table(paths.path_for(paths.ARTEFACT, **vars(asked))).to_pandas()
     assert set(rows["test_set"]) == {"own", "base", "novel", "dataset others"}
     assert set(rows[rows["test_set"] == "dataset others"]["num_test"]) == {8 * 3}
     means = (100 * rows["num_correct"] / rows["num_test"]).groupby(rows["test_set"]).mean().round(2)
     for label, sets in (("new", ["own", "base", "novel"]), ("others", ["base", "dataset others"])):
         one_process.run("table", plan.job("table", Wildcards(label=label)))
-        row = paths.at(paths.TABLE, study="letters", label=label).read_text().splitlines()[-1]
+        row = paths.path_for(paths.TABLE, study="letters", label=label).read_text().splitlines()[-1]
         assert list(map(float, row.split("|")[2 : 2 + len(sets)])) == means[sets].tolist()
     records.write_record(plan)
     groups = ["base", "novel", "dataset others"]

@@ -47,20 +47,20 @@ def files(tmp_path, monkeypatch):
             ("images.arrow", paths.STORE),
             ("partition.parquet", paths.PARTITION),
         ):
-            path = paths.at(pattern, spec.run)
+            path = paths.path_for(pattern, spec.run)
             path.parent.mkdir(parents=True)
             shutil.copy(tmp_path / file, path)
             facts = read_receipt(tmp_path / file) if pattern == paths.STORE else {}
             write_receipt(path, **(facts | {"classes": list(task.data.classes)}))
         for needed in {"features", "patches"} & set(method.needs):
-            path = paths.at(paths.CACHE, spec.run, cache=needed)
+            path = paths.path_for(paths.CACHE, spec.run, cache=needed)
             cache.write(task.backbone, task.data.store, needed, path)
             write_receipt(path)
         if "patches" in method.needs:  # which a cache holds in half precision
             patches = task.data.patches().half()
             task.data.patches = lambda: patches
         if "prototypes" in method.needs:
-            path = paths.at(paths.PROTOTYPES, spec.run)
+            path = paths.path_for(paths.PROTOTYPES, spec.run)
             tensor_files.save(path, vars(task.warm_start))
             write_receipt(path)
         return task, loader.load_hooks(method, wrappers=list(around)), spec
@@ -128,7 +128,7 @@ def test_weights_of_a_file_lie_as_if_they_were_made(family):
 @pytest.mark.parametrize("pattern", [paths.STORE, paths.PARTITION, paths.CACHE])
 def test_an_input_that_was_changed_is_named(files, pattern):
     *_, spec = files("promptfl")
-    path = paths.at(pattern, spec.run, cache="features")
+    path = paths.path_for(pattern, spec.run, cache="features")
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(FedLoomError, match=f"^{path}: not what its receipt"):
         _built(spec)

@@ -111,7 +111,7 @@ def test_a_job_that_does_not_ask_changes_nothing(machine, monkeypatch, asked):
     monkeypatch.setenv(gpus.VISIBLE, "1,0")
     if asked:
         monkeypatch.setenv(gpus.ASKED, asked)
-    assert gpus.take() is None
+    assert gpus.acquire_gpu() is None
     assert os.environ[gpus.VISIBLE] == "1,0"
 
 

@@ -31,14 +31,14 @@ from fedloom.machine.install import ROOT
 from fedloom.planning import job_files, job_receipts, paths
 from fedloom.planning.load_plan import load_plan, resolve
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from fedloom.planning.study_jobs import jobs_of_study
 
 RUN = Run("letters", "two", "micro_vit", "mine", 0)
-STATE = paths.at(paths.STATE, RUN, end="0001")
-EVALUATION = paths.at(paths.EVALUATION, RUN)
+STATE = paths.path_for(paths.STATE, RUN, end="0001")
+EVALUATION = paths.path_for(paths.EVALUATION, RUN)
 TABLE = Path("results/tables/receipts/main.md")
-PARTITION = paths.at(paths.PARTITION, RUN)
+PARTITION = paths.path_for(paths.PARTITION, RUN)
 JOBS = {
     "dataset": dataset_job,
     "partition": partition,

@@ -24,7 +24,7 @@ from fedloom.planning import paths, provenance
 from fedloom.planning.job_specs import TrainJob, from_json, to_json
 from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 
 RUN = Run("letters", "two", "vit", "mine", 0)
 FOLDER = "letters/two/vit/mine/seed0"
@@ -80,7 +80,7 @@ def _job(plan, end):
 
 
 def _receipt(end):
-    return read_receipt(paths.at(paths.STATE, RUN, end=paths.end(end)))
+    return read_receipt(paths.path_for(paths.STATE, RUN, end=paths.end(end)))
 
 
 def _edit(folder, text="\n# edited\n"):
@@ -108,7 +108,7 @@ def test_evaluations_hold_the_digests_of_settings_and_data(study):
     plan = _plan(study)
     before = made()
     assert before["settings"] == provenance.digest_of_settings(plan.run_spec(RUN))
-    write_receipt(paths.at(paths.PARTITION, RUN), clients=2)  # as of another partition
+    write_receipt(paths.path_for(paths.PARTITION, RUN), clients=2)  # as of another partition
     after = made()
     assert after["settings"] == before["settings"] and after["data"] != before["data"]
 
@@ -187,7 +187,10 @@ def test_a_hubs_weights_are_known_by_what_was_loaded_and_refused_where_they_chan
     train_job.run(_job(plan, 1), 1)
     known = json.loads((study / "results/weights/vit.json").read_text())
     assert _receipt(1)["weights"] == known["sha256"]
-    assert read_receipt(paths.at(paths.CACHE, RUN, cache="features"))["weights"] == known["sha256"]
+    assert (
+        read_receipt(paths.path_for(paths.CACHE, RUN, cache="features"))["weights"]
+        == known["sha256"]
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         state = timm.models.create_model("micro_vit", num_classes=0).state_dict()

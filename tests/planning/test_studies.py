@@ -21,7 +21,7 @@ from fedloom.planning.load_plan import load_plan
 from fedloom.planning.paths import end
 from fedloom.planning.resources import backbone_sizes, cost
 from fedloom.planning.resources.estimates import workload
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from fedloom.report.tables.claims import COSTS, COUNTS, COURSE
 from fedloom.report.tables.paper_claims import EACH_DOMAIN, read_claims
 

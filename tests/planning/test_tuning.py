@@ -37,7 +37,7 @@ from fedloom.planning import choices, paths
 from fedloom.planning.load_plan import resolve
 from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from fedloom.report.tables import notes
 from partitioned import make
 from shown_runs import filled
@@ -109,7 +109,7 @@ def test_a_trial_is_the_method_with_its_options_on_a_partition_and_a_seed_of_its
     final = plan.job("train", _of("fedvpt", 0, end="0003"))
     assert final.last == 3 and final.spec.tuned
     assert "validation" not in plan.job("partition", _of("fedvpt")).partition.settings
-    assert plan.choice(_of("fedvpt")) == [str(paths.at(paths.CHOICE, **vars(_of("fedvpt"))))]
+    assert plan.choice(_of("fedvpt")) == [str(paths.path_for(paths.CHOICE, **vars(_of("fedvpt"))))]
     assert plan.choice(trial) == []
 
 
@@ -267,9 +267,9 @@ def _tune(folder, method, monkeypatch):
         train_job.run(plan.job("train", labels), 1)
         evaluate_job.run(plan.job("evaluate", labels), 1)
         run = plan.job("evaluate", labels).run
-        states.append(paths.at(paths.STATE, run, end="0002").read_bytes())
+        states.append(paths.path_for(paths.STATE, run, end="0002").read_bytes())
     choose_job.run(plan.job("choose", _of(method)), 1)
-    return plan, states, paths.at(paths.CHOICE, **vars(_of(method))).read_bytes()
+    return plan, states, paths.path_for(paths.CHOICE, **vars(_of(method))).read_bytes()
 
 
 @pytest.mark.parametrize("method", ["head_tuning", "pep_fedpt"])
@@ -281,7 +281,7 @@ def test_no_test_image_bears_on_a_choice(method, letters, tmp_path, monkeypatch)
     for name in ("as_it_is", "replaced"):
         shutil.copytree(letters, tmp_path / name)
     plan, states, choice = _tune(tmp_path / "as_it_is", method, monkeypatch)
-    features = paths.at(paths.CACHE, **vars(_of(method, cache="features")))
+    features = paths.path_for(paths.CACHE, **vars(_of(method, cache="features")))
     before = features.read_bytes()
 
     images, noise = ImageStore.images, np.random.default_rng(0)
@@ -305,7 +305,7 @@ def _evaluated(trial, job, rows):
     run = Run(job.dataset, job.partition + VALIDATION, job.backbone, trial.label, job.seed)
     columns = ("round", "client_id", "participating", "personalized", "num_test", "num_correct")
     frame = filled([dict(zip(columns, row, strict=True)) for row in rows], "evaluation")
-    write_table(paths.at(paths.EVALUATION, run), pa.Table.from_pandas(frame))
+    write_table(paths.path_for(paths.EVALUATION, run), pa.Table.from_pandas(frame))
 
 
 def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen(
@@ -329,7 +329,7 @@ def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen
     _evaluated(second, job, rows_of(6, 2, 0))  # 60 and 100 %: 80
     _evaluated(third, job, rows_of(6, 2, 9))  # the same again
     choose_job.run(job, 1)
-    file = paths.at(paths.CHOICE, **vars(_of("fedvpt")))
+    file = paths.path_for(paths.CHOICE, **vars(_of("fedvpt")))
     rows = read_table(file.with_name("trials.parquet")).to_pylist()
     assert [row["accuracy"] for row in rows] == pytest.approx([65, 80, 80])
     before = file.read_bytes()
@@ -350,7 +350,7 @@ def test_a_trial_that_diverges_ranks_last(work):
         evaluate_job.run(plan.job("evaluate", labels), 1)
     job = plan.job("choose", _of("fedvpt"))
     choose_job.run(job, 1)
-    file = paths.at(paths.CHOICE, **vars(_of("fedvpt")))
+    file = paths.path_for(paths.CHOICE, **vars(_of("fedvpt")))
     rows = read_table(file.with_name("trials.parquet")).to_pylist()
     assert rows[0]["accuracy"] is None and rows[1]["accuracy"] > 0
     assert choices.chosen_options(file) == {"training.lr": 0.1}
@@ -372,7 +372,7 @@ def test_a_loss_not_below_guessing_is_one_line_of_the_log_and_a_trial_is_none(wo
             choose_job.run(plan.job("choose", _of("fedvpt")), 1)
     (line,) = [line for line in caplog.messages if "guessing" in line]
     assert line.startswith("letters/two/micro_vit/fedvpt/seed0: training loss 1.39 after")
-    rows = read_table(paths.at(paths.ROUNDS, Run(**vars(_of("fedvpt"))))).to_pylist()
+    rows = read_table(paths.path_for(paths.ROUNDS, Run(**vars(_of("fedvpt"))))).to_pylist()
     assert {row["guessing_loss"] for row in rows} == {np.log(4)}
 
 
@@ -380,9 +380,11 @@ def test_a_tuned_run_is_the_run_with_the_chosen_options(work, monkeypatch):
     plan, _, _ = _tune(work, "head_tuning", monkeypatch)
     job = plan.job("train", _of("head_tuning", end="0003"))
     chosen = choices.with_choice(job.spec)
-    lr = choices.chosen_options(paths.at(paths.CHOICE, **vars(_of("head_tuning"))))["training.lr"]
+    lr = choices.chosen_options(paths.path_for(paths.CHOICE, **vars(_of("head_tuning"))))[
+        "training.lr"
+    ]
     assert chosen.method.training == job.spec.method.training | {"lr": lr}
-    state = paths.at(paths.STATE, chosen.run, end="0003")
+    state = paths.path_for(paths.STATE, chosen.run, end="0003")
     train_job.run(job, 1)
     tuned = safetensors.torch.load_file(state)
     monkeypatch.setattr(choices, "with_choice", lambda spec: spec)
@@ -409,7 +411,7 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
         "accuracy of participating clients on 0.2 of their training images. Chosen: Head-Tuning: "
         "lr 0.3; FedVPT: lr 0.3, prompts 4."
     )
-    trials = str(paths.at(paths.TRIALS, **vars(_of("fedvpt"))))
+    trials = str(paths.path_for(paths.TRIALS, **vars(_of("fedvpt"))))
     assert trials in plan.shown_files("table", Wildcards(label="main"))
 
 
@@ -452,7 +454,7 @@ def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
         frame = filled([row | {"num_test": 2, "num_correct": 1}], "evaluation")
         write_table(run.evaluation, pa.Table.from_pandas(frame))
     table_job.run(job, 1)
-    text = paths.at(paths.TABLE, study=job.study, label="main").read_text()
+    text = paths.path_for(paths.TABLE, study=job.study, label="main").read_text()
     assert "| FedVPT § " in text and "| Head-Tuning |" in text
     assert text.splitlines()[-1].startswith(
         "§ a chosen value is the lowest or highest that was tried"

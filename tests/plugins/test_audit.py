@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedloom.config.kinds import KINDS
-from fedloom.config.settings import FixedSeeds
+from fedloom.config.settings import ResolvedSeeds
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.evaluate import compute_artefact
@@ -62,7 +62,7 @@ def test_members_follow_from_the_seed_alone(run):
     first, later = (hooks.training_data(task=task.at(n)).train for n in (1, 7))
     assert all(map(np.array_equal, first, later))
     other, _ = run("audit", seed=1)
-    alike = FixedSeeds(initialisation=5)
+    alike = ResolvedSeeds(initialisation=5)
     for one, two in ((task, other), (replace(task, fixed=alike), replace(other, fixed=alike))):
         first, again = (hooks.training_data(task=each).train for each in (one, two))
         assert not all(map(np.array_equal, first, again))

@@ -17,7 +17,7 @@ from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
 from fedloom.hooks import manifest
 from fedloom.machine import memory
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from first_round import first_cohort, module
 
 TRAINED = ("promptfl", "fedotp", "fedpgp", "fedpha")

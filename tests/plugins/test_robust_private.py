@@ -15,7 +15,7 @@ from changed_task import with_facts, with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
 from fedloom.common.trees import leaves
-from fedloom.config.settings import FixedSeeds
+from fedloom.config.settings import ResolvedSeeds
 from fedloom.contract import checks, driver
 from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.federated import training_job
@@ -303,7 +303,7 @@ def test_clients_take_part_independently_with_probability_q(run, randomness):
 @RANDOMNESS
 def test_those_who_train_are_those_who_count_also_where_a_study_fixes_the_sampling(run, randomness):
     task, hooks = run("dp_gaussian", randomness=randomness)
-    task = replace(task, fixed=FixedSeeds(sampling=7))
+    task = replace(task, fixed=ResolvedSeeds(sampling=7))
     state, drawn = initial_state(task, hooks), module("dp_gaussian").drawn
     for number in range(1, 30):
         now = task.at(number)

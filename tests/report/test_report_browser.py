@@ -26,7 +26,7 @@ import checkout
 import one_process
 from fedloom.common.files import write_text
 from fedloom.planning import paths
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from images_on_disk import image_folder
 
 pytestmark = pytest.mark.slow
@@ -96,7 +96,7 @@ def report(tmp_path_factory) -> Path:
     runs = product(["domains"], ["fedvpt", "pep_fedpt"], [0, 1], ["0002"])
     for partition, method, seed, end in [*runs, ("domains.validation", "fedvpt.0.1", 1000, "0001")]:
         run = Run("styles", partition, "micro_vit", method, seed)
-        write_text(folder / paths.at(paths.log("train", paths.STATE), run, end=end), LOG)
+        write_text(folder / paths.path_for(paths.log("train", paths.STATE), run, end=end), LOG)
     image_folder(folder / "letters", ["ink", "chalk", IMAGE], list("abcdefghij"), count=6)
     done = subprocess.run(
         [sys.executable, one_process.__file__],

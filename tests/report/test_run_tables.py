@@ -17,7 +17,7 @@ from fedloom.federated import training_job
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from fedloom.report import metrics
 
 COUNTS = ["round", "client_id", "label", "predicted", "count"]

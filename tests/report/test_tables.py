@@ -17,7 +17,7 @@ from fedloom.machine.install import ROOT
 from fedloom.report import tables
 from fedloom.report.metrics import accuracies, loss_not_below_guessing
 from fedloom.report.tables import clustering, layout, notes, summary
-from fedloom.report.tables.costs import until
+from fedloom.report.tables.costs import cost_to_target
 from refusals import refused
 from shown_runs import filled, shown, table_files, table_job, table_kind
 
@@ -307,7 +307,7 @@ def _cost(target):
     evaluation = _evaluation(None, {2: (5, 10, 10), 4: (8, 16, 0), 6: (9, 18, 0)}, rounds=(2, 4, 6))
     columns = {"processor_seconds": 2.0, "bytes_up": 5e5, "bytes_down": 1e6, "clients": 5}
     rounds = pd.DataFrame({"round": range(1, 7), **columns})
-    return until(evaluation, rounds, target)
+    return cost_to_target(evaluation, rounds, target)
 
 
 def test_communication_counts_up_to_the_first_evaluated_round_at_the_target():

@@ -85,7 +85,7 @@ def _store(name):
     """Three training images of two classes in two domains, and one test image of the first."""
     rows = [(0, False, "a"), (1, False, "b"), (1, False, "b"), (0, True, "a")]
     examples = [store.Example(np.zeros((1, 1, 1), np.uint8), y, t, d) for y, t, d in rows]
-    path = paths.at(paths.STORE, dataset=name)
+    path = paths.path_for(paths.STORE, dataset=name)
     path.parent.mkdir(parents=True)
     store.write_images(path, examples, (1, 1, 1), ["x", "y", "z"], "made by a test")
 

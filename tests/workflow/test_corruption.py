@@ -21,7 +21,7 @@ from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.hooks import manifest
 from fedloom.machine.install import ROOT
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from fedloom.report import metrics, tidy
 from shown_runs import filled
 
@@ -295,9 +295,9 @@ def test_what_is_no_receipt_of_this_version_is_refused(described, text):
 KILLED = """
 import os, sys
 from pathlib import Path
-from fedloom.common.files import replacing, temporary_folder
+from fedloom.common.files import atomic_write, temporary_folder
 path = Path(sys.argv[1])
-with temporary_folder(path) as folder, replacing(path) as temporary:
+with temporary_folder(path) as folder, atomic_write(path) as temporary:
     (folder / "part").write_text("")
     temporary.write_text("half")
     print(temporary.name, folder.name, flush=True)

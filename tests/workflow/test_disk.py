@@ -18,7 +18,7 @@ from fedloom.backbones import cache
 from fedloom.cli.run import launch
 from fedloom.common import files, tensor_files
 from fedloom.common.errors import FedLoomError
-from fedloom.common.folders import check_usable
+from fedloom.common.folders import check_writable
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.data.store import Example, write_images
 from fedloom.federated import training_job
@@ -122,7 +122,10 @@ def test_a_job_on_a_full_disk_goes_on_from_its_last_whole_checkpoint(full, tiny,
 
 
 def test_an_error_of_another_file_is_not_blamed_on_the_result(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"elsewhere"), files.replacing(tmp_path / "result"):
+    with (
+        pytest.raises(FileNotFoundError, match=r"elsewhere"),
+        files.atomic_write(tmp_path / "result"),
+    ):
         Path("/elsewhere/missing").read_bytes()
 
 
@@ -172,13 +175,13 @@ def test_an_error_that_a_full_disk_keeps_out_of_the_log_is_printed(full, monkeyp
 
 def test_results_may_be_a_link_to_a_folder_or_missing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    check_usable(Path("results"))
+    check_writable(Path("results"))
     (tmp_path / "disk").mkdir()
     (tmp_path / "results").symlink_to("disk")
-    check_usable(Path("results"))
+    check_writable(Path("results"))
     monkeypatch.setattr(os, "access", lambda *args: False)
     with pytest.raises(FedLoomError, match=r"^results: "):
-        check_usable(Path("results"))
+        check_writable(Path("results"))
 
 
 def test_a_log_that_cannot_be_made_is_one_line(tmp_path, monkeypatch, capsys):

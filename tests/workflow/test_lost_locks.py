@@ -14,7 +14,7 @@ import pytest
 
 from fedloom.common import files
 from fedloom.common.errors import FedLoomError
-from fedloom.common.locks import held
+from fedloom.common.locks import file_lock
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
@@ -41,16 +41,16 @@ def flock_fails(monkeypatch):
 def test_a_file_system_without_locks_is_told_and_used(tmp_path, flock_fails, number):
     flock_fails(number)
     told = []
-    with held(tmp_path / ".lock", "waiting", told.append):
+    with file_lock(tmp_path / ".lock", "waiting", told.append):
         (line,) = told
         assert line.startswith(f"{tmp_path}/.lock: there are no locks on this file system (")
-    with held(tmp_path / ".lock", "waiting", told.append):
+    with file_lock(tmp_path / ".lock", "waiting", told.append):
         assert "waiting" not in told, "nothing is left that the next one would wait for"
 
 
 def test_another_error_of_a_lock_is_an_error(tmp_path, flock_fails):
     flock_fails(errno.EIO)
-    with pytest.raises(OSError, match="Input/output error"), held(tmp_path / "x", "", print):
+    with pytest.raises(OSError, match="Input/output error"), file_lock(tmp_path / "x", "", print):
         pass
 
 

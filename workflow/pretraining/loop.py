@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedloom.common.files import canonical, replacing
+from fedloom.common.files import atomic_write, canonical
 from fedloom.data.sources import glyphs
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def write(path: Path, tensors: dict[str, Tensor], about: dict) -> None:
 
     One key, because a file with several differs from process to process.
     """
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         save_file(tensors, temporary, {"fedloom": canonical(about)})
 
 

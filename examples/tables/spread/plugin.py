@@ -7,7 +7,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fedloom.report.output_toolbox import AccuracyTable, Column, PlottedRun, at, metrics
+from fedloom.report.output_toolbox import (
+    AccuracyTable,
+    Column,
+    PlottedRun,
+    describe_rounds,
+    metrics,
+)
 
 COLUMNS = {
     "worst": Column("Worst"),
@@ -44,5 +50,6 @@ class Spread(AccuracyTable):
         """Say whose accuracy is shown, and at which rounds."""
         return (
             f"test accuracy of participating clients in %: mean of the worst and of the best "
-            f"{self.share:g} % of clients, median, and standard deviation over clients, {at(runs)}"
+            f"{self.share:g} % of clients, median, and standard deviation over clients, "
+            f"{describe_rounds(runs)}"
         )

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from fedloom.report.output_toolbox import Column, PlottedRun, RunsTable, at, metrics
+from fedloom.report.output_toolbox import Column, PlottedRun, RunsTable, describe_rounds, metrics
 
 COLUMNS = {
     "accuracy": Column("Accuracy"),
@@ -87,7 +87,8 @@ class Privacy(RunsTable):
     def describe(self, runs: list[PlottedRun]) -> str:
         """Say what the numbers are."""
         return (
-            f"mean test accuracy in % of participating clients, {at(runs)}; epsilon after the last "
+            f"mean test accuracy in % of participating clients, {describe_rounds(runs)}; epsilon "
+            "after the last "
             "round; AUC in % of membership inference by an image's loss, and by its confidence "
             "minus that of runs of other seeds that did not train on it; true positives in % of "
             f"the latter at {100 * self.false_rate:g} % false positives; total variation distance "

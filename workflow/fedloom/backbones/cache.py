@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.backbones.backbone import Backbone
-from fedloom.common.files import replacing, temporary_folder
+from fedloom.common.files import atomic_write, temporary_folder
 from fedloom.data.store import ImageStore
 from fedloom.machine.memory import CACHED_AT_ONCE
 from fedloom.machine.process_log import progress
@@ -34,7 +34,7 @@ def write(
                         tensors[name] = _on_disk(folder / name, count, value)
                     tensors[name][rows] = value.cpu()
                 bar.update(len(rows))
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             safetensors.torch.save_file(tensors, temporary)
 
 

@@ -16,7 +16,7 @@ from fedloom.cli.run.bundled_studies import file_of
 from fedloom.common.errors import FedLoomError
 from fedloom.machine.exits import one_line_errors
 from fedloom.machine.process_log import log, log_to
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 
 
 class Changing(click.Command):

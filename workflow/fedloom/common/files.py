@@ -26,7 +26,7 @@ AT_ONCE = 2**20  # bytes that are hashed at once
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`, renamed to it only when the block succeeds."""
     path = Path(path)
     with _beside(path) as temporary:
@@ -69,7 +69,7 @@ def _beside(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -81,7 +81,7 @@ def write_table(path: Path, table: "pa.Table") -> None:
     """
     import pyarrow.parquet as pq  # takes 0.1 s, and Snakemake needs none of it
 
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         with pq.ParquetWriter(temporary, table.schema, write_page_checksum=True) as writer:
             writer.write_table(table)
             writer.add_key_value_metadata({SEAL: UNSEALED})

@@ -35,7 +35,7 @@ def walk(
         yield from walk(f"{folder}/{name}", above | {here})
 
 
-def check_usable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Check that a folder is there and can be written to, or can be made."""
     missing = not folder.exists() and not folder.is_symlink()
     nearest = folder.absolute().parent if missing else folder

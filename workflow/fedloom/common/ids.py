@@ -2,7 +2,9 @@
 
 SERVER_MODEL = -1  # the client id under which the server's own model is evaluated
 UNASSIGNED = -1  # the client id of an image that no client has, as few shots leave some out
-PART = "part_"  # and the number of a part of a stream, from 1: its accuracy in evaluations
+STREAM_PART_PREFIX = (
+    "part_"  # and the number of a part of a stream, from 1: its accuracy in evaluations
+)
 NEVER = 2**31 - 1  # the round in which an image leaves that stays
 
 # sets of test images, each answered by all clients: their own, those of all classes that clients

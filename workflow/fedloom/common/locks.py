@@ -11,7 +11,7 @@ NONE_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
 @contextmanager
-def held(file: Path, waiting: str, say: Callable[[str], object]) -> Iterator[None]:
+def file_lock(file: Path, waiting: str, say: Callable[[str], object]) -> Iterator[None]:
     """Hold a lock file, after the process that holds it now; `say` the line `waiting` before.
 
     A file system without locks, such as some NFS, is accepted: two writers only take longer.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError, one_line
-from fedloom.common.files import canonical, replacing
+from fedloom.common.files import atomic_write, canonical
 from fedloom.common.trees import Tree, aligned, build, leaves
 
 KEY = "fedloom"
@@ -25,7 +25,7 @@ def save(path: Path, tree: Tree, **facts: object) -> str:
     content = {"scalars": scalars, "facts": facts}
     digest = _digest(tensors, content)
     metadata = canonical(content | {"sha256": digest})
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         safetensors.torch.save_file(tensors, temporary, {KEY: metadata})
     return digest
 

@@ -28,7 +28,7 @@ def split(axis: str) -> tuple[str, str | None]:
     return start + option, position if dot else None
 
 
-def parted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_training_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the method's own options among a grid's, and those of training, as `lr`."""
     training = {k.removeprefix(TRAINING): v for k, v in options.items() if k.startswith(TRAINING)}
     return {k: v for k, v in options.items() if not k.startswith(TRAINING)}, training

@@ -148,7 +148,7 @@ def grid_of(method: Method, axes: dict[str, list], where: str) -> Grid:
 
 def _varied(method: Method, label: str, title: str, options: dict[str, Any], where: str) -> Method:
     """Return a method with another label and other values of some options, training's too."""
-    plugin, (own, swept) = find(method.plugin), grids.parted(options)
+    plugin, (own, swept) = find(method.plugin), grids.split_training_options(options)
     plugin.options(own, where)  # the method's other options are checked already
     checked = method.options | own
     return replace(

@@ -28,7 +28,7 @@ def study_of(settings: Settings, partition: str, method: str | None = None) -> S
 
     Without a method, it is what the partition's runs share.
     """
-    study = settings.protocols[partition].over(settings.study)
+    study = settings.protocols[partition].apply_to(settings.study)
     rounds = settings.methods[method].rounds if method is not None else None
     if rounds is not None:
         study = study.model_copy(update={"rounds": rounds})

@@ -152,7 +152,7 @@ def read_change(text: str) -> Change:
     return Change(keys, parse(value, f"--set {key}"), text)
 
 
-def origin(error: FedLoomError, files: Iterable[Path], changes: Iterable[Change]) -> str:
+def locate_error(error: FedLoomError, files: Iterable[Path], changes: Iterable[Change]) -> str:
     """Return where the value was written that an error names: " (file, line n)" or the argument.
 
     A key that no file has is taken for its nearest parent, if any; of a list, it is the line of an
@@ -161,7 +161,7 @@ def origin(error: FedLoomError, files: Iterable[Path], changes: Iterable[Change]
     named = re.match(rf"{CONFIG} ([^\s:]+)", str(error))
     keys = re.findall(r"[^.\[\]]+", named[1]) if named else []
     for change in changes:
-        if keys and (within(keys, change.keys) or within(change.keys, keys)):
+        if keys and (has_prefix(keys, change.keys) or has_prefix(change.keys, keys)):
             return f" (--set {change.text})"
 
     # the file that has most of the keys, and the line of the last of them
@@ -178,12 +178,12 @@ def origin(error: FedLoomError, files: Iterable[Path], changes: Iterable[Change]
     return best
 
 
-def within(keys: Sequence[str | int], above: Sequence[str | int]) -> bool:
+def has_prefix(keys: Sequence[str | int], above: Sequence[str | int]) -> bool:
     """Return True if a key path begins with another."""
     return list(keys[: len(above)]) == list(above)
 
 
-def written(paths: Iterable[Path], keys: Sequence[str | int]) -> tuple[str, Any] | None:
+def find_definition(paths: Iterable[Path], keys: Sequence[str | int]) -> tuple[str, Any] | None:
     """Return "file, line n" of the last file that has a key, and its value; None if none has it."""
     found = None
     for path in paths:

@@ -77,7 +77,7 @@ class Get(Keys):
     """Steps for a person; {root} stands for the root."""
 
 
-class Least(Keys):
+class CountBounds(Keys):
     """Numbers of images; as `at_least`, where a source states them roughly."""
 
     images: Natural | None = None
@@ -86,23 +86,23 @@ class Least(Keys):
     test: Natural | None = None
 
 
-class Cell(Least):
+class SplitCounts(CountBounds):
     """The counts of a class or of a domain."""
 
-    at_least: Least | None = None
+    at_least: CountBounds | None = None
 
 
-class Counts(Cell):
+class Counts(SplitCounts):
     """What comes out, as a paper or the publisher states it."""
 
     classes: Count | None = None
     """With training images; of a data set to test on alone, with images."""
     domains: Count | None = None
-    each_class: Cell | None = None
+    each_class: SplitCounts | None = None
     """The same for every class."""
-    by_class: dict[str, Cell] | None = None
+    by_class: dict[str, SplitCounts] | None = None
     """By the name of the class."""
-    by_domain: dict[str, Cell] | None = None
+    by_domain: dict[str, SplitCounts] | None = None
     """By the name of the domain."""
 
 

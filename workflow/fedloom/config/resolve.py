@@ -243,8 +243,8 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
         raise FedLoomError(f"{where}: no partition of the study has {keys.partition_key}; set it")
 
     # which scenarios, backbones and methods it shows
-    scenarios = _some(keys.scenarios, known, f"{where}.scenarios")
-    backbones = _some(keys.backbones, select.backbones, f"{where}.backbones")
+    scenarios = _select_known(keys.scenarios, known, f"{where}.scenarios")
+    backbones = _select_known(keys.backbones, select.backbones, f"{where}.backbones")
     shown = tuple(known[name] for name in scenarios)
     output = Output(section, label, entry.kind, keys, shown, tuple(backbones))
     works_on = {}
@@ -279,7 +279,7 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     return replace(output, published=numbers)
 
 
-def _some(wanted: list[str] | None, known: Any, where: str) -> list[str]:
+def _select_known(wanted: list[str] | None, known: Any, where: str) -> list[str]:
     """Return those of the known names that are wanted (None: all), in the order of the known."""
     for name in wanted or ():
         check_known(name, known, f"{where}: the study has no")

@@ -19,7 +19,7 @@ MICRO = ("micro_vit", "micro_clip")  # FedLoom's models, whose files all have it
 
 
 @dataclass(frozen=True)
-class FixedSeeds:
+class ResolvedSeeds:
     """The seeds of `study.fixed_seeds` that replace the run's, where they are set."""
 
     sampling: int | None = None

@@ -111,7 +111,7 @@ class Protocol(Keys):
     report: Report = Report()
     training: Training = Training()
 
-    def over(self, study: Study) -> Study:
+    def apply_to(self, study: Study) -> Study:
         """Return the study as the partition's runs have it, without training options."""
         given = self.model_dump(exclude_unset=True, exclude={"report", "training"})
         report = self.report.model_dump(exclude_unset=True)

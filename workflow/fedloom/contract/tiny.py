@@ -22,7 +22,7 @@ from fedloom.federated.task import Task, TrainingOptions, WarmStart
 from fedloom.hooks.manifest import Plugin
 from fedloom.machine.extras import require
 from fedloom.planning.job_specs import MethodSpec, RunSpec, TrainJob
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from fedloom.toolbox.prototypes import warm_start
 
 CLASSES = 4

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedloom.common.errors import FedLoomError, in_words
 from fedloom.common.files import canonical, read_json, write_text
-from fedloom.common.locks import held
+from fedloom.common.locks import file_lock
 from fedloom.config.recipes import Recipe, dataset_entry, find
 from fedloom.data.archives import unpack
 from fedloom.data.sources import read
@@ -57,7 +57,9 @@ def download_recipe(recipe: Recipe, root: str | None = None) -> list[str]:
         fetch_from_hub(**how["hub"], root=folder)
 
     for archive in how.get("archives", ()):
-        with held(folder / FOLDER / ".lock", f"{folder}: another process fetches it", log.info):
+        with file_lock(
+            folder / FOLDER / ".lock", f"{folder}: another process fetches it", log.info
+        ):
             fetch_archive(archive, folder)
 
     steps += [step.replace("{root}", str(folder)) for step in how.get("manual", ())]

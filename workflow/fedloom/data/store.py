@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.files import replacing
+from fedloom.common.files import atomic_write
 from fedloom.common.receipts import changed, read_receipt, write_receipt
 
 BATCH = 1024  # images of one chunk of the file, at most
@@ -65,7 +65,7 @@ def write_images(
     tests = 0
     size = max(1, min(BATCH, CHUNK // bytes_of_image))
     iterator = iter(examples)
-    with replacing(store) as temporary, pa.ipc.new_file(temporary, schema) as writer:
+    with atomic_write(store) as temporary, pa.ipc.new_file(temporary, schema) as writer:
         while group := list(islice(iterator, size)):
             columns = {
                 "image": [example.image.tobytes() for example in group],

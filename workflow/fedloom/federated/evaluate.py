@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.common.ids import BASE, OWN, PART, SERVER_MODEL
+from fedloom.common.ids import BASE, OWN, SERVER_MODEL, STREAM_PART_PREFIX
 from fedloom.common.trees import Tree, leaves, stack, tensor_map
 from fedloom.data.federation import Batch, Federation
 from fedloom.federated import check_results, groups
@@ -174,7 +174,10 @@ def _by_part(task: Task, scores: list[Score]) -> dict[str, float]:
     arrives = task.data.rounds[0]
     part_of_image = np.unique(arrives, return_inverse=True)[1]  # [N], from 0
     parts = part_of_image[images]
-    return {f"{PART}{part + 1}": float(correct[parts == part].mean()) for part in np.unique(parts)}
+    return {
+        f"{STREAM_PART_PREFIX}{part + 1}": float(correct[parts == part].mean())
+        for part in np.unique(parts)
+    }
 
 
 @torch.no_grad()

@@ -47,7 +47,7 @@ def client_step(task: Task[Any], *states: Tree) -> ClientStep:
     """Return the sizes of a client's step of training; it receives and keeps `states`."""
     batch = task.training.batch_size
     most = min(batch, task.training.micro_batch or batch)  # images in flight
-    images, texts = memory.encoded(task.plugin.forward_inputs, task.plugin.passes, most)
+    images, texts = memory.forward_counts(task.plugin.forward_inputs, task.plugin.passes, most)
     return ClientStep(
         state_bytes=sum(map(count_bytes, states)),
         images=images,
@@ -72,7 +72,7 @@ def clients_evaluated_at_once(task: Task[Any], state: State) -> int:
         return 1
     sent = {key: state.server.get(key, {}) for key in ("params", "constants")}
     one_client = next(iter(state.clients.values()), {})
-    _, texts = memory.encoded(task.plugin.forward_inputs, task.plugin.passes, 1)
+    _, texts = memory.forward_counts(task.plugin.forward_inputs, task.plugin.passes, 1)
     step = ClientStep(
         state_bytes=count_bytes(sent) + count_bytes(one_client),
         text_floats=_floats_of_texts(task, texts),

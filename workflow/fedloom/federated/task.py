@@ -15,7 +15,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.seeds import torch_generator
 from fedloom.common.trees import Tree, stack, tensor_map
-from fedloom.config.settings import FixedSeeds
+from fedloom.config.settings import ResolvedSeeds
 from fedloom.data.federation import Arrived, Batch, Federation, missing_cache_reader, to_device
 from fedloom.federated.state import Participation
 
@@ -145,7 +145,7 @@ class Task(Generic[FrozenBackbone, Options]):
     data: Federation
     clients_per_round: int
     plugin: MethodFacts
-    fixed: FixedSeeds = field(default_factory=FixedSeeds)
+    fixed: ResolvedSeeds = field(default_factory=ResolvedSeeds)
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
     warm_start: WarmStart | None = None
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)

@@ -16,7 +16,7 @@ import torch
 from fedloom.common import tensor_files
 from fedloom.common.errors import NotFiniteError, StoppedError
 from fedloom.common.files import write_table
-from fedloom.common.locks import held
+from fedloom.common.locks import file_lock
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.seeds import torch_generator
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
@@ -40,7 +40,7 @@ def exclusive_run_folder(folder: Path) -> Iterator[None]:
     """Hold the run's folder: a job that outlived its Snakemake and its rerun take turns."""
     folder.mkdir(parents=True, exist_ok=True)
     waiting = f"{folder}: another job is at work here; waiting for it"
-    with held(folder / ".lock", waiting, log.info):
+    with file_lock(folder / ".lock", waiting, log.info):
         yield
 
 

@@ -19,7 +19,7 @@ from fedloom.planning.job_specs import ArtefactJob
 def run(job: ArtefactJob, threads: int) -> None:
     spec = choices.with_choice(job.spec)
     run = spec.run
-    state = paths.at(paths.STATE, run, end=paths.end(job.last))
+    state = paths.path_for(paths.STATE, run, end=paths.end(job.last))
     check_receipt(state)
 
     # the run's task, and its state after the last round
@@ -41,4 +41,4 @@ def run(job: ArtefactJob, threads: int) -> None:
     else:
         table = pa.table(compute_artefact(task, hooks, kept, job.artefact))
 
-    write_table(paths.at(paths.ARTEFACT, run, artefact=job.artefact), table)
+    write_table(paths.path_for(paths.ARTEFACT, run, artefact=job.artefact), table)

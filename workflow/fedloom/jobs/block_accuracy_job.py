@@ -12,5 +12,5 @@ def run(job: BlockAccuracyJob, threads: int) -> None:
     files = paths.inputs("block_accuracy", **vars(job))
     check_receipt(files["features"])
     prepare_cpu(threads)
-    out = paths.at(paths.BLOCK_ACCURACY, **vars(job))
+    out = paths.path_for(paths.BLOCK_ACCURACY, **vars(job))
     block_accuracy.write(ImageStore(files["store"]), files["features"], out)

@@ -14,7 +14,7 @@ from fedloom.planning.job_specs import CacheJob
 def run(job: CacheJob, threads: int) -> None:
     images = ImageStore(paths.inputs("cache", dataset=job.dataset)["store"])
     label = job.backbone.label
-    out = paths.at(paths.CACHE, cache=job.cache, dataset=job.dataset, backbone=label)
+    out = paths.path_for(paths.CACHE, cache=job.cache, dataset=job.dataset, backbone=label)
     device = prepare_torch(threads)
     precision = job.backbone.settings.get("cache_format", "float32")
     settings = job.backbone.settings | {"precision": precision}

@@ -43,8 +43,8 @@ def run(job: ChooseJob, threads: int) -> None:
         pa.array([number == best for number in range(len(trials))]),
     ]
     table = pa.table(columns, ["trial", "options", "accuracy", "chosen"])
-    write_table(paths.at(paths.TRIALS, **vars(job)), table)
-    write_table(paths.at(paths.CHOICE, **vars(job)), table.select([0, 1]).slice(best, 1))
+    write_table(paths.path_for(paths.TRIALS, **vars(job)), table)
+    write_table(paths.path_for(paths.CHOICE, **vars(job)), table.select([0, 1]).slice(best, 1))
 
     # the best value may lie beyond those that were tried
     for name, end in choices.at_edge(options[best], options).items():

@@ -7,4 +7,4 @@ from fedloom.planning.job_specs import DatasetJob
 
 def run(job: DatasetJob, threads: int) -> None:
     dataset = job.dataset
-    build(dataset.source, dataset.settings, paths.at(paths.STORE, dataset=dataset.label))
+    build(dataset.source, dataset.settings, paths.path_for(paths.STORE, dataset=dataset.label))

@@ -18,11 +18,11 @@ def run(job: EvaluateJob, threads: int) -> None:
     made_by = provenance.facts_of_job(job.run, job.ends[-1])
     for name, table in paths.RUN_TABLES.items():
         if job.confusion or name != "confusion":
-            of_jobs = [paths.at(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
-            metrics.join(of_jobs, paths.at(table, job.run), job.run, made_by)
+            of_jobs = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
+            metrics.join(of_jobs, paths.path_for(table, job.run), job.run, made_by)
     if job.trial:
         return
-    rounds = metrics.frame(paths.at(paths.ROUNDS, job.run))
+    rounds = metrics.frame(paths.path_for(paths.ROUNDS, job.run))
     if metrics.loss_not_below_guessing(rounds):
         line = (
             "%s: training loss %.2f after the last round, not below that of guessing (%.2f); take "

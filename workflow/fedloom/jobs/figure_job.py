@@ -8,6 +8,6 @@ from fedloom.report.figures.style import with_styles
 
 
 def run(job: FigureJob, threads: int) -> None:
-    out = paths.at(paths.FIGURE, study=job.study, label=job.label)
+    out = paths.path_for(paths.FIGURE, study=job.study, label=job.label)
     items = plotted_backbones(job) if job.shown is None else with_styles(plotted_runs(job.shown))
     figures.write(job, items, {f: out.with_suffix(f".{f}") for f in ("pdf", "png")})

@@ -9,6 +9,6 @@ from fedloom.report import partition_chart
 def run(job: PartitionChartJob, threads: int) -> None:
     partition = paths.inputs("partition_chart", **vars(job))["partition"]
     check_receipt(partition)
-    classes = read_receipt(paths.at(paths.STORE, dataset=job.dataset))["classes"]
-    png = paths.at(paths.PARTITION_CHART, **vars(job))
+    classes = read_receipt(paths.path_for(paths.STORE, dataset=job.dataset))["classes"]
+    png = paths.path_for(paths.PARTITION_CHART, **vars(job))
     partition_chart.draw(partition, classes, png, png.with_suffix(".pdf"))

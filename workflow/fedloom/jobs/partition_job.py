@@ -13,9 +13,9 @@ from fedloom.planning.job_specs import PartitionJob
 def run(job: PartitionJob, threads: int) -> None:
     label = job.partition.label
     seed = job.seed
-    store = paths.at(paths.STORE, dataset=job.dataset)
+    store = paths.path_for(paths.STORE, dataset=job.dataset)
     images = ImageStore(store)
-    out = paths.at(paths.PARTITION, dataset=job.dataset, partition=label, seed=seed)
+    out = paths.path_for(paths.PARTITION, dataset=job.dataset, partition=label, seed=seed)
     spec = {"scheme": job.partition.scheme, **job.partition.settings}
     try:
         classes = read_receipt(store)["classes"]

@@ -32,6 +32,6 @@ def run(job: PrototypesJob, threads: int) -> None:
     rows = [torch.from_numpy(data.train[k]) for k in chosen]
 
     inputs = tensor_files.tensor(files["features"], "inputs")
-    out = paths.at(paths.PROTOTYPES, **vars(job))
+    out = paths.path_for(paths.PROTOTYPES, **vars(job))
     tensor_files.save(out, warm_start(inputs, data.labels, rows, data.num_classes))
     write_receipt(out, clients=chosen)

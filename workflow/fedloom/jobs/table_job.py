@@ -7,6 +7,6 @@ from fedloom.report import tables
 
 
 def run(job: TableJob, threads: int) -> None:
-    out = paths.at(paths.TABLE, study=job.study, label=job.label)
+    out = paths.path_for(paths.TABLE, study=job.study, label=job.label)
     files = {name: out.with_suffix(f".{name}") for name in paths.TABLE_FORMATS}
     tables.write(job, plotted_runs(job.shown), files)

@@ -17,12 +17,12 @@ def run(job: TrainJob, threads: int) -> None:
     job = replace(job, spec=choices.with_choice(job.spec))
     run = job.spec.run
     end = paths.end(job.last)
-    state = paths.at(paths.STATE, run, end=end)
-    tables = {name: paths.at(file, run, end=end) for name, file in paths.JOB_TABLES.items()}
+    state = paths.path_for(paths.STATE, run, end=end)
+    tables = {name: paths.path_for(file, run, end=end) for name, file in paths.JOB_TABLES.items()}
     outputs = training_job.Outputs(state, state.with_name(paths.CHECKPOINT), **tables)
 
     inputs = paths.run_inputs(run, job.spec.method.needs)
-    start = paths.at(paths.STATE, run, end=paths.end(job.first)) if job.first else None
+    start = paths.path_for(paths.STATE, run, end=paths.end(job.first)) if job.first else None
     with training_job.exclusive_run_folder(state.parent):
         device = prepare_torch(threads, job.spec.backbone.precision)
         task, hooks = build_task(job.spec, inputs, device)

@@ -21,7 +21,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "float16": torch.float16}  # the second, of 
 
 def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
     """Fix threads and arithmetic, take a GPU if the job asks for one, and return the device."""
-    gpus.take()
+    gpus.acquire_gpu()
     prepare_cpu(threads)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     check_gpus()

@@ -30,7 +30,7 @@ PAUSE = 1.0  # seconds between two attempts where all devices are taken
 _taken: list[FileLock] = []  # the lock of this process's device
 
 
-def take() -> str | None:
+def acquire_gpu() -> str | None:
     """Take a device until this process ends, if it asks for one, and hide all others."""
     asked = os.environ.pop(ASKED, "0")  # what this process starts shares its device
     if asked == "0":

@@ -73,7 +73,7 @@ class ClientStep:
         return COPIES * at_once + clients * self.state_bytes
 
 
-def encoded(inputs: Sequence[str], passes: int | str, images: float) -> tuple[float, float]:
+def forward_counts(inputs: Sequence[str], passes: int | str, images: float) -> tuple[float, float]:
     """Return how many images a step of `images` encodes, and how often the texts of all classes."""
     of_images, of_texts = (1, images) if isinstance(passes, str) else (passes, passes)
     return ("images" in inputs) * of_images * images, ("texts" in inputs) * of_texts

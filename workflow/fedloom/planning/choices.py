@@ -11,14 +11,14 @@ from fedloom.config import grids
 from fedloom.config.settings import VALIDATION, Trial
 from fedloom.planning import paths
 from fedloom.planning.job_specs import ChooseJob, RunSpec
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 
 
 def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
     """Return every trial with its evaluation.parquet."""
     labels = job.dataset, job.partition + VALIDATION, job.backbone
     runs = [(trial, Run(*labels, trial.label, job.seed)) for trial in job.trials]
-    return [(trial, paths.at(paths.EVALUATION, run)) for trial, run in runs]
+    return [(trial, paths.path_for(paths.EVALUATION, run)) for trial, run in runs]
 
 
 def chosen_options(file: Path) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def chosen_options(file: Path) -> dict[str, Any]:
     return json.loads(read_table(file, CHOICE)["options"][0].as_py())
 
 
-def tried(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read_trials(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Read the options of the chosen trial and of all trials from trials.parquet."""
     from fedloom.common.run_tables import TRIALS
 
@@ -51,7 +51,9 @@ def with_choice(spec: RunSpec) -> RunSpec:
     """Return the spec with the chosen options, if it is tuned (errors: see chosen_options)."""
     if not spec.tuned:
         return spec
-    own, training = grids.parted(chosen_options(paths.at(paths.CHOICE, spec.run)))
+    own, training = grids.split_training_options(
+        chosen_options(paths.path_for(paths.CHOICE, spec.run))
+    )
     options = spec.method.options | own
     training = spec.method.training | training
     return replace(spec, method=replace(spec.method, options=options, training=training))

@@ -12,7 +12,8 @@ from fedloom.config.settings import VALIDATION, Output, Settings
 from fedloom.config.study import Study
 from fedloom.hooks.manifest import TEST_SETS, find
 from fedloom.planning import job_specs
-from fedloom.planning.runs import Run, output_seeds
+from fedloom.planning.run_labels import Run
+from fedloom.planning.runs import output_seeds
 
 
 def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
@@ -170,7 +171,7 @@ def run_spec(settings: Settings, run: Run) -> job_specs.RunSpec:
         schedule_rounds=study.rounds if cosine or find(method.plugin).uses_rounds else None,
         stacked=study.stacked,
         tuned=bool(trials),
-        fixed=config.FixedSeeds(study.fixed_seeds.sampling, study.fixed_seeds.initialisation),
+        fixed=config.ResolvedSeeds(study.fixed_seeds.sampling, study.fixed_seeds.initialisation),
     )
 
 

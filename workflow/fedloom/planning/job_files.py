@@ -19,38 +19,40 @@ def outputs(rule: str, job: Any) -> list[Path]:
     """
     match job:
         case job_specs.DatasetJob():
-            return _with_receipt(paths.at(paths.STORE, dataset=job.dataset.label))
+            return _with_receipt(paths.path_for(paths.STORE, dataset=job.dataset.label))
         case job_specs.PartitionJob():
             labels = {"dataset": job.dataset, "partition": job.partition.label, "seed": job.seed}
-            return _with_receipt(paths.at(paths.PARTITION, **labels))
+            return _with_receipt(paths.path_for(paths.PARTITION, **labels))
         case job_specs.PartitionChartJob():
-            chart = paths.at(paths.PARTITION_CHART, **vars(job))
+            chart = paths.path_for(paths.PARTITION_CHART, **vars(job))
             return [chart, chart.with_suffix(".pdf")]
         case job_specs.CacheJob():
             labels = {"cache": job.cache, "dataset": job.dataset, "backbone": job.backbone.label}
-            return _with_receipt(paths.at(paths.CACHE, **labels))
+            return _with_receipt(paths.path_for(paths.CACHE, **labels))
         case job_specs.PrototypesJob():
-            return _with_receipt(paths.at(paths.PROTOTYPES, **vars(job)))
+            return _with_receipt(paths.path_for(paths.PROTOTYPES, **vars(job)))
         case job_specs.BlockAccuracyJob():
-            return [paths.at(paths.BLOCK_ACCURACY, **vars(job))]
+            return [paths.path_for(paths.BLOCK_ACCURACY, **vars(job))]
         case job_specs.TrainJob():
             end = paths.end(job.last)
-            state = paths.at(paths.STATE, job.spec.run, end=end)
+            state = paths.path_for(paths.STATE, job.spec.run, end=end)
             patterns = _run_tables(paths.JOB_TABLES, job.confusion)
-            tables = [paths.at(pattern, job.spec.run, end=end) for pattern in patterns]
+            tables = [paths.path_for(pattern, job.spec.run, end=end) for pattern in patterns]
             return [*_with_receipt(state), *tables]
         case job_specs.ChooseJob():
-            return [paths.at(pattern, **vars(job)) for pattern in (paths.CHOICE, paths.TRIALS)]
+            return [
+                paths.path_for(pattern, **vars(job)) for pattern in (paths.CHOICE, paths.TRIALS)
+            ]
         case job_specs.EvaluateJob():
             patterns = _run_tables(paths.RUN_TABLES, job.confusion)
-            return [paths.at(pattern, job.run) for pattern in patterns]
+            return [paths.path_for(pattern, job.run) for pattern in patterns]
         case job_specs.ArtefactJob():
-            return [paths.at(paths.ARTEFACT, job.spec.run, artefact=job.artefact)]
+            return [paths.path_for(paths.ARTEFACT, job.spec.run, artefact=job.artefact)]
         case job_specs.TableJob():
-            first = paths.at(paths.TABLE, study=job.study, label=job.label)
+            first = paths.path_for(paths.TABLE, study=job.study, label=job.label)
             return [first.with_suffix(f".{name}") for name in paths.TABLE_FORMATS]
         case job_specs.FigureJob():
-            first = paths.at(paths.FIGURE, study=job.study, label=job.label)
+            first = paths.path_for(paths.FIGURE, study=job.study, label=job.label)
             return [first, first.with_suffix(".png")]
     raise ValueError(f"no rule '{rule}'")
 
@@ -65,7 +67,7 @@ def inputs(rule: str, job: Any) -> list[Path]:
         case job_specs.PrototypesJob() | job_specs.BlockAccuracyJob():
             return _receipts(paths.inputs(rule, **vars(job)).values())
         case job_specs.PartitionChartJob():
-            store = paths.at(paths.STORE, dataset=job.dataset)  # for the names of classes
+            store = paths.path_for(paths.STORE, dataset=job.dataset)  # for the names of classes
             return _receipts([*paths.inputs(rule, **vars(job)).values(), store])
         case job_specs.TrainJob():
             return _of_run(job.spec, [job.first] if job.first else [])
@@ -84,7 +86,9 @@ def inputs(rule: str, job: Any) -> list[Path]:
                 paths.receipt(paths.STATE),
                 *_run_tables(paths.JOB_TABLES, job.confusion),
             ]
-            return [paths.at(pattern, job.run, end=end) for pattern in patterns for end in ends]
+            return [
+                paths.path_for(pattern, job.run, end=end) for pattern in patterns for end in ends
+            ]
         case job_specs.TableJob() | job_specs.FigureJob():
             kind: Any = KINDS[f"{rule}s"][job.kind]
             return [Path(file) for file in output_runs.files(job, kind)]
@@ -94,8 +98,8 @@ def inputs(rule: str, job: Any) -> list[Path]:
 def _of_run(spec: job_specs.RunSpec, states: list[int]) -> list[Path]:
     """Return what a job of a run reads: its data, its chosen options, its states after rounds."""
     files = [*paths.run_inputs(spec.run, spec.method.needs).values()]
-    files += [paths.at(paths.STATE, spec.run, end=paths.end(number)) for number in states]
-    chosen = [paths.at(paths.CHOICE, spec.run)] if spec.tuned else []
+    files += [paths.path_for(paths.STATE, spec.run, end=paths.end(number)) for number in states]
+    chosen = [paths.path_for(paths.CHOICE, spec.run)] if spec.tuned else []
     return _receipts(files) + chosen
 
 

@@ -12,7 +12,7 @@ import cattrs
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical
 from fedloom.config import settings as config
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 
 Job = TypeVar("Job")
 
@@ -78,7 +78,7 @@ class RunSpec:
     schedule_rounds: int | None
     stacked: bool = True  # False: every client is a separate cohort
     tuned: bool = False  # the options that rule `choose` wrote override the method's
-    fixed: config.FixedSeeds = field(default_factory=config.FixedSeeds)
+    fixed: config.ResolvedSeeds = field(default_factory=config.ResolvedSeeds)
 
 
 @dataclass(frozen=True)

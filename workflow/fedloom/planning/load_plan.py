@@ -8,7 +8,7 @@ from typing import Any
 
 from fedloom.common.errors import FedLoomError, legible
 from fedloom.common.folders import is_folder
-from fedloom.config.reading import Change, merge, merge_values, origin, read_all, read_change
+from fedloom.config.reading import Change, locate_error, merge, merge_values, read_all, read_change
 from fedloom.config.resolve import resolve_with
 from fedloom.config.settings import Settings
 from fedloom.hooks.manifest import find
@@ -77,10 +77,10 @@ def check_images(plan: Plan) -> None:
     for label in plan.settings.select.datasets:
         entry = plan.settings.datasets[label].settings
         key = f"datasets.{label}.root"
-        stored = entry.get("download") or paths.at(paths.STORE, dataset=label).exists()
+        stored = entry.get("download") or paths.path_for(paths.STORE, dataset=label).exists()
         if "root" in entry and not stored and not is_folder(resource(entry["root"])):
             line = f"config key {key}: no such folder '{entry['root']}'; put the images there"
-            where = origin(FedLoomError(line), plan.files, plan.changes)
+            where = locate_error(FedLoomError(line), plan.files, plan.changes)
             raise FedLoomError(f"{line}, or change the key{where}")
 
 
@@ -105,4 +105,4 @@ def resolve(
     try:
         return resolve_with(merged, own)
     except FedLoomError as error:
-        raise FedLoomError(f"{error}{origin(error, files, changes)}") from None
+        raise FedLoomError(f"{error}{locate_error(error, files, changes)}") from None

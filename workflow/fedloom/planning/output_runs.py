@@ -11,7 +11,7 @@ from fedloom.config.output_kinds import OutputKind
 from fedloom.config.settings import GridMember, Reported
 from fedloom.planning import paths
 from fedloom.planning.job_specs import FigureJob, PlotInputs, PlottedMethod, TableJob, Tuned
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
                 title=title,
                 look=method.look,
                 reported=inputs.reported.get(f"{partition}/{label}", inputs.reported[partition]),
-                evaluation=paths.at(paths.EVALUATION, run),
-                rounds=paths.at(paths.ROUNDS, run),
-                store=paths.at(paths.STORE, run),
-                artefact=paths.at(paths.ARTEFACT, run, artefact=own) if own else None,
+                evaluation=paths.path_for(paths.EVALUATION, run),
+                rounds=paths.path_for(paths.ROUNDS, run),
+                store=paths.path_for(paths.STORE, run),
+                artefact=paths.path_for(paths.ARTEFACT, run, artefact=own) if own else None,
                 member=member,
                 trains=method.trains,
                 sees_held_out=method.sees_held_out,
@@ -91,7 +91,7 @@ def plotted_backbones(job: FigureJob) -> list[PlottedBackbone]:
     items = []
     for pair in job.backbones:
         labels: dict[str, Any] = dict(zip(("dataset", "backbone"), pair.split("/"), strict=True))
-        accuracy = paths.at(paths.BLOCK_ACCURACY, **labels)
+        accuracy = paths.path_for(paths.BLOCK_ACCURACY, **labels)
         read: dict[str, Any] = paths.inputs("block_accuracy", **labels)
         items.append(PlottedBackbone(**labels, accuracy=accuracy, **read))
     return items
@@ -107,12 +107,12 @@ def files(job: TableJob | FigureJob, kind: OutputKind) -> list[str]:
         return [str(path) for path in found]
     if kind.shows == "datasets" or kind.reads == "names":
         datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
-        found += [paths.at(paths.receipt(paths.STORE), dataset=name) for name in datasets]
+        found += [paths.path_for(paths.receipt(paths.STORE), dataset=name) for name in datasets]
     runs = plotted_runs(job.shown)
     for run in runs:
         found += [run.evaluation, run.rounds, *([run.artefact] if run.artefact else [])]
     if isinstance(job, TableJob):
-        found += [paths.at(paths.TRIALS, run) for run in tuned_runs(runs, job.tuned)]
+        found += [paths.path_for(paths.TRIALS, run) for run in tuned_runs(runs, job.tuned)]
     return [str(path) for path in found]
 
 

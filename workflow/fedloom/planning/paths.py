@@ -1,13 +1,11 @@
-"""Where every result lies: patterns with Snakemake's wildcards, which `at` fills in."""
+"""Where every result lies: patterns with Snakemake's wildcards, which `path_for` fills in."""
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedloom.common.receipts import receipt_of
-
-if TYPE_CHECKING:
-    from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import NAME, Run
 
 RESULTS = "results"
 STORE = "results/datasets/{dataset}/images.arrow"
@@ -18,7 +16,6 @@ PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.saf
 BLOCK_ACCURACY = "results/block_accuracy/{dataset}/{backbone}.parquet"
 WEIGHTS = "results/weights/{backbone}.json"  # the digest of a hub's weights
 BACKBONE_SIZES = "results/backbone_sizes.json"  # of those that do not ship
-NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"  # of a run
 RUN = f"results/runs/{NAME}"
 STATE = RUN + "/rounds/{end}.safetensors"
 CHECKPOINT = "checkpoint.safetensors"  # beside the states: progress between two of them
@@ -59,25 +56,27 @@ INPUTS = {
 }
 
 
-def at(pattern: str, run: "Run | None" = None, /, **wildcards: Any) -> Path:
+def path_for(pattern: str, run: Run | None = None, /, **wildcards: Any) -> Path:
     """Fill in a pattern's wildcards, from a run's labels and by name."""
     return Path(pattern.format(**(vars(run) if run else {}) | wildcards))
 
 
 def inputs(rule: str, **wildcards: Any) -> dict[str, Path]:
     """Return the data files that a job of this rule reads, by name."""
-    return {name: at(DATA[name], **wildcards) for name in INPUTS[rule]}
+    return {name: path_for(DATA[name], **wildcards) for name in INPUTS[rule]}
 
 
-def run_inputs(run: "Run", needs: Collection[str]) -> dict[str, Path]:
+def run_inputs(run: Run, needs: Collection[str]) -> dict[str, Path]:
     """Return the data files that a run reads: `store`, `partition` and those it `needs`."""
-    return {name: at(DATA[name], run) for name in DATA if name in ("store", "partition", *needs)}
+    return {
+        name: path_for(DATA[name], run) for name in DATA if name in ("store", "partition", *needs)
+    }
 
 
-def other_inputs(dataset: str, run: "Run", needs: Collection[str]) -> dict[str, Path]:
+def other_inputs(dataset: str, run: Run, needs: Collection[str]) -> dict[str, Path]:
     """Return the files of another dataset that a run is tested on: `store` and the caches."""
     names = ["store", *(name for name in needs if name in ("features", "patches"))]
-    return {name: at(DATA[name], run, dataset=dataset) for name in names}
+    return {name: path_for(DATA[name], run, dataset=dataset) for name in names}
 
 
 def end(number: int) -> str:

@@ -13,9 +13,17 @@ from fedloom.config.reading import Change
 from fedloom.config.settings import Settings, local_weights
 from fedloom.config.study import Study
 from fedloom.machine.install import ROOT
-from fedloom.planning import choices, job_factory, job_specs, output_runs, paths, staleness
+from fedloom.planning import (
+    choices,
+    job_factory,
+    job_specs,
+    output_runs,
+    paths,
+    staleness,
+)
 from fedloom.planning.resources.estimates import Resources, request
-from fedloom.planning.runs import Run, runs, scenarios
+from fedloom.planning.run_labels import Run
+from fedloom.planning.runs import runs, scenarios
 
 
 @dataclass(frozen=True)
@@ -37,20 +45,22 @@ class Plan:
     def tables(self) -> list[str]:
         """The study's tables, as Markdown files."""
         labels = self.settings.select.tables
-        return [str(paths.at(paths.TABLE, study=self.name, label=label)) for label in labels]
+        return [str(paths.path_for(paths.TABLE, study=self.name, label=label)) for label in labels]
 
     @property
     def figures(self) -> list[str]:
         """The study's figures, as PDF files."""
         labels = self.settings.select.figures
-        return [str(paths.at(paths.FIGURE, study=self.name, label=label)) for label in labels]
+        return [str(paths.path_for(paths.FIGURE, study=self.name, label=label)) for label in labels]
 
     @property
     def partition_charts(self) -> list[str]:
         """A chart of each partition, for the first seed."""
         pattern = paths.PARTITION_CHART
         seed = self.settings.study.seeds[0]
-        return [str(paths.at(pattern, **vars(s), seed=seed)) for s in scenarios(self.settings)]
+        return [
+            str(paths.path_for(pattern, **vars(s), seed=seed)) for s in scenarios(self.settings)
+        ]
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -105,7 +115,7 @@ class Plan:
         """Return a file of every job of a run, or of those that end at these rounds."""
         run = Run.of(labels)
         ends = job_ends(self.study(labels)) if ends is None else ends
-        return [str(paths.at(pattern, run, end=paths.end(number))) for number in ends]
+        return [str(paths.path_for(pattern, run, end=paths.end(number))) for number in ends]
 
     def start(self, wildcards: Any, pattern: str) -> list[str]:
         """Return a file of the job before; the first job of a run has none."""
@@ -123,7 +133,7 @@ class Plan:
     def choice(self, wildcards: Any) -> list[str]:
         """Return the file with the options that a run is trained with, if they are tuned."""
         tuned = job_factory.trials_of(self.settings, wildcards)
-        return [str(paths.at(paths.CHOICE, Run.of(wildcards)))] if tuned else []
+        return [str(paths.path_for(paths.CHOICE, Run.of(wildcards)))] if tuned else []
 
     def weights(self, wildcards: Any) -> list[str]:
         """Return the backbone's local weights file, unless it ships and so is always there."""

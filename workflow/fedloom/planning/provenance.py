@@ -16,7 +16,7 @@ from fedloom.config.settings import Backbone, local_weights
 from fedloom.planning import paths
 from fedloom.planning.choices import with_choice
 from fedloom.planning.job_specs import RunSpec
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 
 MADE_BY = ("settings", "data")  # the facts of a receipt that evaluations keep
 
@@ -28,13 +28,13 @@ def digest_of_settings(spec: RunSpec) -> str:
 
 def facts_of_job(run: Run, last: int) -> dict[str, str]:
     """Return the digests of MADE_BY of the job that ended after round `last`."""
-    facts = read_receipt(paths.at(paths.STATE, run, end=paths.end(last)))
+    facts = read_receipt(paths.path_for(paths.STATE, run, end=paths.end(last)))
     return {key: facts[key] for key in MADE_BY}
 
 
 def facts_of_run(run: Run, folder: Path = Path()) -> dict[str, str]:
     """Return the digests of MADE_BY of a run's evaluations; `folder` holds `results`."""
-    facts = read_facts(folder / paths.at(paths.EVALUATION, run))
+    facts = read_facts(folder / paths.path_for(paths.EVALUATION, run))
     return {key: facts.get(key, "") for key in MADE_BY}
 
 
@@ -50,7 +50,7 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
         return None
 
     # a hub states no digest: the first job that loads its weights writes one down
-    record = paths.at(paths.WEIGHTS, backbone=backbone.label)
+    record = paths.path_for(paths.WEIGHTS, backbone=backbone.label)
     of = {"library": backbone.library}
     of |= {key: backbone.settings.get(key) for key in ("name", "weights", "image_size")}
     now = {"of": of, "sha256": loaded()}
@@ -69,6 +69,6 @@ def check_same(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> N
     """Check that a job was made from the same as the job before it, by the facts of receipts."""
     for key in now:
         if before.get(key) != now.get(key):
-            folder = paths.at(paths.STATE, run, end=0).parent
+            folder = paths.path_for(paths.STATE, run, end=0).parent
             line = f"the rounds before were trained with different {key}; delete {folder}"
             raise FedLoomError(f"{run.path}: {line} and run again")

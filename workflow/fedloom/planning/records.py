@@ -20,7 +20,8 @@ from fedloom.machine import packages
 from fedloom.machine.install import ROOT
 from fedloom.planning import choices, paths, provenance
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import Run, runs, trial_runs
+from fedloom.planning.run_labels import Run
+from fedloom.planning.runs import runs, trial_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,8 +41,8 @@ def write_record(plan: Plan) -> None:
 
     every = [*plan.runs, *trial_runs(plan.settings)]
     tested = {*runs(plan.settings, TEST_SETS)}
-    files = [paths.at(paths.EVALUATION, run) for run in every]
-    files += [paths.at(paths.ARTEFACT, run, artefact=TEST_SETS) for run in tested]
+    files = [paths.path_for(paths.EVALUATION, run) for run in every]
+    files += [paths.path_for(paths.ARTEFACT, run, artefact=TEST_SETS) for run in tested]
     if not every or not all(file.is_file() for file in files):
         return  # its tables need no run, or only some of them were asked for
     rows = []
@@ -51,10 +52,10 @@ def write_record(plan: Plan) -> None:
             line = "%s: made with other settings; study %s is not recorded"
             log.warning(line, run.path, plan.name)
             return
-        own = {"sha256": sha256(paths.at(paths.EVALUATION, run)), TEST_SETS: run in tested}
+        own = {"sha256": sha256(paths.path_for(paths.EVALUATION, run)), TEST_SETS: run in tested}
         rows.append(vars(run) | _given(plan, run) | made_by | own)
     table = pa.Table.from_pylist(rows)
-    file = paths.at(paths.RECORD, study=plan.name)
+    file = paths.path_for(paths.RECORD, study=plan.name)
     kept = file.is_file() and read_table(file).equals(table)
     versions = read_facts(file)["versions"] if kept else json.dumps(_versions())
     facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": versions}
@@ -63,7 +64,7 @@ def write_record(plan: Plan) -> None:
 
 def read_record(study: str, folder: Path) -> "pa.Table":
     """Return what `write_record` wrote of a study; `folder` holds `results`."""
-    file = folder / paths.at(paths.RECORD, study=study)
+    file = folder / paths.path_for(paths.RECORD, study=study)
     if not file.is_file():
         known = [other.stem for other in file.parent.glob("*.parquet")]
         hint = f"; {suggestion(study, known)}" if known else ""

@@ -1,35 +1,14 @@
 """Runs: their names, and which of them a study has."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from fedloom.common.errors import FedLoomError, shortened, suggestion
 from fedloom.config.settings import VALIDATION, Output, Scenario, Settings
-from fedloom.planning.paths import EVALUATION, NAME, at
-
-
-@dataclass(frozen=True, order=True)
-class Run:
-    """One method on one partition, trained from one seed; named by its labels."""
-
-    dataset: str
-    partition: str
-    backbone: str
-    method: str
-    seed: int
-
-    @classmethod
-    def of(cls, w: Any) -> "Run":
-        """Return the run that a rule's wildcards name."""
-        return cls(w.dataset, w.partition, w.backbone, w.method, int(w.seed))
-
-    @property
-    def path(self) -> str:
-        """The run's folder below results/runs, which is also its name in logs."""
-        return NAME.format(**vars(self))
+from fedloom.planning.paths import EVALUATION, path_for
+from fedloom.planning.run_labels import NAME, Run
 
 
 def finished(name: str) -> Run:
@@ -40,7 +19,7 @@ def finished(name: str) -> Run:
         raise FedLoomError(f"{name}: must be the folder of a run, {form}")
     dataset, partition, backbone, method, seed = found.groups()
     run = Run(dataset, partition, backbone, method, int(seed))
-    if not at(EVALUATION, run).is_file():
+    if not path_for(EVALUATION, run).is_file():
         folders = Path().glob(re.sub(r"{\w+}", "*", EVALUATION))
         near = suggestion(run.path, [str(Path(*file.parts[2:-1])) for file in folders])
         raise FedLoomError(f"{run.path}: no run that has finished; {shortened(near)}")

@@ -10,7 +10,8 @@ from fedloom.planning import paths
 from fedloom.planning.job_factory import study_of_run, transferred_to, trials_of
 from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import Run, trial_runs
+from fedloom.planning.run_labels import Run
+from fedloom.planning.runs import trial_runs
 
 Jobs = defaultdict[str, dict[Path, Any]]
 
@@ -21,7 +22,7 @@ def jobs_of_study(plan: Plan) -> Jobs:
     jobs = Jobs(dict)
 
     def add(rule: str, pattern: str, **labels: Any) -> None:
-        jobs[rule][paths.at(pattern, **labels)] = SimpleNamespace(**labels)
+        jobs[rule][paths.path_for(pattern, **labels)] = SimpleNamespace(**labels)
 
     for run in (*plan.runs, *trial_runs(settings)):
         labels = vars(run)
@@ -50,7 +51,12 @@ def jobs_of_study(plan: Plan) -> Jobs:
         shown = output.shown
         for run in plotted_runs(shown) if shown is not None else ():
             if shown is not None and shown.artefact:
-                add("artefact", paths.ARTEFACT, **vars(Run.of(run)), artefact=shown.artefact)
+                add(
+                    "artefact",
+                    paths.ARTEFACT,
+                    **vars(Run.of(run)),
+                    artefact=shown.artefact,
+                )
             for name in transferred_to(settings, run):
                 add("dataset", paths.STORE, dataset=name)
                 for cache in {"features", "patches"} & plan.run_inputs(run).keys():

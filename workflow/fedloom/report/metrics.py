@@ -13,7 +13,7 @@ from fedloom.common.run_tables import OF_RUNS
 from fedloom.config import grids
 from fedloom.config.settings import GridMember, Reported
 from fedloom.planning.output_runs import PlottedRun
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 
 GROUPS = {"participating": True, "held_out": False}  # of clients, by whether they train
 SCENARIO = ("dataset", "partition", "backbone")

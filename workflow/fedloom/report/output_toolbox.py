@@ -1,5 +1,7 @@
 """What a plugin that brings a kind of table or figure may call."""
 
+from typing import TYPE_CHECKING
+
 from fedloom.common.errors import FedLoomError as FedLoomError
 from fedloom.config.output_kinds import AccuracyTable as AccuracyTable
 from fedloom.config.output_kinds import ArtefactFigure as ArtefactFigure
@@ -11,5 +13,18 @@ from fedloom.report import metrics as metrics
 from fedloom.report import requirements as requirements
 from fedloom.report.figures import style as style
 from fedloom.report.figures.convergence import lines as lines
-from fedloom.report.tables.accuracy import at as at
+from fedloom.report.tables.accuracy import describe_rounds as describe_rounds
 from fedloom.report.tables.layout import Column as Column
+
+# old name -> new name
+RENAMED = {"at": "describe_rounds"}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Name the new name of a function; an ImportError is shown in `from ... import` as well."""
+        if name in RENAMED:
+            raise ImportError(
+                f"fedloom.report.output_toolbox.{name} is now {RENAMED[name]}; use that"
+            )
+        raise AttributeError(f"fedloom.report.output_toolbox has no '{name}'")

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.config import grids
-from fedloom.config.reading import within, written
+from fedloom.config.reading import find_definition, has_prefix
 from fedloom.config.settings import VALIDATION
 from fedloom.hooks.manifest import find
 from fedloom.machine.install import ROOT
 from fedloom.planning import choices, paths
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 
 # keys of `study` that describe it, and those that are shown elsewhere
 NOT_OF_A_RUN = {"name", "paper", "shows", "deviations", "open_questions", "seeds", "training"}
@@ -38,10 +38,10 @@ def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
 
     def setting(value: Any, *places: list[str], default: str = "default") -> Setting:
         for keys in places:
-            changes = [change.text for change in plan.changes if within(keys, change.keys)]
+            changes = [change.text for change in plan.changes if has_prefix(keys, change.keys)]
             if changes:
                 return Setting(value, f"--set {changes[-1]}")
-            if found := written(plan.files, keys):
+            if found := find_definition(plan.files, keys):
                 place = found[0].replace(f"{ROOT}/", "" if Path.cwd() == ROOT else "FedLoom's ", 1)
                 return Setting(value, place if found[1] == value else f"{place}, capped")
         return Setting(value, default)
@@ -82,7 +82,7 @@ def _varied(plan: Plan, run: Run) -> dict[str, str]:
     method = plan.settings.methods[run.method]
     spec = plan.run_spec(run)
     if spec.tuned:
-        file = paths.at(paths.CHOICE, run)
+        file = paths.path_for(paths.CHOICE, run)
         return dict.fromkeys(choices.chosen_options(file), f"chosen: {file}")
     if method.member is not None:
         return dict.fromkeys(method.member.options, f"grid of methods.{method.member.grid}")

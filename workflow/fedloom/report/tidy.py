@@ -16,7 +16,7 @@ from fedloom.common.ids import OWN, SERVER_MODEL
 from fedloom.hooks.manifest import TEST_SETS
 from fedloom.machine.extras import require
 from fedloom.planning import paths, provenance
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from fedloom.report.metrics import columns_of, percent
 
 COLUMNS = {
@@ -83,12 +83,12 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
             raise FedLoomError(f"{line} '{study}'; run the study again")
 
     # their files
-    runs["filename"] = [str(folder / paths.at(paths.EVALUATION, run)) for run in every]
+    runs["filename"] = [str(folder / paths.path_for(paths.EVALUATION, run)) for run in every]
     for label in OF_RUNS:
         runs[label] = pd.Categorical(runs[label], runs[label].unique())
 
     # a row more for a run with other test sets
-    tested = [folder / paths.at(paths.ARTEFACT, run, artefact=TEST_SETS) for run in every]
+    tested = [folder / paths.path_for(paths.ARTEFACT, run, artefact=TEST_SETS) for run in every]
     others = runs.assign(filename=list(map(str, tested)))[runs[TEST_SETS]]
     return pd.concat([runs, others])
 

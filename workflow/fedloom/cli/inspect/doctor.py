@@ -14,7 +14,7 @@ import psutil
 from rich.filesize import decimal
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.folders import check_usable
+from fedloom.common.folders import check_writable
 from fedloom.common.temporary import abandoned, leftovers, size_of
 from fedloom.machine import gpus, packages
 from fedloom.planning import paths
@@ -73,7 +73,7 @@ def check_devices() -> Iterator[str]:
 def check_disk() -> Iterator[str]:
     """Yield the free space for results; less than a gigabyte is an error."""
     results = Path(paths.RESULTS)
-    check_usable(results)
+    check_writable(results)
     folder = results.resolve() if results.exists() else Path.cwd()
     free = shutil.disk_usage(folder).free
     fact = f"disk of results: {free / 1e9:.1f} GB free in {folder}"

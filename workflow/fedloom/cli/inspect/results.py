@@ -89,7 +89,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     versions = json.loads(facts["versions"])
 
     # the evaluations
-    out = Path(folder or paths.at(paths.EXPORT, study=name))
+    out = Path(folder or paths.path_for(paths.EXPORT, study=name))
     runs = with_files(record, Path(), trials=False)
     rows = frame(runs)
     write_table(out / "results.parquet", pa.Table.from_pandas(rows, preserve_index=False))

@@ -12,7 +12,7 @@ from fedloom.config.protocols import reported
 from fedloom.planning import paths, provenance
 from fedloom.planning.load_plan import SET, load_plan
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
 
@@ -38,7 +38,7 @@ def show_run(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
         [key, _short_text(setting.value), setting.origin] for key, setting in settings_of(plan, run)
     ]
     settings = tabulate(rows, ["setting", "value", "from"], disable_numparse=True)
-    folder = paths.at(paths.RUN, run)
+    folder = paths.path_for(paths.RUN, run)
     return f"{folder}\n{', '.join(numbers)}\n\n{_curve(run)}\n\n{settings}"
 
 
@@ -87,7 +87,7 @@ def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -
 
         # the digest of the settings leaves the number of rounds out
         settings = provenance.digest_of_settings(plan.run_spec(run))
-        rounds = int(metrics.frame(paths.at(paths.ROUNDS, run))["round"].max())
+        rounds = int(metrics.frame(paths.path_for(paths.ROUNDS, run))["round"].max())
         same_settings = provenance.facts_of_run(run)["settings"] == settings
         if not same_settings or rounds != plan.study(run).rounds:
             raise FedLoomError(
@@ -99,14 +99,14 @@ def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -
 
 def accuracies(plan: Plan, run: Run) -> dict[str, float]:
     """Return a run's accuracies in percent over the rounds that tables report."""
-    rows = metrics.evaluation(paths.at(paths.EVALUATION, run))
+    rows = metrics.evaluation(paths.path_for(paths.EVALUATION, run))
     return metrics.accuracies(rows, reported(plan.study(run)))
 
 
 def _curve(run: Run) -> str:
     """Return at most MOST_ROWS evaluated rounds: accuracies in percent, and training loss."""
-    rows = metrics.evaluation(paths.at(paths.EVALUATION, run))
-    loss = metrics.frame(paths.at(paths.ROUNDS, run)).set_index("round")["train_loss"]
+    rows = metrics.evaluation(paths.path_for(paths.EVALUATION, run))
+    loss = metrics.frame(paths.path_for(paths.ROUNDS, run)).set_index("round")["train_loss"]
     curves = metrics.curves(rows).join(loss)[list(CURVES)]
     curve = curves.rename(columns=CURVES).dropna(axis="columns", how="all")
 

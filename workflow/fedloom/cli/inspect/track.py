@@ -29,7 +29,8 @@ from fedloom.config.protocols import job_ends
 from fedloom.machine.extras import require
 from fedloom.planning import paths, provenance
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import Run, trial_runs
+from fedloom.planning.run_labels import Run
+from fedloom.planning.runs import trial_runs
 from fedloom.report import metrics
 from fedloom.report.run_settings import settings_of
 
@@ -48,7 +49,7 @@ def track_study(name: str) -> None:
     tracker: Tracker = find_tracker(name).load()
     first_event = run_progress.last_begun()
     plan, _ = study_of(first_event["arguments"])
-    folder = paths.at(paths.TRACKED, tracker=name)
+    folder = paths.path_for(paths.TRACKED, tracker=name)
     folder.mkdir(parents=True, exist_ok=True)
 
     begin = partial(tracker, folder, plan.name)
@@ -112,7 +113,7 @@ class FollowedRun:
     def _files(self) -> dict[Path, float]:
         """Return the job's checkpoint and the receipts of finished jobs, with their times."""
         ends = map(paths.end, job_ends(self.plan.study(self.run)))
-        states = [paths.at(paths.STATE, self.run, end=end) for end in ends]
+        states = [paths.path_for(paths.STATE, self.run, end=end) for end in ends]
         checkpoint = states[0].with_name(paths.CHECKPOINT)
 
         times = dict[Path, float]()
@@ -150,7 +151,7 @@ class FollowedRun:
 
     def _read_job_table(self, end: str, table: str) -> pa.Table:
         """Read a table of the job that ended with the round `end`."""
-        file = paths.at(paths.JOB_TABLES[table], self.run, end=end)
+        file = paths.path_for(paths.JOB_TABLES[table], self.run, end=end)
         return read_table(file, metrics.columns_of(file))
 
     def _settings(self) -> Settings:

@@ -105,7 +105,7 @@ def _used(plan: Plan) -> Iterator[Path]:
     of_runs: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
 
     # a study that ran with --set has runs that its file does not name
-    record = paths.at(paths.RECORD, study=plan.name)
+    record = paths.path_for(paths.RECORD, study=plan.name)
     if record.is_file():
         of_runs += read_table(record, LABELS).to_pylist()
 
@@ -121,4 +121,4 @@ def _used(plan: Plan) -> Iterator[Path]:
         fields = set(re.findall(r"{(\w+)}", pattern))
         for labels in (*of_runs, *of_data):
             if fields <= {*labels, "study"}:
-                yield paths.at(pattern, **labels, study=plan.name)
+                yield paths.path_for(pattern, **labels, study=plan.name)

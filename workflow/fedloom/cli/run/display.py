@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedloom.cli.run.run_progress import EVENTS, Course, Job, ended, last_begun
+from fedloom.cli.run.run_progress import EVENTS, Job, RunProgress, ended, last_begun
 
 POLL = 0.5  # seconds between two looks at the events, and at the logs of the jobs at work
 QUIET = 60.0  # seconds without a line, after which a file or a pipe gets one for each job at work
@@ -27,7 +27,7 @@ def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] =
 
     The display stops at the first of `signals`: jobs that it ends would seem to have failed.
     """
-    course, over, told_at = Course(), False, time.monotonic()
+    course, over, told_at = RunProgress(), False, time.monotonic()
     live = Live(console=console, auto_refresh=False, transient=True)  # shows nothing in a file
     with EVENTS.open("rb") as file, live:
         while not over and not signals:
@@ -39,7 +39,7 @@ def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] =
                 read = json.loads(event)
                 if read["event"] == "note":
                     told.append(Text(read["text"]))
-                end = course.take(read)
+                end = course.apply_event(read)
                 if end is not None and (end[0] == "failed" or end[1].rule in TOLD):
                     told.append(_line(course, *end))
             file.seek(-len(event), os.SEEK_CUR)  # of a line, the rest is still to be written
@@ -62,7 +62,7 @@ def watch() -> None:
     follow(lambda: ended(first), Console())
 
 
-def _line(course: Course, word: str, job: Job) -> Text:
+def _line(course: RunProgress, word: str, job: Job) -> Text:
     """Return the line on a job that has ended, or is at work."""
     far = f": {_far(job)}" if job.progress else ""
     see = f"; {_reason(job.log)}see {job.log}" if word == "failed" and job.log else ""
@@ -84,7 +84,7 @@ def _far(job: Job) -> str:
     return f"{far.done}/{far.total} {far.values}".rstrip() if (far := job.progress) else ""
 
 
-def _share(course: Course, over: bool = False) -> str:
+def _share(course: RunProgress, over: bool = False) -> str:
     """Return how much is done, and the time left by the estimates of the jobs to come."""
     total = sum(course.jobs.values())
     text = f"{course.done} of {total} jobs, {course.share():.0%} of the work"
@@ -96,13 +96,13 @@ def _share(course: Course, over: bool = False) -> str:
     return text
 
 
-def _heading(course: Course, over: bool = False) -> Text:
+def _heading(course: RunProgress, over: bool = False) -> Text:
     """Return the line on the whole study."""
     text = "no job was begun" if over else "looking for what is to be done"
     return Text(f"study {course.study}: {_share(course, over) if course.jobs else text}", "bold")
 
 
-def _drawing(course: Course) -> Group:
+def _drawing(course: RunProgress) -> Group:
     """Return the heading, a bar of the study, and a row for every job at work."""
     table = Table.grid(*(Column(no_wrap=True) for _ in range(4)), padding=(0, 2))
     for job in course.running.values():

@@ -14,7 +14,7 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.files import replacing
+from fedloom.common.files import atomic_write
 from fedloom.machine.install import LIBRARY
 from fedloom.planning import paths
 
@@ -94,8 +94,8 @@ def _write_study(study: Mapping[str, Any], folder: Path) -> Path:
         name = str(given["name"])
 
     # only the last part, as nobody has checked the name yet
-    file = folder / paths.at(paths.GIVEN, study=Path(name).name)
-    with replacing(file) as temporary:
+    file = folder / paths.path_for(paths.GIVEN, study=Path(name).name)
+    with atomic_write(file) as temporary:
         YAML().dump(_plain(study, ""), temporary)
     return file
 

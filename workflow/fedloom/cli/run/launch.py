@@ -22,8 +22,8 @@ from rich.console import Console
 from fedloom.cli.run import run_progress
 from fedloom.cli.run.display import follow
 from fedloom.common.errors import FedLoomError
-from fedloom.common.folders import check_usable
-from fedloom.common.locks import held
+from fedloom.common.folders import check_writable
+from fedloom.common.locks import file_lock
 from fedloom.machine.install import SNAKEFILE
 from fedloom.machine.process_log import QUIET
 from fedloom.planning import paths
@@ -196,7 +196,7 @@ def remove_stale_lock(arguments: list[str]) -> None:
 
 def exclusive_folder() -> AbstractContextManager[None]:
     """Acquire this folder's lock, waiting for other runs to finish."""
-    return held(LOCK, WAITING, partial(print, file=sys.stderr))
+    return file_lock(LOCK, WAITING, partial(print, file=sys.stderr))
 
 
 def run_study(
@@ -234,7 +234,7 @@ def run_study(
     if dry:
         return run_snakemake(arguments)
 
-    check_usable(Path(paths.RESULTS))
+    check_writable(Path(paths.RESULTS))
     with exclusive_folder():
         check_images(study)
         if is_locked():

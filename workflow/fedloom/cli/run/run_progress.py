@@ -94,7 +94,7 @@ class Job:
 
 
 @dataclass
-class Course:
+class RunProgress:
     """The state of a study's run after the events so far."""
 
     study: str = ""
@@ -107,7 +107,7 @@ class Course:
     failed: set[int] = field(default_factory=set)
     work: float = 0.0  # seconds by the estimates, of jobs that are done
 
-    def take(self, event: dict[str, Any]) -> tuple[str, Job] | None:
+    def apply_event(self, event: dict[str, Any]) -> tuple[str, Job] | None:
         """Take in an event; return a job that it ends, after "finished" or "failed"."""
         kind = event["event"]
         if kind == "begin":

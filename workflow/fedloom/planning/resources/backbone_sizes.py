@@ -68,7 +68,7 @@ def key(backbone: Backbone) -> str:
 @cache
 def _sizes(key: str) -> Sizes:
     """Look the sizes up, or count and keep them."""
-    counted = paths.at(paths.BACKBONE_SIZES)
+    counted = paths.path_for(paths.BACKBONE_SIZES)
     kept = read_json(counted) if counted.exists() else {}
     known = read_json(SHIPPED) | kept
     if key not in known:

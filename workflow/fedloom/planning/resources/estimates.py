@@ -69,7 +69,7 @@ def contents(dataset: Dataset) -> Contents:
     """
     images, classes, test = dataset.expected
     try:
-        facts = read_receipt(paths.at(paths.STORE, dataset=dataset.label))
+        facts = read_receipt(paths.path_for(paths.STORE, dataset=dataset.label))
         images = facts["images"]
         classes = len(facts["classes"])
         test = facts.get("test_images", test)
@@ -164,7 +164,7 @@ class Workload:
         options = self.method.options
         inputs = self.plugin.forward_inputs
         passes = self.plugin.passes(options)
-        images, texts = memory.encoded(inputs, passes, self.images_of_a_step)
+        images, texts = memory.forward_counts(inputs, passes, self.images_of_a_step)
         prompts = self.data.classes * NAME_TOKENS * size.text_width * size.text_depth
         trains = self.plugin.trains_weights(options)
 
@@ -199,7 +199,9 @@ class Workload:
     def encoding(self, images: float, steps: float = 1) -> float:
         """Return the operations of encoding `images` in `steps` steps, and texts in each."""
         passes = self.plugin.passes(self.method.options)
-        of_images, of_texts = memory.encoded(self.plugin.forward_inputs, passes, images / steps)
+        of_images, of_texts = memory.forward_counts(
+            self.plugin.forward_inputs, passes, images / steps
+        )
         tokens = 2 * of_texts * self.data.classes * NAME_TOKENS  # a global and a local context
         return steps * (of_images * self.size.operations + tokens * self.size.token_operations)
 

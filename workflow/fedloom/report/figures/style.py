@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedloom.common.files import replacing
+from fedloom.common.files import atomic_write
 from fedloom.planning.output_runs import LineStyle, PlottedBackbone, PlottedRun
 from fedloom.report.metrics import SCENARIO, grouped
 
@@ -238,5 +238,5 @@ def whole_numbers(axis: Axes) -> None:
 def save(figure: Figure, outputs: dict[str, Path]) -> None:
     """Write every format; equal figures give equal bytes."""
     for kind, path in outputs.items():
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             figure.savefig(temporary, format=kind, metadata=METADATA[kind])

@@ -31,7 +31,7 @@ def write(plan: Plan) -> Path:
     """Write the report of a study whose tables and figures are made, and return its path."""
     from plotly.offline import get_plotlyjs
 
-    out = paths.at(paths.REPORT, study=plan.name)
+    out = paths.path_for(paths.REPORT, study=plan.name)
     settings = {"loader": FileSystemLoader(FOLDER), "undefined": StrictUndefined}
     pages = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, **settings)
     groups = run_details.groups(plan)

@@ -48,7 +48,7 @@ def _logs(plan: Plan) -> Iterable[tuple[str, Path]]:
         inputs = plan.run_inputs(run)
         made += [("dataset", inputs.pop("store")), *inputs.items()]
         made += [("train", file) for file in plan.job_files(run, paths.STATE)]
-        made += [("evaluate", paths.at(paths.EVALUATION, run))]
+        made += [("evaluate", paths.path_for(paths.EVALUATION, run))]
         made += [("choose", file) for file in plan.choice(run)]
     for rule in ("partition_chart", "table", "figure"):
         made += [(rule, file) for file in getattr(plan, f"{rule}s")]

@@ -15,7 +15,7 @@ from fedloom.config import grids
 from fedloom.planning import paths
 from fedloom.planning.output_runs import PlottedRun, plotted_runs
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import Run
+from fedloom.planning.run_labels import Run
 from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
 
@@ -89,7 +89,7 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
         if log.is_file()
     }
 
-    files = [paths.at(paths.RUN_TABLES[name], run) for name in plan.run_tables]
+    files = [paths.path_for(paths.RUN_TABLES[name], run) for name in plan.run_tables]
     return Shown(
         run,
         {name: curve for name in CURVES if len(curve := every[name].dropna())},
@@ -101,7 +101,7 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
 
 def _trials(plan: Plan, run: PlottedRun) -> list[dict[str, Any]]:
     """Return the trials from which options of a run were chosen; none if it has no choice."""
-    file = paths.at(paths.TRIALS, run)
+    file = paths.path_for(paths.TRIALS, run)
     trials = read_table(file, TRIALS).to_pylist() if plan.choice(run) else []
     for row in trials:
         options = json.loads(row["options"]).items()

@@ -66,7 +66,7 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
         spread = "one seed, so that nothing is marked as best."
     text = f"{own.describe(runs)}; {spread}"
     if job.published is not None:
-        frame = published.beside(frame, job.published)
+        frame = published.join_published(frame, job.published)
         text += " SD: how many standard deviations of both a published number is from ours."
     if job.tuned is not None:
         text += f" {notes.tuning(runs, job.tuned)}"

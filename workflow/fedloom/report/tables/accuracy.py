@@ -39,7 +39,7 @@ class Accuracy(AccuracyTable):
         return metrics.accuracies(rows, run.reported)
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        return f"test accuracy of clients in %, {at(runs)}{without(self)}"
+        return f"test accuracy of clients in %, {describe_rounds(runs)}{without(self)}"
 
 
 class HeldOut(AccuracyTable):
@@ -55,7 +55,7 @@ class HeldOut(AccuracyTable):
 
     def describe(self, runs: list[PlottedRun]) -> str:
         text = "mean test accuracy in % of clients that take part in training and of clients held"
-        return f"{text} out, {at(runs)}"
+        return f"{text} out, {describe_rounds(runs)}"
 
 
 class Domains(AccuracyTable):
@@ -85,7 +85,8 @@ class Domains(AccuracyTable):
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
             "test accuracy in % of the participating clients: mean over each domain's clients, "
-            f"mean and worst over all, and over all their test images pooled; {at(runs)}"
+            "mean and worst over all, and over all their test images pooled; "
+            f"{describe_rounds(runs)}"
         ) + without(self)
 
 
@@ -162,7 +163,7 @@ class LeaveOneDomainOut(AccuracyTable):
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
             "test accuracy in % of the clients of a domain that no client trains on, a column per "
-            f"domain left out, {at(runs)}{without(self)}"
+            f"domain left out, {describe_rounds(runs)}{without(self)}"
         )
 
 
@@ -171,7 +172,7 @@ def without(table: AccuracyTable) -> str:
     return "" if table.personalized else "; without personalisation before the test"
 
 
-def at(runs: list[PlottedRun]) -> str:
+def describe_rounds(runs: list[PlottedRun]) -> str:
     """Say at which rounds the runs' accuracies were measured; by run where these differ."""
     # methods report other rounds than others on the same partition
     several = len({(r.partition, r.reported) for r in runs}) > len({r.partition for r in runs})

@@ -17,8 +17,8 @@ from fedloom.config.settings import Output, Settings
 from fedloom.planning.job_specs import TableJob
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import evaluation, frame, grouped, percent
-from fedloom.report.tables.accuracy import at
-from fedloom.report.tables.costs import sent, until
+from fedloom.report.tables.accuracy import describe_rounds
+from fedloom.report.tables.costs import cost_to_target, sent
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.paper_claims import DOMAIN, EACH_DOMAIN, Listed, labels_of, read_claims
 from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, MOST_SEEDS, UNDECIDED, Term, Verdict, decide
@@ -191,7 +191,7 @@ class Claims(TableKind):
             elif metric in COSTS:
                 if self.target is None:
                     raise NotRunError("the table has no target")
-                cost = until(evaluation(run.evaluation), frame(run.rounds), self.target)
+                cost = cost_to_target(evaluation(run.evaluation), frame(run.rounds), self.target)
                 numbers = np.array([[cost[metric]]])
                 at_least |= bool(cost[f"{metric}_above"])
             else:
@@ -329,7 +329,8 @@ def _caption(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -> str:
     verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())
     few = f" Few seeds decide little, as {counts[UNDECIDED]} here." if UNDECIDED in counts else ""
     return (
-        f"what {citation} claims, and what these runs show, {at(runs)} ({verdicts}). Differences "
+        f"what {citation} claims, and what these runs show, {describe_rounds(runs)} "
+        f"({verdicts}). Differences "
         "are of the first-named method to that of the others which speaks most against the claim, "
         "in points where they are of accuracies, with 95 % intervals over seeds and clients. A "
         "claim holds if all its methods were run and every interval is above zero (or within the "

@@ -31,7 +31,9 @@ class Communication(AccuracyTable):
     column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
-        return until(evaluation(run.evaluation, self.personalized), frame(run.rounds), self.target)
+        return cost_to_target(
+            evaluation(run.evaluation, self.personalized), frame(run.rounds), self.target
+        )
 
     def describe(self, runs: list[PlottedRun]) -> str:
         rounds = pd.concat([frame(run.rounds) for run in runs])
@@ -46,7 +48,9 @@ class Communication(AccuracyTable):
         )
 
 
-def until(evaluated: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict[str, float]:
+def cost_to_target(
+    evaluated: pd.DataFrame, rounds: pd.DataFrame, target: float
+) -> dict[str, float]:
     """Find the first evaluated round whose mean accuracy is at least `target`, and add up to it.
 
     Megabytes (10^6) are of all clients together, `million_params` the numbers of four bytes that a

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from fedloom.common.ids import PART
+from fedloom.common.ids import STREAM_PART_PREFIX
 from fedloom.config.output_kinds import AccuracyTable
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics
@@ -32,9 +32,11 @@ class Forgetting(AccuracyTable):
         """Return both means in percent, and forgetting in points if several parts have arrived."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
         rows = rows[rows["participating"]]
-        columns = [name for name in map(str, rows) if name.startswith(PART)]
+        columns = [name for name in map(str, rows) if name.startswith(STREAM_PART_PREFIX)]
         names = [name for name in columns if rows[name].notna().any()]
-        names.sort(key=lambda name: int(name.removeprefix(PART)))  # in the order of their arrival
+        names.sort(
+            key=lambda name: int(name.removeprefix(STREAM_PART_PREFIX))
+        )  # in the order of their arrival
         by_round = 100 * rows.groupby("round")[names].mean()  # [R, parts]
         mean = by_round.mean(axis=1)
         last = by_round.iloc[-1]

@@ -8,10 +8,10 @@ from fedloom.planning.job_specs import TableJob
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import requirements
 from fedloom.report.metrics import grouped, member, of_members
-from fedloom.report.tables.accuracy import at
+from fedloom.report.tables.accuracy import describe_rounds
 from fedloom.report.tables.layout import EMPTY, Built, cell, unmarked
 from fedloom.report.tables.published import of_grid
-from fedloom.report.tables.summary import GROUP, varied
+from fedloom.report.tables.summary import GROUP, differing_columns
 
 ALL = "all"  # value of an axis over which an average is taken
 AVERAGE = "average"  # scenario: the mean of all others
@@ -35,12 +35,13 @@ class Ranked(GridTable):
 
         frame = pd.concat(parts, ignore_index=True)
         shown = pd.concat([self._shown(part, axes) for part in parts], ignore_index=True)
-        keys = varied(frame)
+        keys = differing_columns(frame)
         columns = [*keys, "rank", *axes, "text"]
         titles = [*map(str.capitalize, keys), "Rank", *axes, "Mean accuracy"]
         caption = (
             f"combinations of {', '.join(axes)} by the mean accuracy in % over participating "
-            f"clients, {at(runs)}; mean ± standard deviation over seeds. The first is the best of "
+            f"clients, {describe_rounds(runs)}; mean ± standard deviation over seeds. The first "
+            "is the best of "
             "many on the test images, and better than it would be on others."
         )
         if job.published is not None:
@@ -119,10 +120,11 @@ class GridAverages(GridTable):
         shown = frame.assign(text=texts)
         shown = shown.pivot_table("text", [*GROUP, down], across, "first", sort=False)
         shown = shown.reset_index().replace({down: {ALL: "Average"}})
-        keys = varied(frame[frame["dataset"] != AVERAGE])
+        keys = differing_columns(frame[frame["dataset"] != AVERAGE])
         columns = [*keys, down, *frame[across].unique()]
         values = ["Average" if name == ALL else name for name in columns[len(keys) + 1 :]]
         titles = [*map(str.capitalize, keys), f"{down} / {across}", *values]
         where = f"over participating clients and {len({run.seed for run in runs})} seed(s)"
-        caption = f"mean accuracy in % {where}, {at(runs)}, with averages of rows and columns."
+        when = describe_rounds(runs)
+        caption = f"mean accuracy in % {where}, {when}, with averages of rows and columns."
         return Built(frame, unmarked(shown[columns], len(keys) + 1, titles), caption)

@@ -14,7 +14,7 @@ from fedloom.planning.job_specs import TableJob
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.published import printed
-from fedloom.report.tables.summary import varied
+from fedloom.report.tables.summary import differing_columns
 
 SETTINGS = {
     "rounds": "Rounds", "clients": "Clients", "clients_per_round": "In a round",
@@ -49,7 +49,7 @@ class Protocol(RunsTable):
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         frame = pd.DataFrame(job.settings["rows"])
-        keys = varied(frame, ["dataset", "partition"])
+        keys = differing_columns(frame, ["dataset", "partition"])
         cells = frame[[*keys, "title"]].copy()
         rows = frame.to_dict("records")
         for name in SETTINGS:
@@ -94,7 +94,7 @@ class Sizes(TableKind):
         rows = []
         texts = []
         for dataset in dict.fromkeys(name.split("/")[0] for name in job.shown.scenarios):
-            store = ImageStore(paths.at(paths.STORE, dataset=dataset))
+            store = ImageStore(paths.path_for(paths.STORE, dataset=dataset))
             sizes = {
                 "classes": len(set(store.labels.tolist())),  # of those that have images
                 "train": int((~store.test).sum()),

@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 from tabulate import LATEX_ESCAPE_RULES
 
-from fedloom.common.files import replacing, write_table, write_text
-from fedloom.report.tables.summary import GROUP, metrics, varied
+from fedloom.common.files import atomic_write, write_table, write_text
+from fedloom.report.tables.summary import GROUP, differing_columns, metrics
 
 EMPTY = "-"
 # before text that a spreadsheet would compute, unlike a dash or a number with its sign
@@ -102,8 +102,8 @@ def _numbers(frame: pd.DataFrame, name: str, decimals: int) -> pd.Series:
 
 def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
     """Return the labels that tell rows of a summary apart, then every metric and its published."""
-    keys = varied(frame)
-    trains = varied(frame, ["trains"])
+    keys = differing_columns(frame)
+    trains = differing_columns(frame, ["trains"])
     titles = [*map(str.capitalize, keys), "Method", *map(str.capitalize, trains)]
     cells = frame[[*keys, "title", *trains]].astype(str).replace("", EMPTY)
 
@@ -127,7 +127,7 @@ def write(table: Built, label: str, outputs: dict[str, Path]) -> None:
     """Write every format; those of text show the caption, LaTeX also has the label."""
     frame, texts, caption = table
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
-    with replacing(outputs["csv"]) as temporary:
+    with atomic_write(outputs["csv"]) as temporary:
         safe = frame.rename(columns=lambda name: re.sub(FORMULA, "'", name))
         safe = safe.replace(FORMULA, "'", regex=True)
         safe.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")

@@ -6,7 +6,7 @@ import pandas as pd
 
 from fedloom.config.grids import TRAINING, text
 from fedloom.planning import paths
-from fedloom.planning.choices import at_edge, tried
+from fedloom.planning.choices import at_edge, read_trials
 from fedloom.planning.job_specs import TableJob, Tuned
 from fedloom.planning.output_runs import PlottedRun, tuned_runs
 from fedloom.report.metrics import frame, grouped, loss_not_below_guessing
@@ -41,7 +41,7 @@ def marked(
             own.add(STRANGERS)
         if run.artefact is None and loss_not_below_guessing(frame(run.rounds)):
             own.add(GUESSING)
-        if run in tuned and at_edge(*tried(paths.at(paths.TRIALS, run))):
+        if run in tuned and at_edge(*read_trials(paths.path_for(paths.TRIALS, run))):
             own.add(EDGE)
     rows = table[row].itertuples(index=False)
     return [[mark for mark in MARKS if mark in found[tuple(each)]] for each in rows]
@@ -71,7 +71,7 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
     for scenario, group in grouped(tuned_runs(runs, tuned)).items():
         chosen = []
         for run in group:
-            options, _ = tried(paths.at(paths.TRIALS, run))
+            options, _ = read_trials(paths.path_for(paths.TRIALS, run))
             values = [f"{name.removeprefix(TRAINING)} {text(v)}" for name, v in options.items()]
             chosen.append(f"{run.title}: {', '.join(values)}")
         place = f"{'/'.join(scenario)}: " if several else ""

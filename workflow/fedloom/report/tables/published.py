@@ -38,7 +38,7 @@ def of_grid(entry: dict | None, scenario: str, row: str) -> float:
     return number(printed(entry, scenario, row).get("participating_mean"))
 
 
-def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
+def join_published(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
     """Return a summary with the paper's numbers: `<metric>_published`, and with these ends `_std`,
     `_above` and `_below` (it is only a bound), and `_verdict`, see the function.
     """

@@ -47,7 +47,7 @@ def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
     return result.reset_index()
 
 
-def varied(frame: pd.DataFrame, keys: list[str] = GROUP) -> list[str]:
+def differing_columns(frame: pd.DataFrame, keys: list[str] = GROUP) -> list[str]:
     """Return those of some labels in which rows differ."""
     return [key for key in keys if frame[key].nunique() > 1]
 

@@ -1,0 +1,27 @@
+"""A run, named by its labels."""
+
+from dataclasses import dataclass
+from typing import Any
+
+NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"  # of a run
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """One method on one partition, trained from one seed; named by its labels."""
+
+    dataset: str
+    partition: str
+    backbone: str
+    method: str
+    seed: int
+
+    @classmethod
+    def of(cls, w: Any) -> "Run":
+        """Return the run that a rule's wildcards name."""
+        return cls(w.dataset, w.partition, w.backbone, w.method, int(w.seed))
+
+    @property
+    def path(self) -> str:
+        """The run's folder below results/runs, which is also its name in logs."""
+        return NAME.format(**vars(self))
