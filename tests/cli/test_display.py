@@ -9,7 +9,8 @@ from rich.console import Console
 from fedloom.cli.run import display
 from fedloom.cli.run.run_progress import RunProgress
 from fedloom.common.errors import FedLoomError
-from fedloom.machine.process_log import last_progress, log_to, progress
+from fedloom.machine.job_events import event_file, last_progress, with_event
+from fedloom.machine.process_log import log_to, progress
 
 BEGIN = {
     "event": "begin", "study": "mine", "process": 1, "time": 100.0,
@@ -23,6 +24,12 @@ def _started(number, output, log=None, rule="train"):
         "event": "job_info", "jobid": number, "rule_name": rule, "wildcards": wildcards,
         "output": [output], "log": [str(log)] if log else [], "time": 0.0,
     }  # fmt: skip
+
+
+def _progress(done, elapsed, left, total=4, values="loss=1"):
+    """Return the line of events in which a job tells how far it is."""
+    told = {"done": done, "total": total, "elapsed": elapsed, "left": left, "values": values}
+    return json.dumps({"event": "progress", **told}) + "\n"
 
 
 @pytest.fixture
@@ -71,12 +78,37 @@ def test_rounds_are_counted_from_the_first_of_the_run(log):
     assert last_progress(log.with_name("none")) is None
 
 
+def test_the_log_says_in_words_what_the_event_says(log):
+    assert log.read_text().splitlines()[-1].endswith("left, loss=0.5, accuracy=81.2]")
+    event = json.loads(event_file(log).read_text().splitlines()[-1])
+    assert event["event"] == "progress"
+    assert event["left"] == pytest.approx(event["elapsed"] / 3 * 17), "3 rounds are done of 20"
+
+
+def test_a_line_that_is_half_written_is_not_read(log):
+    with event_file(log).open("a") as file:
+        file.write(_progress(done=30, elapsed=1.0, left=1.0)[:40])
+    assert last_progress(log).done == 23
+
+
+def test_the_last_progress_is_found_behind_other_events(log):
+    """Of a file that is longer than what is read of it, and begins in the middle of a line."""
+    other = json.dumps(with_event("device", text="x" * 50)["extra"]["event"]) + "\n"
+    event_file(log).write_text(
+        _progress(done=1, elapsed=1.0, left=1.0)
+        + other * 200
+        + _progress(done=2, elapsed=1.0, left=1.0)
+        + other * 3
+    )
+    assert last_progress(log).done == 2
+
+
 def test_a_job_at_work_counts_by_its_time(two_jobs, log):
     two_jobs.apply_event(_started(0, "b/0002", log))
-    log.write_text("b: 3/4 [01:00, 00:20 left, loss=1]\n")
+    event_file(log).write_text(_progress(done=3, elapsed=60.0, left=20.0))
     two_jobs.running[0].look()
     assert two_jobs.share() == pytest.approx(0.75 * 20 / 30)
-    log.write_text("b: 0/4 [00:00, ? left]\n")
+    event_file(log).write_text(_progress(done=0, elapsed=0.0, left=None))
     two_jobs.running[0].look()
     assert two_jobs.share() == 0
 

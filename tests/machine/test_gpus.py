@@ -19,7 +19,7 @@ import logging, os, sys
 from fedloom.machine import gpus
 logging.basicConfig(format="%(message)s", level="INFO", stream=sys.stdout)
 gpus.PAUSE = 0.02
-print(gpus.take(), os.environ[gpus.VISIBLE], os.environ["CUDA_DEVICE_ORDER"], flush=True)
+print(gpus.acquire_gpu(), os.environ[gpus.VISIBLE], os.environ["CUDA_DEVICE_ORDER"], flush=True)
 sys.stdin.read()
 """
 LISTING = """\

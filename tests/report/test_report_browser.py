@@ -5,6 +5,7 @@ sees. The browser is Debian's chromium with chromium-driver, which .ci/run insta
 tests are skipped where they are missing, but never if FEDLOOM_CI is set.
 """
 
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 import checkout
 import one_process
 from fedloom.common.files import write_text
+from fedloom.machine.job_events import event_file
 from fedloom.planning import paths
 from fedloom.planning.run_labels import Run
 from images_on_disk import image_folder
@@ -47,12 +49,12 @@ CUT = {  # of the default study: fewer rounds, images and trials, the same label
     r"^  main: {kind: accuracy}": f'  main: {{kind: accuracy, title: "{SCRIPT}"}}',
 }
 # of a job, which Snakemake starts, and the processes of this test do not
-LOG = f"""on {IMAGE}, JOB_ID 7
-with Python 3.11.7, torch 2.9.1
-round 1
-round 2
-took 3600.0 s (1800.0 s of processor time), and 712 MB of memory at most
-"""
+LOG = f"on {IMAGE}, JOB_ID 7\nround 1\nround 2\ntook 3600.0 s\n"
+LOGGED = (
+    {"event": "machine", "text": f"{IMAGE}, JOB_ID 7"},
+    {"event": "versions", "text": "Python 3.11.7, torch 2.9.1"},
+    {"event": "took", "seconds": 3600.0, "processor": 1800.0, "megabytes": 712.0},
+)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (
     "--headless",
@@ -96,7 +98,9 @@ def report(tmp_path_factory) -> Path:
     runs = product(["domains"], ["fedvpt", "pep_fedpt"], [0, 1], ["0002"])
     for partition, method, seed, end in [*runs, ("domains.validation", "fedvpt.0.1", 1000, "0001")]:
         run = Run("styles", partition, "micro_vit", method, seed)
-        write_text(folder / paths.path_for(paths.log("train", paths.STATE), run, end=end), LOG)
+        log = folder / paths.path_for(paths.log("train", paths.STATE), run, end=end)
+        write_text(log, LOG)
+        write_text(event_file(log), "\n".join(map(json.dumps, LOGGED)))
     image_folder(folder / "letters", ["ink", "chalk", IMAGE], list("abcdefghij"), count=6)
     done = subprocess.run(
         [sys.executable, one_process.__file__],

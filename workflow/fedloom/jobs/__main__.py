@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 from fedloom.machine.exits import one_line_errors
+from fedloom.machine.job_events import with_event
 from fedloom.machine.process_log import log_to
 from fedloom.planning import job_receipts, staleness
 from fedloom.planning.job_specs import from_json
@@ -43,8 +44,15 @@ def main() -> None:
         job_receipts.end(making)
         seconds = time.perf_counter() - started
         used = resource.getrusage(resource.RUSAGE_SELF)
-        took = "took %.1f s (%.1f s of processor time), and %.0f MB of memory at most"
-        log.debug(took, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+        processor = used.ru_utime + used.ru_stime
+        megabytes = used.ru_maxrss / 1024
+        log.debug(
+            "took %.1f s (%.1f s of processor time), and %.0f MB of memory at most",
+            seconds,
+            processor,
+            megabytes,
+            **with_event("took", seconds=seconds, processor=processor, megabytes=megabytes),
+        )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import torch
 
 from fedloom.common.errors import FedLoomError
 from fedloom.machine import gpus
+from fedloom.machine.job_events import with_event
 
 log = logging.getLogger(__name__)
 AUTOCAST = {"bf16": torch.bfloat16, "float16": torch.float16}  # the second, of caches alone
@@ -29,9 +30,10 @@ def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
     if device.type == "cuda":
         # only so does torch choose fused attention whose backward pass gives the same bits twice
         torch.use_deterministic_algorithms(True)
-        log.debug("device: %s", torch.cuda.get_device_name(device))
+        name = torch.cuda.get_device_name(device)
     else:
-        log.debug("device: %d CPU core(s)", threads)
+        name = f"{threads} CPU core(s)"
+    log.debug("device: %s", name, **with_event("device", text=name))
     if precision == "tf32" and device.type == "cpu":
         raise FedLoomError("study.precision: tf32 needs a GPU; use float32 or bf16")
     _allow_tf32(precision == "tf32")

@@ -1,78 +1,67 @@
 """Progress with time left, as lines: in the terminal, and in the job's log."""
 
 import faulthandler
+import io
 import logging
 import os
 import platform
-import re
 import socket
 import sys
-from functools import reduce
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, TextIO, cast
 
 from tqdm import tqdm
 
 from fedloom.machine import packages
+from fedloom.machine.job_events import EventHandler, with_event
 
 log = logging.getLogger(__name__)
 
 # variables with the ids of schedulers' jobs: Slurm, PBS, LSF, Grid Engine
 JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 QUIET = "FEDLOOM_QUIET"  # set where a display of the whole study shows what jobs log
-BAR = re.compile(r": (\d+)/(\d+) \[([\d:]+), ([\d:]+|\?) left(?:, )?([^\n]*)\]")
-TAIL = 4096  # bytes at the end of a log that are searched for it
 
 
-def _write(text: str) -> None:
-    """Turn tqdm's redrawing into log lines."""
-    if line := text.strip("\r\n "):
-        log.info(line)
+class _LoggedBar(tqdm):
+    """A progress bar that is not drawn in place: each state is a line of the log, and an event."""
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Log the state of the bar; an empty message is tqdm's way to clear a line."""
+        if msg == "":
+            return
+        state = self.format_dict
+        event = with_event(
+            "progress",
+            done=state["n"],
+            total=state["total"],
+            elapsed=state["elapsed"],
+            left=_seconds_left(state),
+            values=state["postfix"] or "",
+        )
+        log.info(str(self), **event)
 
 
-STREAM: Any = SimpleNamespace(write=_write, flush=lambda: None)
+def _seconds_left(state: Mapping[str, Any]) -> float | None:
+    """Return the seconds that a bar's rest takes at its pace, as tqdm has it; None without one."""
+    rate = state["rate"]
+    if rate is None and state["elapsed"]:
+        rate = (state["n"] - state["initial"]) / state["elapsed"]
+    if not rate:
+        return None
+    return (state["total"] - state["n"]) / rate
 
 
 def progress(total: int, what: str, initial: int = 0) -> tqdm:
-    """Return a progress bar that is printed at most every five seconds, and at its end."""
-    form = "{desc}: {n_fmt}/{total_fmt} [{elapsed}, {remaining} left{postfix}]"
-    bar = {"bar_format": form, "file": STREAM, "mininterval": 5}
-    return tqdm(total=total, initial=initial, desc=what, **bar)
-
-
-class Progress(NamedTuple):
-    """A line of a progress bar: done of total, seconds so far and left, and further values."""
-
-    done: int
-    total: int
-    elapsed: float
-    left: float | None
-    values: str
-
-    @property
-    def share(self) -> float:
-        """The share of the job's time that is over."""
-        return 0.0 if self.left is None else self.elapsed / max(self.elapsed + self.left, 1e-9)
-
-
-def last_progress(log_file: Path) -> Progress | None:
-    """Return the last line of a progress bar in a job's log; None if there is none yet."""
-    try:
-        with log_file.open("rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - TAIL, 0))
-            lines = BAR.findall(file.read().decode(errors="replace"))
-    except FileNotFoundError:
-        return None
-    if not lines:
-        return None
-    done, total, elapsed, left, values = lines[-1]
-
-    def seconds(text: str) -> float:  # of 1:02:03
-        return float(reduce(lambda total, part: 60 * total + int(part), text.split(":"), 0))
-
-    rest = None if left == "?" else seconds(left)
-    return Progress(int(done), int(total), seconds(elapsed), rest, values)
+    """Return a progress bar that is logged at most every five seconds, and at its end."""
+    return _LoggedBar(
+        total=total,
+        initial=initial,
+        desc=what,
+        bar_format="{desc}: {n_fmt}/{total_fmt} [{elapsed}, {remaining} left{postfix}]",
+        mininterval=5,
+        file=io.StringIO(),  # takes the ends of lines that tqdm writes beside the bar
+    )
 
 
 class _LogFile(logging.FileHandler):
@@ -87,19 +76,28 @@ class _LogFile(logging.FileHandler):
 def log_to(path: Path | None) -> None:
     """Send FedLoom's log to the terminal, and to the file `path`, with debug lines.
 
-    The file begins with the host, a scheduler's job id, and versions, which the report shows.
+    The file begins with the host, a scheduler's job id, and versions. Beside it are the job's
+    events, which the display and the report read (see job_events).
     """
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.CRITICAL if path and QUIET in os.environ else logging.INFO)
     logging.basicConfig(format="%(message)s", handlers=[terminal], force=True)
     logging.getLogger("fedloom").setLevel(logging.DEBUG if path else logging.INFO)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = _LogFile(path, "w", encoding="utf-8", errors="backslashreplace")
-        faulthandler.enable(cast(TextIO, file.stream))
-        file.setFormatter(terminal.formatter)
-        logging.getLogger().addHandler(file)
-        ids = (f"{name} {os.environ[name]}" for name in JOB_IDS if name in os.environ)
-        log.debug("on %s", ", ".join([socket.gethostname(), *ids]))
-        known = {"Python": platform.python_version()} | packages.versions()
-        log.debug("with %s", ", ".join(f"{name} {version}" for name, version in known.items()))
+    if path is None:
+        return
+
+    # the events begin first: the display reads them once the log is there
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logging.getLogger().addHandler(EventHandler(path))
+    file = _LogFile(path, "w", encoding="utf-8", errors="backslashreplace")
+    faulthandler.enable(cast(TextIO, file.stream))
+    file.setFormatter(terminal.formatter)
+    logging.getLogger().addHandler(file)
+
+    # where the job runs, and with what
+    ids = (f"{name} {os.environ[name]}" for name in JOB_IDS if name in os.environ)
+    host = ", ".join([socket.gethostname(), *ids])
+    log.debug("on %s", host, **with_event("machine", text=host))
+    known = {"Python": platform.python_version()} | packages.versions()
+    versions = ", ".join(f"{name} {version}" for name, version in known.items())
+    log.debug("with %s", versions, **with_event("versions", text=versions))

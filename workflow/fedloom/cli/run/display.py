@@ -1,4 +1,4 @@
-"""Show the course of a study on a terminal, redrawn in place; elsewhere as lines."""
+"""Show the progress of a study on a terminal, redrawn in place; elsewhere as lines."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import BinaryIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -23,37 +24,52 @@ COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
 
 
 def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] = ()) -> None:
-    """Show the course of the run whose events are in EVENTS until it has ended.
+    """Show the progress of the run whose events are in EVENTS until it has ended.
 
     The display stops at the first of `signals`: jobs that it ends would seem to have failed.
     """
-    course, over, told_at = RunProgress(), False, time.monotonic()
+    progress = RunProgress()
+    over = False
+    told_at = time.monotonic()
     live = Live(console=console, auto_refresh=False, transient=True)  # shows nothing in a file
     with EVENTS.open("rb") as file, live:
         while not over and not signals:
-            over, told = (
-                ended(),
-                list[Text](),
-            )  # ended before the last read, so that nothing is lost
-            while (event := file.readline()).endswith(b"\n"):
-                read = json.loads(event)
-                if read["event"] == "note":
-                    told.append(Text(read["text"]))
-                end = course.apply_event(read)
-                if end is not None and (end[0] == "failed" or end[1].rule in TOLD):
-                    told.append(_line(course, *end))
-            file.seek(-len(event), os.SEEK_CUR)  # of a line, the rest is still to be written
-            for job in course.running.values():
+            over = ended()  # asked before the last read, so that no event is missed
+            told = _read_events(file, progress)
+            for job in progress.running.values():
                 job.look()
-            if not (told or console.is_terminal or time.monotonic() - told_at < QUIET):
-                told = [_line(course, "at work", job) for job in course.running.values()]
+
+            # a file or a pipe, where nothing is redrawn, gets a line now and then
+            silent = not told and not console.is_terminal
+            if silent and time.monotonic() - told_at >= QUIET:
+                told = [_line(progress, "at work", job) for job in progress.running.values()]
+
             for line in told:
                 console.print(line, highlight=False, soft_wrap=True)
                 told_at = time.monotonic()
-            live.update(_drawing(course), refresh=True)
+            live.update(_drawing(progress), refresh=True)
             if not over:
                 time.sleep(POLL)
-    console.print(_heading(course, over=True), highlight=False, soft_wrap=True)
+    console.print(_heading(progress, over=True), highlight=False, soft_wrap=True)
+
+
+def _read_events(file: BinaryIO, progress: RunProgress) -> list[Text]:
+    """Process the events that are new in a file; return the lines that they are worth."""
+    told = list[Text]()
+    while (text := file.readline()).endswith(b"\n"):
+        event = json.loads(text)
+        if event["event"] == "note":
+            told.append(Text(event["text"]))
+
+        ended = progress.apply_event(event)
+        if ended is not None:
+            word, job = ended
+            if word == "failed" or job.rule in TOLD:
+                told.append(_line(progress, word, job))
+
+    # the rest of a line that is half written is still to come
+    file.seek(-len(text), os.SEEK_CUR)
+    return told
 
 
 def watch() -> None:
@@ -62,12 +78,12 @@ def watch() -> None:
     follow(lambda: ended(first), Console())
 
 
-def _line(course: RunProgress, word: str, job: Job) -> Text:
+def _line(progress: RunProgress, word: str, job: Job) -> Text:
     """Return the line on a job that has ended, or is at work."""
     far = f": {_far(job)}" if job.progress else ""
     see = f"; {_reason(job.log)}see {job.log}" if word == "failed" and job.log else ""
     line = Text(f"{word:<9} ", COLOURS[word]).append(f"{job.rule} {job.name}{far}{see}", "default")
-    return line.append(f"  ({_share(course)})", "dim")
+    return line.append(f"  ({_share(progress)})", "dim")
 
 
 def _reason(log: Path) -> str:
@@ -84,30 +100,34 @@ def _far(job: Job) -> str:
     return f"{far.done}/{far.total} {far.values}".rstrip() if (far := job.progress) else ""
 
 
-def _share(course: RunProgress, over: bool = False) -> str:
+def _share(progress: RunProgress, over: bool = False) -> str:
     """Return how much is done, and the time left by the estimates of the jobs to come."""
-    total = sum(course.jobs.values())
-    text = f"{course.done} of {total} jobs, {course.share():.0%} of the work"
-    text += f", {len(course.failed)} failed" if course.failed else ""
-    left = None if over else course.seconds_left(time.time())
-    if left is not None and course.done + len(course.failed) < total:
+    total = sum(progress.jobs.values())
+    text = f"{progress.done} of {total} jobs, {progress.share():.0%} of the work"
+    text += f", {len(progress.failed)} failed" if progress.failed else ""
+    left = None if over else progress.seconds_left(time.time())
+    if left is not None and progress.done + len(progress.failed) < total:
         at = datetime.now() + timedelta(seconds=left)
         text += f", {timedelta(seconds=round(left))} left, until {at:%H:%M}"
     return text
 
 
-def _heading(course: RunProgress, over: bool = False) -> Text:
+def _heading(progress: RunProgress, over: bool = False) -> Text:
     """Return the line on the whole study."""
     text = "no job was begun" if over else "looking for what is to be done"
-    return Text(f"study {course.study}: {_share(course, over) if course.jobs else text}", "bold")
+    return Text(
+        f"study {progress.study}: {_share(progress, over) if progress.jobs else text}", "bold"
+    )
 
 
-def _drawing(course: RunProgress) -> Group:
+def _drawing(progress: RunProgress) -> Group:
     """Return the heading, a bar of the study, and a row for every job at work."""
     table = Table.grid(*(Column(no_wrap=True) for _ in range(4)), padding=(0, 2))
-    for job in course.running.values():
+    for job in progress.running.values():
         left = job.progress.left if job.progress else None
-        text = "" if left is None else f"{timedelta(seconds=left)} left"
+        text = "" if left is None else f"{timedelta(seconds=round(left))} left"
         table.add_row(Text(job.rule, "cyan"), Text(job.name), Text(_far(job)), Text(text))
-    bar = Padding(ProgressBar(1.0, course.share(), width=60), 0)  # alone, it would not end its line
-    return Group(_heading(course), bar, table)
+    bar = Padding(
+        ProgressBar(1.0, progress.share(), width=60), 0
+    )  # alone, it would not end its line
+    return Group(_heading(progress), bar, table)

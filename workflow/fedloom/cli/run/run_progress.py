@@ -1,4 +1,4 @@
-"""The course of a study's run: the jobs done, at work and left, from the events of Snakemake.
+"""The progress of a study's run: the jobs done, at work and left, from Snakemake's events.
 
 `fedloom run` begins a file of events; Snakemake's logger adds to it, and everybody may read it.
 """
@@ -17,7 +17,8 @@ import psutil
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_text
-from fedloom.machine.process_log import QUIET, Progress, last_progress
+from fedloom.machine.job_events import Progress, last_progress
+from fedloom.machine.process_log import QUIET
 from fedloom.planning.plan import Plan
 from fedloom.planning.resources.cost import job_seconds
 
@@ -88,7 +89,7 @@ class Job:
     progress: Progress | None = None
 
     def look(self) -> None:
-        """Read its progress in its log, if it wrote to it since it began."""
+        """Update `progress` from the job's events, ignoring those of an earlier attempt."""
         if self.log and self.log.exists() and self.log.stat().st_mtime >= self.begun:
             self.progress = last_progress(self.log)
 
@@ -108,26 +109,36 @@ class RunProgress:
     work: float = 0.0  # seconds by the estimates, of jobs that are done
 
     def apply_event(self, event: dict[str, Any]) -> tuple[str, Job] | None:
-        """Take in an event; return a job that it ends, after "finished" or "failed"."""
+        """Process an event. Return ("finished" or "failed", job) if it ends a job at work."""
         kind = event["event"]
         if kind == "begin":
-            self.study, self.begun = event["study"], event["time"]
-            self.seconds, self.means = event["seconds"], event["means"]
+            self.study = event["study"]
+            self.begun = event["time"]
+            self.seconds = event["seconds"]
+            self.means = event["means"]
+
         elif kind == "run_info":
             self.jobs = {rule: n for rule, n in event["stats"].items() if rule not in NO_JOBS}
+
         elif kind == "job_info" and event["rule_name"] not in NO_JOBS:
             self.running[event["jobid"]] = self._job(event)
             self.failed.discard(event["jobid"])  # it is tried again
-        elif kind == "job_finished" and (job := self.running.pop(event["job_id"], None)):
+
+        # an error is told twice, the second time of a job that is not at work
+        elif kind == "job_finished" and event["job_id"] in self.running:
+            job = self.running.pop(event["job_id"])
             job.look()
             self.done += 1
             self.work += job.seconds
             return "finished", job
-        elif kind == "job_error" and (job := self.running.pop(event["jobid"], None)):
+
+        elif kind == "job_error" and event["jobid"] in self.running:
+            job = self.running.pop(event["jobid"])
             job.look()
             self.failed.add(event["jobid"])
             return "failed", job
-        return None  # also for a job's error that is told twice
+
+        return None
 
     def _job(self, event: dict[str, Any]) -> Job:
         wildcards, output = event["wildcards"] or {}, event["output"] or []
@@ -140,7 +151,7 @@ class RunProgress:
         )
 
     def share(self) -> float:
-        """Return which share of the work is done, by the estimates of the jobs."""
+        """Return the estimated fraction of the work that is done."""
         whole = sum(count * self.means.get(rule, SMALL) for rule, count in self.jobs.items())
         begun = [(job.seconds, job.progress) for job in self.running.values()]
         now = self.work + sum(seconds * each.share for seconds, each in begun if each)

@@ -1,6 +1,5 @@
-"""Sum up the machines, times and versions of a study's jobs, from their logs."""
+"""Sum up the machines, times and versions of a study's jobs, from their events."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,29 +7,32 @@ from typing import Any
 
 import pandas as pd
 
+from fedloom.machine.job_events import read_events
 from fedloom.planning import paths
 from fedloom.planning.plan import Plan
 from fedloom.planning.runs import trial_runs
 
-TOOK = re.compile(r"took ([\d.]+) s \(([\d.]+) s of processor time\), and (\d+) MB of memory")
-# beginnings of lines that a job's log has once, and headings of what they tell
-FACTS = {"on ": "Machines", "device: ": "Devices", "with ": "Versions"}
+# kinds of events that a job has once, and headings of what they tell
+FACTS = {"machine": "Machines", "device": "Devices", "versions": "Versions"}
 
 
 def used(plan: Plan) -> dict[str, Any]:
     """Return what a study's jobs took, by rule and in all, and facts with the number of their jobs.
 
-    A job that was resumed or repeated has its last log alone. Left out are artefacts and what
-    figures of frozen backbones need.
+    A job that was resumed or repeated has the events of its last attempt alone. Left out are
+    artefacts and what figures of frozen backbones need.
     """
     rows = []
     facts = {name: Counter[str]() for name in FACTS.values()}
     for rule, log in _logs(plan):
-        text = log.read_text(errors="replace") if log.is_file() else ""
-        for took in TOOK.findall(text)[-1:]:
-            rows.append((rule, *map(float, took)))
-        for start, fact in re.findall("^(on |device: |with )(.+)", text, re.MULTILINE):
-            facts[FACTS[start]][fact] += 1
+        for event in read_events(log):
+            kind = event["event"]
+            if kind == "took":
+                rows.append((rule, event["seconds"], event["processor"], event["megabytes"]))
+            elif kind in FACTS:
+                facts[FACTS[kind]][event["text"]] += 1
+
+    # sums and maxima by rule, and over all rules
     frame = pd.DataFrame(rows, columns=["rule", "seconds", "processor", "megabytes"])
     by_rule = pd.concat([frame, frame.assign(rule="all")]).groupby("rule", sort=False)
     sums = by_rule[["seconds", "processor"]].sum() / 3600

@@ -1,0 +1,94 @@
+"""What a job tells programs: a file of JSON lines beside its log, which is for people.
+
+An event goes with a line of the log: `log.info("3 of 4", **with_event("progress", done=3))`.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TAIL = 4096  # bytes at the end of the events that are searched for the last progress
+
+Event = dict[str, Any]  # its kind, under the key `event`, and what it tells
+
+
+def with_event(kind: str, **values: Any) -> dict[str, Any]:
+    """Return the arguments with which a call of a logger writes an event beside its line."""
+    return {"extra": {"event": {"event": kind, **values}}}
+
+
+def event_file(log_file: Path) -> Path:
+    """Return the file of a job's events, by its log."""
+    return log_file.with_suffix(".jsonl")
+
+
+class EventHandler(logging.FileHandler):
+    """Write the events of a job's log records as JSON lines; records without one are left out."""
+
+    def __init__(self, log_file: Path) -> None:
+        """Begin the file of events beside a log."""
+        super().__init__(event_file(log_file), "w", encoding="utf-8")
+        self.addFilter(lambda record: hasattr(record, "event"))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the event of a record as one line of JSON."""
+        return json.dumps(getattr(record, "event"))  # noqa: B009 (no attribute that types know)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """Lose an event where the disk is full: the job's own error tells of it."""
+
+
+def read_events(log_file: Path) -> list[Event]:
+    """Return the events of a job's last attempt, by its log; none if it has not begun."""
+    try:
+        text = event_file(log_file).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return list(_parsed(text.split("\n")))
+
+
+def _parsed(lines: Iterable[str]) -> Iterator[Event]:
+    """Yield the events of lines, without those that are not whole: half written, or cut off."""
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "event" in event:
+            yield event
+
+
+class Progress(NamedTuple):
+    """How far a job is: done of total, seconds so far and left, and further values."""
+
+    done: int
+    total: int
+    elapsed: float
+    left: float | None
+    values: str
+
+    @property
+    def share(self) -> float:
+        """The share of the job's time that is over."""
+        if self.left is None:
+            return 0.0
+        return self.elapsed / max(self.elapsed + self.left, 1e-9)
+
+
+def last_progress(log_file: Path) -> Progress | None:
+    """Return how far a job said last that it is, by its log; None if it has not said so yet."""
+    try:
+        with event_file(log_file).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - TAIL, 0))
+            lines = file.read().decode(errors="replace").split("\n")
+    except FileNotFoundError:
+        return None
+
+    for event in reversed(list(_parsed(lines))):
+        if event["event"] == "progress":
+            return Progress(**{name: event[name] for name in Progress._fields})
+    return None
