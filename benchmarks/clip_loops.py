@@ -196,6 +196,7 @@ def compare(task: Task, backbone: str, caching: float, pairs: int) -> str:
     hooks = loader.load_hooks(manifest.find(task.method))
     received, arms = arms_of(task, hooks)
     times: dict[str, list[float]] = {arm: [] for arm in arms}
+    apart = (0.0, 0.0)
     for _ in range(pairs):
         rounds: dict[str, Round] = {}
         for arm, train in arms.items():

@@ -125,6 +125,8 @@ def main() -> None:
     counts = [int(word) for word in sys.argv[1:]] or [5_000, 50_000]
     print("| source | images | peak MB | seconds | images/s | listing s |")
     print("|---|---|---|---|---|---|")
+    count = counts[-1]
+    read_back = (0.0, 0.0, 0.0)
     for make in (make_folder, make_parquet, make_cifar):
         for count in counts:
             with tempfile.TemporaryDirectory() as place:

@@ -86,7 +86,7 @@ def chapter(node: Definition, file: Path) -> str:
 def hooks_page() -> str:
     """Return the reference of the hooks."""
     path = LIBRARY / "hooks/hookspecs.py"
-    head = ast.get_docstring(ast.parse(path.read_text()))
+    head = ast.get_docstring(ast.parse(path.read_text())) or ""
     chapters = [chapter(node, path) for node in definitions(path).values() if node.decorator_list]
     return "\n\n".join(["# Hooks", head, *chapters])
 
@@ -184,9 +184,10 @@ def toolbox_page() -> str:
     chapters = []
     values = []
     for node in tree.body:
-        if not isinstance(node, ast.ImportFrom) or not node.module.startswith("fedloom."):
+        name_of_module = getattr(node, "module", None) or ""
+        if not isinstance(node, ast.ImportFrom) or not name_of_module.startswith("fedloom."):
             continue
-        module = LIBRARY.parent / Path(*node.module.split("."))
+        module = LIBRARY.parent / Path(*name_of_module.split("."))
         file = module.with_suffix(".py")
         file = file if file.exists() else module / "__init__.py"
         known = definitions(file)
@@ -196,5 +197,5 @@ def toolbox_page() -> str:
             else:
                 values.append(f"- `{name}`, of `{node.module}`")
     listed = [text for _, text in sorted(chapters, key=lambda pair: pair[0].lower())]
-    intro = ast.get_docstring(tree)
+    intro = ast.get_docstring(tree) or ""
     return "\n\n".join(["# Toolbox", intro, "\n".join(values), *listed])

@@ -1,6 +1,7 @@
 """The gallery: a table or figure of every kind with its YAML, kept by docs/gallery/make.py."""
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -19,7 +20,7 @@ INTRO = (
 )
 
 
-def kinds(section: str) -> dict[str, type]:
+def kinds(section: str) -> Mapping[str, type]:
     """Return the kinds of `tables` or `figures` by name."""
     return KINDS[section]
 

@@ -59,6 +59,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     groups: dict[str, list[str]] = {title: [] for title in FAMILIES.values()}
     for name, plugin in discover().items():
         groups[FAMILIES[plugin.family]].append(f"methods/{name}.md")
+    assert config.nav is not None, "mkdocs.yml has `nav`"
     section = next(entry["Methods"] for entry in config.nav if "Methods" in entry)
     section.extend({title: paths} for title, paths in groups.items() if paths)
     fences = [{"name": "math", "class": "formula", "format": formula}]

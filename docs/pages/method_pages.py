@@ -38,9 +38,12 @@ def link(paper: Paper) -> str:
 
 def facts(plugin: Plugin) -> str:
     """Return the facts of a plugin as a table."""
-    kind = {"vit": "method for vision transformers", "clip": "method for CLIP"}.get(
-        plugin.family, "wrapper: changes what a method's hooks return"
-    )
+    kinds = {
+        "vit": "method for vision transformers",
+        "clip": "method for CLIP",
+        None: "wrapper: changes what a method's hooks return",
+    }
+    kind = kinds[plugin.family]
     entries = [("plugin", f"`{plugin.name}`, {kind}"), ("paper", link(plugin.paper))]
     if plugin.paper.equations:
         entries.append(("equations", cell(plugin.paper.equations)))

@@ -12,8 +12,8 @@ NAMES = [(section, name) for section in ("tables", "figures") for name in KINDS[
 def test_every_kind_has_a_description(section, name):
     kind = KINDS[section][name]
     assert kind.__doc__.rstrip().endswith(".")
-    assert kind.shows in SHOWS
-    assert kind.shows not in ("grid", "grids") or "methods" in kind.model_fields
+    assert kind.spec.shows in SHOWS
+    assert kind.spec.shows not in ("grid", "grids") or "methods" in kind.model_fields
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
         for label in labels:
             asked = Wildcards(label=label)
             job, files = plan.job(rule, asked), plan.shown_files(rule, asked)
-            of_files = KINDS[section][job.kind].shows != "settings"
+            of_files = KINDS[section][job.kind].spec.shows != "settings"
             assert _travels(job).label == label and len(files) == len(set(files))
             assert bool(files) == of_files
             assert plan.sources(rule, job) and plan.caption(rule, asked)
@@ -109,8 +109,8 @@ def _traits(plan):
     return {
         *(f"family {settings.backbones[run.backbone].family}" for run in plan.runs),
         *(f"needs {need}" for method in methods for need in method.needs),
-        *(f"shows {kind.shows}" for kind in kinds),
-        *(f"{o.section} of artefacts" for o, kind in drawn if o.keys.artefact_name),
+        *(f"shows {kind.spec.shows}" for kind in kinds),
+        *(f"{o.section} of artefacts" for o, kind in drawn if o.keys.needs().artefact),
         *(["a chain of jobs"] if _training_jobs(plan) > len(plan.runs) else []),
     }
 

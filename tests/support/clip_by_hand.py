@@ -21,7 +21,7 @@ def make_clip(kind: type, joint: int, vision: dict, text: dict, **more) -> Any:
     return model.eval()
 
 
-def features_behind(model: open_clip.CLIP, context: Tensor, names, longest: int) -> Tensor:
+def features_behind(model: Any, context: Tensor, names, longest: int) -> Tensor:
     """Features [C, d_joint] of a context [L, d] as FedPHA's released code has them.
 
     Texts are tokenised for a context of `longest` tokens. The learned one takes its place; what is

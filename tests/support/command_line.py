@@ -7,9 +7,11 @@ from fedloom.cli.main import fedloom
 
 def parsed(*words: str) -> click.Context:
     """Return the command that the words name, with its arguments; `invoke` runs it."""
-    command, rest = fedloom, list(words)
+    command: click.Command | None = fedloom
+    rest = list(words)
     while isinstance(command, click.Group):
         _, command, rest = command.resolve_command(click.Context(command), rest)
+    assert command is not None, words
     return command.make_context(" ".join(words), rest)
 
 

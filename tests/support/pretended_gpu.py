@@ -5,6 +5,10 @@ To torch's C++ they are on the CPU, so that autograd needs no driver; only Pytho
 device. So kernels, autocast and the choice of attention are the CPU's.
 """
 
+# it overrides what torch declares otherwise
+# pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
+# pyright: reportAttributeAccessIssue=false
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace

@@ -16,7 +16,7 @@ from images_on_disk import image_folder, png, write_parquet
 IMAGE = png(0, size=(4, 4))
 
 
-def put(path: Path, content=IMAGE):
+def put(path: Path, content: bytes | str = IMAGE):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
@@ -253,9 +253,13 @@ def pacs(root, monkeypatch):
 def vlcs(root, monkeypatch):
     domains, classes = ["Caltech101", "LabelMe", "SUN09", "VOC2007"], ["bird", "dog"]
     image_folder(root / "VLCS", domains, classes, count=5)
-    counts = {"images": 40, "classes": 2, "domains": 4}
-    counts["by_class"] = {name: {"images": 20} for name in classes}
-    return counts | {"by_domain": {name: {"images": 10} for name in domains}}
+    return {
+        "images": 40,
+        "classes": 2,
+        "domains": 4,
+        "by_class": {name: {"images": 20} for name in classes},
+        "by_domain": {name: {"images": 10} for name in domains},
+    }
 
 
 def terra_incognita(root, monkeypatch):

@@ -13,7 +13,14 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from fedloom.report.output_toolbox import Column, PlottedRun, RunsTable, describe_rounds, metrics
+from fedloom.report.output_toolbox import (
+    Column,
+    KindSpec,
+    PlottedRun,
+    RunsTable,
+    describe_rounds,
+    metrics,
+)
 
 COLUMNS = {
     "accuracy": Column("Accuracy"),
@@ -55,7 +62,7 @@ class Privacy(RunsTable):
     `audit`). An AUC of 50 % is that of guessing.
     """
 
-    artefact_name = "membership"
+    spec = KindSpec(artefact="membership")
     column: ClassVar = COLUMNS.__getitem__
 
     false_rate: Annotated[float, Field(gt=0, lt=1)] = 0.05

@@ -127,8 +127,15 @@ class KindPlugin(PluginManifest):
                 f"{self.file}: must have one class derived from {base.__name__}, got {len(found)}"
             )
 
-        # a table has `build`, or what a table of methods needs
         (model,) = found
+        for name, now in MOVED_TO_SPEC.items():
+            if name in vars(model):
+                raise FedLoomError(
+                    f"{self.file}: {model.__name__}.{name} is now a field of its spec; set "
+                    f"`spec = KindSpec({now}=...)`, with KindSpec of fedloom.report.output_toolbox"
+                )
+
+        # a table has `build`, or what a table of methods needs
         needed = ("measure", "column", "describe")
         if self.kind == "figure":
             needed = ("draw",)
@@ -137,6 +144,18 @@ class KindPlugin(PluginManifest):
                 if not hasattr(model, name):
                     raise FedLoomError(f"{self.file}: {model.__name__} must have the method {name}")
         return model
+
+
+# class variables that kinds of tables and figures had, and the fields of KindSpec that they are now
+MOVED_TO_SPEC = {
+    "shows": "shows",
+    "artefact_name": "artefact",
+    "reads": "reads",
+    "partition_key": "partition_key",
+    "first_seed": "first_seed",
+    "across_partitions": "across_partitions",
+    "requires": "requires",
+}
 
 
 class DataPlugin(KindPlugin):

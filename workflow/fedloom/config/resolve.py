@@ -233,14 +233,15 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     """Return a table or figure with its runs, and what its kind reads of files and papers."""
     where = f"{CONFIG} {section}.{label}"
     keys = entry.keys
+    spec = keys.needs()
     select = settings.select
     known = {
         str(scenario): scenario
         for scenario in select.scenarios
-        if keys.partition_key in (None, *settings.partitions[scenario.partition].settings)
+        if spec.partition_key in (None, *settings.partitions[scenario.partition].settings)
     }
     if not known:
-        raise FedLoomError(f"{where}: no partition of the study has {keys.partition_key}; set it")
+        raise FedLoomError(f"{where}: no partition of the study has {spec.partition_key}; set it")
 
     # which scenarios, backbones and methods it shows
     scenarios = _select_known(keys.scenarios, known, f"{where}.scenarios")
@@ -248,9 +249,9 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     shown = tuple(known[name] for name in scenarios)
     output = Output(section, label, entry.kind, keys, shown, tuple(backbones))
     works_on = {}
-    if keys.shows == "backbones":
+    if spec.shows == "backbones":
         works_on = {"the figure": ("vit",)}
-    elif keys.shows != "datasets":
+    elif spec.shows != "datasets":
         output = replace(output, methods=tuple(_choose_methods(settings, output, where)))
         works_on = {f"methods.{name}": settings.methods[name].families for name in output.methods}
     for (what, families), name in product(works_on.items(), backbones):
@@ -262,7 +263,7 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
             )
 
     # what its kind requires
-    for check in keys.requires:
+    for check in spec.requires:
         check(settings, output, where)
     if settings.study.evaluate_clients is not None and output.settings.get("target") is not None:
         raise FedLoomError(
@@ -291,8 +292,9 @@ def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]
     running = settings.select.methods
     keys = output.keys
     names = getattr(keys, "methods", None) or running
-    artefact = keys.artefact_name
-    of_grids = keys.shows in ("grid", "grids")
+    spec = keys.needs()
+    artefact = spec.artefact
+    of_grids = spec.shows in ("grid", "grids")
     chosen = [
         label
         for label in method_labels.expand(
@@ -311,7 +313,7 @@ def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]
             f"select.{output.section}"
         )
 
-    if keys.shows == "grid":
+    if spec.shows == "grid":
         members = [settings.methods[label].member for label in chosen]
         labels = list(dict.fromkeys(member.grid for member in members if member))
         if len(labels) > 1:
@@ -333,7 +335,7 @@ def _published_numbers(
 
     # the rows and columns of both sides must exist
     labels = [*settings.methods, *settings.grids]
-    if output.keys.shows == "datasets":
+    if output.keys.needs().shows == "datasets":
         labels = [scenario.dataset for scenario in output.scenarios]
     columns = [*map(str, output.scenarios), "average"]
     printed = {column for row in rows.values() for column in row}

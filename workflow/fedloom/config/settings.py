@@ -1,13 +1,17 @@
 """The config, resolved: labels with what they stand for, and what files and plugins say of it."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+import yaml
+
+from fedloom.common.schema import Keys, Several
 from fedloom.machine.install import resource
 
 if TYPE_CHECKING:
-    from fedloom.config.output_kinds import OutputKind
     from fedloom.config.study import Protocol, Study
     from fedloom.hooks.discovery import PluginCatalogue
 
@@ -15,6 +19,8 @@ VALIDATION = ".validation"  # ends the label of a partition that trials are trai
 # the kind of backbone that a library gives
 FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
 
+# keys of tables and figures that no kind reads
+NOT_OF_A_KIND = {"title", "scenarios", "backbones", "methods", "published"}
 MICRO = ("micro_vit", "micro_clip")  # FedLoom's models, whose files all have its normalisation
 
 
@@ -191,6 +197,73 @@ class Scenario:
         return f"{self.dataset}/{self.partition}"
 
 
+# a check of the settings for an output; the text begins its error
+Requirement = Callable[["Settings", "Output", str], None]
+
+
+@dataclass(frozen=True)
+class KindSpec:
+    """What a kind of table or figure shows, and what it needs of a study."""
+
+    # runs of methods; members of one grid, or of several; frozen backbones or data sets; or only
+    # the settings, which need no run
+    shows: Literal["runs", "grid", "grids", "backbones", "datasets", "settings"] = "runs"
+    # the method's table that it reads beside evaluations
+    artefact: str | None = None
+    # of a backbone: accuracy by block, or features; of runs: names, if it reads those of classes
+    reads: Literal["accuracy", "features", "names"] = "accuracy"
+    # it shows only partitions that set this key
+    partition_key: str | None = None
+    # it shows the runs of the study's first seed alone
+    first_seed: bool = False
+    # a row of the table has a method's runs on all partitions
+    across_partitions: bool = False
+    # checks of the study, of report/requirements.py
+    requires: tuple[Requirement, ...] = ()
+
+
+class OutputKind(Keys):
+    """The keys of every table and figure, and what follows from its kind."""
+
+    spec: ClassVar[KindSpec] = KindSpec()
+
+    scenarios: Several[str] | None = None
+    """Some of the study's, as <dataset>/<partition>; default: all."""
+    backbones: Several[str] | None = None
+    """Some of select.backbones; default: all."""
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The keys that its kind reads."""
+        return self.model_dump(exclude=NOT_OF_A_KIND, exclude_none=True)
+
+    @property
+    def caption(self) -> str:
+        """The report's text on its kind: the description, and values other than the defaults."""
+        values = self.model_dump(exclude=NOT_OF_A_KIND, exclude_none=True, exclude_defaults=True)
+        values = {key: value for key, value in values.items() if not isinstance(value, dict)}
+        description = self.__doc__ or ""
+        if not values:
+            return description
+
+        style: dict[str, Any] = {"default_flow_style": True, "width": math.inf}
+        shown = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, **style)
+        return f"{description} Here {shown.strip()[1:-1]}."
+
+    def needs(self) -> KindSpec:
+        """Return what the kind shows and needs; a kind where that depends on keys overrides it."""
+        return self.spec
+
+    def complete(self, settings: "Settings", output: "Output", where: str) -> "Output":
+        """Return the output with what its kind reads of the study or of files (`extra`)."""
+        return output
+
+    @classmethod
+    def extra_of(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the part of a job's settings that `complete` has added to the keys."""
+        return {key: value for key, value in settings.items() if key not in cls.model_fields}
+
+
 @dataclass(frozen=True)
 class Output:
     """A table or figure: it shows the runs of its scenarios, backbones and methods, crossed."""
@@ -198,7 +271,7 @@ class Output:
     section: str
     label: str
     kind: str
-    keys: "OutputKind"
+    keys: OutputKind
     scenarios: tuple[Scenario, ...] = ()
     backbones: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()

@@ -85,7 +85,7 @@ def _output_job(settings: Settings, output: Output) -> job_specs.TableJob | job_
         "module": type(output.keys).__module__,
         "settings": output.settings,
     }
-    if output.keys.shows == "backbones":
+    if output.keys.needs().shows == "backbones":
         datasets = dict.fromkeys(scenario.dataset for scenario in output.scenarios)
         pairs = map("/".join, product(datasets, output.backbones))
         return job_specs.FigureJob(**shared, shown=None, backbones=tuple(pairs))
@@ -117,7 +117,7 @@ def _shown(settings: Settings, output: Output) -> job_specs.PlotInputs:
         scenarios=tuple(f"{scenario}/{backbone}" for scenario, backbone in crossed),
         methods=tuple(_plotted_methods(settings, output)),
         seeds=output_seeds(settings, output),
-        artefact=output.keys.artefact_name,
+        artefact=output.keys.needs().artefact,
         reported=_reported(settings, output),
     )
 

@@ -91,7 +91,7 @@ def inputs(rule: str, job: Any) -> list[Path]:
             ]
         case job_specs.TableJob() | job_specs.FigureJob():
             kind: Any = KINDS[f"{rule}s"][job.kind]
-            return [Path(file) for file in output_runs.files(job, kind)]
+            return [Path(file) for file in output_runs.files(job, kind.spec)]
     raise ValueError(f"no rule '{rule}'")
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from fedloom.common.receipts import receipt_of
 from fedloom.config import grids
-from fedloom.config.output_kinds import OutputKind
-from fedloom.config.settings import GridMember, Reported
+from fedloom.config.settings import GridMember, KindSpec, Reported
 from fedloom.planning import paths
 from fedloom.planning.job_specs import FigureJob, PlotInputs, PlottedMethod, TableJob, Tuned
 from fedloom.planning.run_labels import Run
@@ -97,15 +96,15 @@ def plotted_backbones(job: FigureJob) -> list[PlottedBackbone]:
     return items
 
 
-def files(job: TableJob | FigureJob, kind: OutputKind) -> list[str]:
+def files(job: TableJob | FigureJob, spec: KindSpec) -> list[str]:
     """List the files that a table or figure is made of: of images and features the receipts."""
     found: list[Path] = []
     if job.shown is None:
         for item in plotted_backbones(job):  # type: ignore[arg-type]
             large = receipt_of(item.features), receipt_of(item.store)
-            found += [item.accuracy] if kind.reads == "accuracy" else large
+            found += [item.accuracy] if spec.reads == "accuracy" else large
         return [str(path) for path in found]
-    if kind.shows == "datasets" or kind.reads == "names":
+    if spec.shows == "datasets" or spec.reads == "names":
         datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
         found += [paths.path_for(paths.receipt(paths.STORE), dataset=name) for name in datasets]
     runs = plotted_runs(job.shown)

@@ -7,10 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedloom.config.output_kinds import OutputKind
 from fedloom.config.protocols import job_ends
 from fedloom.config.reading import Change
-from fedloom.config.settings import Settings, local_weights
+from fedloom.config.settings import OutputKind, Settings, local_weights
 from fedloom.config.study import Study
 from fedloom.machine.install import ROOT
 from fedloom.planning import (
@@ -144,7 +143,7 @@ class Plan:
 
     def shown_files(self, rule: str, wildcards: Any) -> list[str]:
         """Return the Parquet files that a table or figure is made of."""
-        return output_runs.files(self.job(rule, wildcards), self._kind(rule, wildcards))
+        return output_runs.files(self.job(rule, wildcards), self._kind(rule, wildcards).spec)
 
     def caption(self, rule: str, wildcards: Any) -> str:
         """Return what the report says of the kind of a table or figure."""

@@ -29,7 +29,9 @@ def finished(name: str) -> Run:
 def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
     """Return the seeds of the runs that a table or figure shows."""
     seeds = tuple(settings.study.seeds)
-    return seeds[:1] if output.keys.first_seed else seeds
+    if output.keys.needs().first_seed:
+        return seeds[:1]
+    return seeds
 
 
 def runs(settings: Settings, artefact: str | None = None) -> list[Run]:
@@ -39,7 +41,7 @@ def runs(settings: Settings, artefact: str | None = None) -> list[Run]:
     outputs = [settings.tables[label] for label in select.tables]
     for output in outputs + [settings.figures[label] for label in select.figures]:
         labels = (output.scenarios, output.backbones, output.methods)
-        if artefact in (None, output.keys.artefact_name):
+        if artefact in (None, output.keys.needs().artefact):
             shown |= set(product(*labels, output_seeds(settings, output)))
     every = product(select.scenarios, select.backbones, select.methods, settings.study.seeds)
     return [Run(each[0].dataset, each[0].partition, *each[1:]) for each in every if each in shown]

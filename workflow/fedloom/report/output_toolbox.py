@@ -8,6 +8,7 @@ from fedloom.config.output_kinds import ArtefactFigure as ArtefactFigure
 from fedloom.config.output_kinds import Personalized as Personalized
 from fedloom.config.output_kinds import RunsFigure as RunsFigure
 from fedloom.config.output_kinds import RunsTable as RunsTable
+from fedloom.config.settings import KindSpec as KindSpec
 from fedloom.planning.output_runs import PlottedRun as PlottedRun
 from fedloom.report import metrics as metrics
 from fedloom.report import requirements as requirements

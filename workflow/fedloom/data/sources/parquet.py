@@ -156,9 +156,9 @@ def _classes(
         for file in named:
             rows = pq.read_metadata(file).num_rows
             if image < rows:
-                break
+                return f"{file} row {image}"
             image -= rows
-        return f"{file} row {image}"
+        raise IndexError("the files must have as many rows as there are images")
 
     found = classes_of([*map(str, values)], where)
     return found.numbers, found.labels, found.named and isinstance(values[0], str)

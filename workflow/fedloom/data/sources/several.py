@@ -22,7 +22,8 @@ class Several(ImageSource):
     those of its recipe do not count."""
     root: str = DATA
     """Folder of the parts; one with a recipe lies where the recipe has it below data."""
-    image_size: ImageSize
+    # without a default, since the parts need one size
+    image_size: ImageSize  # pyright: ignore[reportIncompatibleVariableOverride]
     """Images are resized to this shorter side (bicubic) and cut to a square."""
 
 

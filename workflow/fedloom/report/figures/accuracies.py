@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import pandas as pd
 from pydantic import Field, model_validator
@@ -14,7 +14,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import Several
 from fedloom.config.grids import text
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure, RunsTable
-from fedloom.config.settings import Output, Settings
+from fedloom.config.settings import KindSpec, Output, Settings
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
@@ -44,7 +44,7 @@ class AccuracyBars(RunsFigure):
     Mean over seeds, whiskers one sample standard deviation each way.
     """
 
-    requires = (requirements.global_test,)
+    spec = KindSpec(requires=(requirements.global_test,))
 
     by: Literal["partition", "base_to_novel", "cross_dataset"] = "partition"
     """A bar per partition, or per column of the table of this kind."""
@@ -59,8 +59,10 @@ class AccuracyBars(RunsFigure):
             raise ValueError("metric and personalized need by: partition; leave them out")
         return self
 
-    artefact_name: ClassVar[Any] = property(lambda self: TABLES[self.by].artefact_name)
-    partition_key: ClassVar[Any] = property(lambda self: TABLES[self.by].partition_key)
+    def needs(self) -> KindSpec:
+        """Return what the kind needs: that of the table whose columns are bars."""
+        table = TABLES[self.by].spec
+        return replace(self.spec, artefact=table.artefact, partition_key=table.partition_key)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
@@ -84,7 +86,7 @@ class TwoMetrics(RunsFigure):
     Mean over seeds, whiskers one sample standard deviation each way.
     """
 
-    requires = (requirements.global_test,)
+    spec = KindSpec(requires=(requirements.global_test,))
 
     x: AccuracyMetric = "global"
     """Accuracy drawn across."""
@@ -150,8 +152,7 @@ class OptionLine(RunsFigure):
     deviation each way.
     """
 
-    shows = "grids"
-    requires = (requirements.global_test, requirements.the_option)
+    spec = KindSpec(shows="grids", requires=(requirements.global_test, requirements.the_option))
 
     option: str | None = None
     """An axis that all the grids have; default: the first of each."""
@@ -175,9 +176,7 @@ class Congruence(RunsFigure):
     each way.
     """
 
-    shows = "grids"
-    artefact_name = "groups"
-    requires = (requirements.the_option,)
+    spec = KindSpec(shows="grids", artefact="groups", requires=(requirements.the_option,))
 
     option: str | None = None
     """An axis that all the grids have; default: the first of each."""

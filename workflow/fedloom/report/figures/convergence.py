@@ -11,6 +11,7 @@ import pandas as pd
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.output_kinds import ArtefactFigure, Personalized, RunsFigure
+from fedloom.config.settings import KindSpec
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
@@ -28,7 +29,7 @@ class Convergence(RunsFigure):
     loss (log scale). Mean over seeds, the band one sample standard deviation wide each way.
     """
 
-    requires = (requirements.global_test,)
+    spec = KindSpec(requires=(requirements.global_test,))
 
     metric: Literal["accuracy", "global", "loss"] = "accuracy"
     """Test accuracy over participating clients, or on all test images (study.global_test), or
@@ -103,7 +104,7 @@ class Lines(ArtefactFigure):
 class Scatter(ArtefactFigure):
     """Any artefact's column y against its column x, a panel per run of the first seed."""
 
-    first_seed = True
+    spec = KindSpec(first_seed=True)
 
     colour: str | None = None
     """A column of the artefact that colours the points."""

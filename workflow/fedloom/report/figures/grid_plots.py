@@ -9,6 +9,7 @@ import pandas as pd
 from fedloom.common.ids import entry_of
 from fedloom.config.grids import varied_lists
 from fedloom.config.output_kinds import RunsFigure
+from fedloom.config.settings import KindSpec
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
@@ -26,8 +27,7 @@ class Grid(RunsFigure):
     list, members are framed whose first axis has the value of another one.
     """
 
-    shows = "grid"
-    requires = (requirements.two_or_three_axes,)
+    spec = KindSpec(shows="grid", requires=(requirements.two_or_three_axes,))
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario and value of the first of three axes; one scale per scenario.
@@ -96,8 +96,7 @@ class Scatter3d(RunsFigure):
     Of the participating clients at the reported rounds, mean over seeds.
     """
 
-    shows = "grid"
-    requires = (requirements.three_axes,)
+    spec = KindSpec(shows="grid", requires=(requirements.three_axes,))
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         ticks = _ticks(series)
@@ -124,8 +123,7 @@ class Boxes(RunsFigure):
     1.5 times the box, and points beyond.
     """
 
-    shows = "grid"
-    requires = (requirements.one_list,)
+    spec = KindSpec(shows="grid", requires=(requirements.one_list,))
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         (option,) = varied_lists(member(series[0]))

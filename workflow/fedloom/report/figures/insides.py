@@ -8,6 +8,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.run_tables import BLOCK_ACCURACY
 from fedloom.common.schema import Natural, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure
+from fedloom.config.settings import KindSpec
 from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
@@ -22,7 +23,7 @@ class BlockAccuracy(FigureKind):
     at the output: a test image is assigned to the nearest class means of the training images.
     """
 
-    shows = "backbones"
+    spec = KindSpec(shows="backbones")
 
     def draw(self, series: list[PlottedBackbone]) -> style.Figure:
         figure, axes = style.panels(len(series))
@@ -46,9 +47,7 @@ class SoftWeights(RunsFigure):
     a panel per block at which prompts are mixed. First seed.
     """
 
-    artefact_name = "soft_weights"
-    reads = "names"
-    first_seed = True
+    spec = KindSpec(artefact="soft_weights", reads="names", first_seed=True)
 
     classes: Several[Natural]
     """True classes by their numbers, a row each."""
@@ -90,8 +89,7 @@ class GroupCounts(RunsFigure):
     round: shares of a row's images.
     """
 
-    artefact_name = "group_counts"
-    first_seed = True
+    spec = KindSpec(artefact="group_counts", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per run: shares of the groups by client, all rounds together, and by round."""
@@ -122,8 +120,7 @@ class ClientGroups(RunsFigure):
     deviation each way.
     """
 
-    artefact_name = "group_counts"
-    first_seed = True
+    spec = KindSpec(artefact="group_counts", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, all with the same limits, so that deviations compare."""

@@ -13,7 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
 from fedloom.common.schema import Count, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure, Superclasses, with_superclasses
-from fedloom.config.settings import Output, Settings
+from fedloom.config.settings import KindSpec, Output, Settings
 from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
@@ -50,8 +50,7 @@ def embed(rows: np.ndarray | pd.Series, where: Path | str | None) -> np.ndarray:
 class PromptTsne(RunsFigure):
     """t-SNE of the trained class prompts, a point per class, first seed (PEP-FedPT Fig. 7)."""
 
-    artefact_name = "class_prompts"
-    first_seed = True
+    spec = KindSpec(artefact="class_prompts", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         figure, axes = style.by_run(series, **MAP)
@@ -72,8 +71,7 @@ class PromptPath(RunsFigure):
     Triangles are the centroids of a round's prompts, the dashed line their path. First seed.
     """
 
-    artefact_name = "prompt_history"
-    first_seed = True
+    spec = KindSpec(artefact="prompt_history", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         figure, axes = style.by_run(series, **MAP)
@@ -104,8 +102,7 @@ class BackboneTsne(FigureKind):
     Colours are superclasses. Nothing is trained.
     """
 
-    shows = "backbones"
-    reads = "features"
+    spec = KindSpec(shows="backbones", reads="features")
 
     blocks: Several[Count]
     """At whose input, counted from 1; the number of blocks plus 1 is the output."""
@@ -151,9 +148,7 @@ class TokenTsne(RunsFigure):
     Colours are classes, markers domains.
     """
 
-    artefact_name = "class_tokens"
-    reads = "names"
-    first_seed = True
+    spec = KindSpec(artefact="class_tokens", reads="names", first_seed=True)
 
     blocks: Several[Count]
     """At whose input, counted from 1; the number of blocks plus 1 is the output."""

@@ -56,7 +56,7 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
     extra = own.extra_of(job.settings)
     labelled = runs
     measured = [own.measure(run, **extra) for run in runs]
-    if own.across_partitions:
+    if own.needs().across_partitions:
         labelled, measured = over_partitions(runs, measured)
     frame = summarise(labelled, measured)
     seeds = int(frame["seeds"].min())

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from fedloom.common.ids import BASE, NOVEL, OTHER, OWN
 from fedloom.config.output_kinds import AccuracyTable, RunsTable
-from fedloom.config.settings import Reported
+from fedloom.config.settings import KindSpec, Reported
 from fedloom.hooks.manifest import TEST_SETS
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
@@ -45,7 +45,7 @@ class Accuracy(AccuracyTable):
 class HeldOut(AccuracyTable):
     """Participating and held-out clients side by side (PEP-FedPT Tables 3, 13)."""
 
-    requires = (requirements.held_out,)
+    spec = KindSpec(requires=(requirements.held_out,))
     column: ClassVar = GROUPS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
@@ -105,8 +105,7 @@ class BaseToNovel(RunsTable):
     the harmonic mean of the others. Both are of a run's means over clients.
     """
 
-    partition_key = "novel_classes"
-    artefact_name = TEST_SETS
+    spec = KindSpec(partition_key="novel_classes", artefact=TEST_SETS)
     column: ClassVar = heading
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
@@ -129,8 +128,7 @@ class CrossDataset(RunsTable):
     """Mean over clients on all test images of the classes that they train on (source), on those of
     each dataset that a partition transfers to, and the mean over the latter (FedTPG)."""
 
-    partition_key = "transfer_to"
-    artefact_name = TEST_SETS
+    spec = KindSpec(partition_key="transfer_to", artefact=TEST_SETS)
     column: ClassVar = heading
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
@@ -149,8 +147,7 @@ class LeaveOneDomainOut(AccuracyTable):
     """Mean accuracy on each domain over the clients of a partition that leaves it out of training,
     and the mean over partitions."""
 
-    partition_key = "held_out_domains"
-    across_partitions = True
+    spec = KindSpec(partition_key="held_out_domains", across_partitions=True)
     column: ClassVar = Domains.column
 
     def measure(self, run: PlottedRun) -> dict[str, float]:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from fedloom.common.errors import FedLoomError
 from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclasses
-from fedloom.config.settings import Output, Settings
+from fedloom.config.settings import KindSpec, Output, Settings
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
@@ -26,7 +26,7 @@ class Clustering(RunsTable):
     same. Congruence can exceed 100 %.
     """
 
-    artefact_name = "groups"
+    spec = KindSpec(artefact="groups")
     column: ClassVar = COLUMNS.__getitem__
 
     superclasses: Superclasses

@@ -6,6 +6,7 @@ import pandas as pd
 
 from fedloom.common.schema import Percent
 from fedloom.config.output_kinds import AccuracyTable, RunsTable
+from fedloom.config.settings import KindSpec
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import artefact, by_round, evaluation, frame
 from fedloom.report.tables.layout import Column
@@ -101,7 +102,7 @@ def sent(run: PlottedRun) -> dict[str, float]:
 class Timings(RunsTable):
     """Milliseconds of a method's own steps beside training (FedPHA Table 3)."""
 
-    artefact_name = "timings"
+    spec = KindSpec(artefact="timings")
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return `<stage>_ms`, the mean over repetitions, and `<stage>_percent` of training's."""

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from fedloom.common.ids import STREAM_PART_PREFIX
 from fedloom.config.output_kinds import AccuracyTable
+from fedloom.config.settings import KindSpec
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics
 from fedloom.report.tables.accuracy import without
@@ -25,7 +26,7 @@ class Forgetting(AccuracyTable):
     rounds. Forgetting is the mean over all parts but the newest.
     """
 
-    partition_key = "arrivals"
+    spec = KindSpec(partition_key="arrivals")
     column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:

@@ -4,6 +4,7 @@ import pandas as pd
 
 from fedloom.common.schema import Count, Natural
 from fedloom.config.output_kinds import GridTable
+from fedloom.config.settings import KindSpec
 from fedloom.planning.job_specs import TableJob
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import requirements
@@ -80,7 +81,7 @@ def _ranked(runs: list[PlottedRun], axes: list[str], entry: dict | None) -> pd.D
 class GridAverages(GridTable):
     """Mean accuracy over a grid of two axes, with averages by row and column (FedPHA Table 8)."""
 
-    requires = (requirements.two_axes,)
+    spec = KindSpec(shows="grid", requires=(requirements.two_axes,))
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a panel per scenario, and first the average over scenarios if there are several.

@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedloom.config.output_kinds import Names, OfPaper, RunsTable, TableKind
 from fedloom.config.protocols import method_of, study_of
-from fedloom.config.settings import Output, Settings
+from fedloom.config.settings import KindSpec, Output, Settings
 from fedloom.planning import paths
 from fedloom.planning.job_specs import TableJob
 from fedloom.planning.output_runs import PlottedRun
@@ -28,7 +28,7 @@ SIZES = {
 class Protocol(RunsTable):
     """Settings of every method, without any run (PFPT Table 9)."""
 
-    shows = "settings"
+    spec = KindSpec(shows="settings")
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
         """Return the table with a row per scenario and method, and without runs."""
@@ -83,7 +83,7 @@ class PublishedSizes(OfPaper):
 class Sizes(TableKind):
     """Images, classes and domains of every dataset (FedPHA Table 6)."""
 
-    shows = "datasets"
+    spec = KindSpec(shows="datasets")
 
     published: PublishedSizes | None = None
     """Numbers of a paper, from workflow/papers/<paper>/numbers.yaml."""
