@@ -1,3 +1,4 @@
+import signal
 import sys
 
 import hypothesis
@@ -91,3 +92,12 @@ def monkeypatch():
     patch.undo()
     if moved:
         forget_plugins()
+
+
+@pytest.fixture(autouse=True)
+def usual_signals():
+    """Start every test with SIGUSR1 as a process has it: Snakemake ignores it once it has run.
+
+    A program that is started inherits that, and bash cannot even trap what was ignored.
+    """
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)

@@ -102,7 +102,7 @@ def test_an_edit_reruns_what_uses_the_plugin_and_nothing_else(folder):
         (
             "figure",
             FIGURE.format("pass") + "    artefact_name = 'timings'\n",
-            ["plugin.py", "Own.artefact_name", "spec = KindSpec(artefact=...)"],
+            ["plugin.py", "artefact_name", "spec = KindSpec(artefact='timings')"],
         ),
         ("figure", "import nothing_of_that_name", ["own", "plugin.py:1", "nothing_of_that_name"]),
         ("figure", FIGURE.format("pass") + "    n: int = 'x' / 2\n", ["plugin.py:6", "TypeError"]),

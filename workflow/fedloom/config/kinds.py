@@ -4,6 +4,7 @@ A kind of source, scheme, table or figure is a class in a module of a higher flo
 more: a source or a scheme states its keys in its TOML file, a table or a figure in plugin.py.
 """
 
+import ast
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -110,40 +111,18 @@ class PluginKeys(Keys):
         return {k: v for k, v in self.model_dump().items() if v is not None or k in options}
 
 
-class KindPlugin(PluginManifest):
-    """A plugin that brings a kind: the keys of table.toml or figure.toml, which is its name."""
-
-    @property
-    def kind(self) -> str:
-        """Source, scheme, table or figure, as its TOML file is called."""
-        return self._toml.stem
-
-    def keys(self) -> type[Keys]:
-        """Return the class in plugin.py, which holds the kind's keys and draws or builds it."""
-        base = KINDS_FROM_PLUGINS[self.kind].base
-        found = subclasses_in(import_plugin(self), base)
-        if len(found) != 1:
-            raise FedLoomError(
-                f"{self.file}: must have one class derived from {base.__name__}, got {len(found)}"
-            )
-
-        (model,) = found
-        for name, now in MOVED_TO_SPEC.items():
-            if name in vars(model):
-                raise FedLoomError(
-                    f"{self.file}: {model.__name__}.{name} is now a field of its spec; set "
-                    f"`spec = KindSpec({now}=...)`, with KindSpec of fedloom.report.output_toolbox"
-                )
-
-        # a table has `build`, or what a table of methods needs
-        needed = ("measure", "column", "describe")
-        if self.kind == "figure":
-            needed = ("draw",)
-        if not hasattr(model, "build"):
-            for name in needed:
-                if not hasattr(model, name):
-                    raise FedLoomError(f"{self.file}: {model.__name__} must have the method {name}")
-        return model
+def class_values(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield names and values, as text, of the assignments in the classes of a Python file."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # its import tells of it
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for statement in node.body:
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                yield statement.targets[0].id, ast.unparse(statement.value)
 
 
 # class variables that kinds of tables and figures had, and the fields of KindSpec that they are now
@@ -156,6 +135,48 @@ MOVED_TO_SPEC = {
     "across_partitions": "across_partitions",
     "requires": "requires",
 }
+
+
+class KindPlugin(PluginManifest):
+    """A plugin that brings a kind: the keys of table.toml or figure.toml, which is its name."""
+
+    @property
+    def kind(self) -> str:
+        """Source, scheme, table or figure, as its TOML file is called."""
+        return self._toml.stem
+
+    def _refuse_moved(self) -> None:
+        """Refuse a class variable that is a field of KindSpec now, before its import fails."""
+        if self.kind not in ("table", "figure"):
+            return
+        for name, value in class_values(self.file):
+            if name in MOVED_TO_SPEC:
+                raise FedLoomError(
+                    f"{self.file}: {name} = {value} is now a field of `spec`; write "
+                    f"`spec = KindSpec({MOVED_TO_SPEC[name]}={value})`, with KindSpec of "
+                    "fedloom.report.output_toolbox"
+                )
+
+    def keys(self) -> type[Keys]:
+        """Return the class in plugin.py, which holds the kind's keys and draws or builds it."""
+        base = KINDS_FROM_PLUGINS[self.kind].base
+        self._refuse_moved()
+        found = subclasses_in(import_plugin(self), base)
+        if len(found) != 1:
+            raise FedLoomError(
+                f"{self.file}: must have one class derived from {base.__name__}, got {len(found)}"
+            )
+
+        (model,) = found
+        # a table has `build`, or what a table of methods needs
+        needed = ("measure", "column", "describe")
+        if self.kind == "figure":
+            needed = ("draw",)
+        if not hasattr(model, "build"):
+            for name in needed:
+                if not hasattr(model, name):
+                    raise FedLoomError(f"{self.file}: {model.__name__} must have the method {name}")
+        return model
 
 
 class DataPlugin(KindPlugin):
