@@ -22,7 +22,7 @@ class Options:
     released code."""
 
     tuned: Literal["all", "head"]
-    """What is fine-tuned before a test."""
+    """The part of the model that is fine-tuned before a test."""
 
     train: str
     """Trained below the head: weights of the backbone in whose names this regular expression is

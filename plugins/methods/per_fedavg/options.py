@@ -15,7 +15,7 @@ class Options:
     """Weigh clients by their training images; Algorithm 1 weighs all alike."""
 
     variant: Literal["fo", "hf"]
-    """What stands for the Hessian: nothing (first order), or a difference of two gradients."""
+    """The approximation of the Hessian: nothing (first order), or a difference of two gradients."""
 
     alpha: float
     """Learning rate of the adaptation; that of the meta-step is the training's."""

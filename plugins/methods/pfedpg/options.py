@@ -15,7 +15,7 @@ class Options:
     """Prompt tokens at the first block, K (Table 5); 3 for Dermoscopic-FL."""
 
     generator: Literal["attention", "mlp", "adain", "basis"]
-    """What makes a client's prompts (Table 4); basis: the same for all, P_n = P_base."""
+    """Source of a client's prompts (Table 4); basis: the same for all, P_n = P_base."""
 
     key_dim: int
     """Length of keys and values of attention, l_k = l_v of Eq. 3, at most the width; not reported

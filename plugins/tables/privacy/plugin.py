@@ -87,6 +87,8 @@ class Privacy(RunsTable):
             found["ratio_auc"], found["ratio_rate"] = attack(
                 known["member"], known["score"], self.false_rate
             )
+
+        # the distances of the classes that a server guesses
         for name in ("class_distance", "class_distance_blind"):
             found[name] = float(rounds[name].mean())
         return found

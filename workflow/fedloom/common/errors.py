@@ -11,7 +11,7 @@ END = 500
 
 
 class FedLoomError(Exception):
-    """Something the user can mend, in one line that names the file, key or client and the cure."""
+    """An error that the user can fix: one line with its file, key or client, and what to do."""
 
     status = 2  # of the command, which prints no traceback
 

@@ -36,7 +36,7 @@ def walk(
 
 
 def check_writable(folder: Path) -> None:
-    """Check that a folder is there and can be written to, or can be made."""
+    """Check that a folder exists and is writable, or can be created."""
     missing = not folder.exists() and not folder.is_symlink()
     nearest = folder.absolute().parent if missing else folder
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
@@ -44,7 +44,7 @@ def check_writable(folder: Path) -> None:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Return True if there is a folder; no path, however odd, makes it raise."""
+    """Return whether a path is a folder; never raises, even for a malformed path."""
     return os.path.isdir(path)  # noqa: PTH112
 
 

@@ -183,6 +183,8 @@ def _csv(file: Path, half: str, columns: Columns) -> Iterator[Row]:
     try:
         header = [cell.strip() for cell in next(reader, [])]
         _check_header(file, header, needed)
+
+        # the rows; empty lines count as none
         for line in reader:
             cells = [cell.strip() for cell in line]
             where = f"{file}, line {reader.line_num}"

@@ -96,7 +96,8 @@ class Torchvision(BackboneKind):
     """Torchvision's for 224 pixels (18, 34, 50), or those for 32 pixels; resnet8_wide is four times
     as wide (CReFF, FEDIC)."""
     weights: str
-    """None (untrained, drawn alike in all runs), or a .safetensors file in torchvision's names."""
+    """`none` for random weights, the same in every run, or a .safetensors file with torchvision's
+    parameter names."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
     """Default: 224 or 32."""
 

@@ -171,6 +171,8 @@ def expand(
     for name in names:
         if name in methods.errors:
             raise methods.errors[name]
+
+        # a label that the study does not have
         if name not in methods and name in plugins:
             raise FedLoomError(
                 f"{where}: the study does not run '{name}'; add it to select.methods, or leave "
@@ -179,8 +181,12 @@ def expand(
         if name not in methods and name not in all_grids:
             near = suggestion(name, {*methods, *all_grids, *plugins})
             raise FedLoomError(f"{where}: no label '{name}'; {near}")
-        members = grids.members(all_grids[name]) if name in all_grids else [(name,)]
-        labels |= dict.fromkeys(label for label, *_ in members)
+
+        # a grid's label stands for its members
+        if name in all_grids:
+            labels.update(dict.fromkeys(label for label, *_ in grids.members(all_grids[name])))
+        else:
+            labels[name] = None
     return list(labels)
 
 

@@ -38,7 +38,7 @@ class Hub(Keys):
 
     repository: str = Field(pattern="^[^/]+/[^/]+$")
     revision: str
-    """A commit."""
+    """Git commit of the data set's repository."""
     files: list[str] = Field(min_length=1)
     """Names or patterns."""
 

@@ -103,6 +103,8 @@ class Backbone:
         keys = self.settings
         if name in MICRO or local_weights(self) is None:
             return ()
+
+        # the normalisation of the images
         notes = []
         if "mean" not in keys and not (self.library == "timm" and "." in name):
             tag = ", or name timm's tag of the weights" if self.library == "timm" else ""
@@ -110,6 +112,8 @@ class Backbone:
                 f"weights from a file are taken to be trained on images normalised as usual for "
                 f"{name}; set mean and std{tag}"
             )
+
+        # the activation function
         if self.library == "open_clip" and "quick_gelu" not in keys and "quickgelu" not in name:
             notes.append(
                 f"weights from a file are taken to be trained without QuickGELU, as {name} is; "

@@ -14,24 +14,24 @@ Sentences = dict[str, str]
 
 
 class FixedSeeds(Keys):
-    """Seeds of parts of all runs, where a paper repeats only the rest; null: the run's seed."""
+    """Seeds that all runs share, where a paper repeats only the rest; null: the run's own."""
 
     partition: Seed | None = None
-    """Of partitions without a `seed`; they divide by it."""
+    """Seeds the division of partitions that do not set `seed` themselves."""
     sampling: Seed | None = None
-    """Of the clients of a round, and of those whose images make the prototypes."""
+    """Seeds the sampling of each round's clients, and of those whose images make the prototypes."""
     initialisation: Seed | None = None
-    """Of what server and clients start with."""
+    """Seeds the initial parameters of the server and the clients."""
 
 
 class Report(Keys):
-    """What the tables report."""
+    """Which evaluations the tables report."""
 
     last_evaluations: Count = 1
-    """The mean over this number of the last evaluations."""
+    """Tables report the mean over this number of the last evaluations."""
     worst_of_evaluations: Count | None = None
-    """The worst accuracy is not a client's, but the lowest mean over clients among this number of
-    the last evaluations (PEP-FedPT, footnote 4)."""
+    """If set, the worst accuracy is not a client's, but the lowest mean over clients among this
+    many of the last evaluations (PEP-FedPT, footnote 4)."""
 
 
 class Tune(Keys):
@@ -42,40 +42,42 @@ class Tune(Keys):
     """
 
     trials: Count
-    """Combinations that every method tries."""
+    """Number of combinations that every method tries."""
     values: Axes
-    """Option, or training.option -> values that every method tries."""
+    """Maps an option, or training.option, to the values that every method tries."""
     per_method: dict[str, Axes] = Field(default={})
-    """Method label -> an option that it alone tries -> its values; they take turns beside `values`.
-    """
+    """Maps a method's label to options that it alone tries, and their values; they take turns
+    beside `values`."""
     validation: Share = 0.2
-    """Share of every client's training images that trials are evaluated on, stratified by class."""
+    """The share of every client's training images that trials are evaluated on, stratified by
+    class."""
     rounds: Rounds | None = None
-    """Of a trial; default: study.rounds."""
+    """Number of rounds of each trial. Default: `study.rounds`."""
     seed: Seed = 1000
-    """Of all trials; none of study.seeds."""
+    """Seed shared by all trials; it must not be one of `study.seeds`."""
 
 
 class Study(Keys):
-    """Rounds, seeds and evaluations, unless a partition's `protocol` or a method overrides them."""
+    """Rounds, seeds and evaluations. A partition's `protocol` or a method may override them."""
 
     name: Label
-    """Names the folder of the tables."""
+    """The study's name, which is also the name of the folder of its tables and figures."""
     paper: str | None = None
-    """The paper that the study is of, by its folder in workflow/papers, as pep_fedpt."""
+    """The paper that the study repeats, by its folder in workflow/papers, such as pep_fedpt."""
     shows: list[str] = Field(default=[])
-    """What it shows of the paper, as Table 1 or Figure 3."""
+    """The parts of the paper that the study repeats, such as Table 1 or Figure 3."""
     deviations: Sentences = Field(default={})
-    """Where it differs from the paper; a word -> a sentence."""
+    """States where the study differs from the paper: maps a word to a sentence."""
     open_questions: Sentences = Field(default={})
-    """What the paper leaves open, and the choice made here; a word -> a sentence."""
+    """States what the paper leaves open, and the choice made here: maps a word to a sentence."""
     rounds: Rounds
     seeds: Several[Seed]
-    """Of partition, sampling, initialisation and batch order, except those in `fixed_seeds`."""
+    """One run is made per seed. It seeds partition, sampling, initialisation and batch order,
+    except those in `fixed_seeds`."""
     fixed_seeds: FixedSeeds = FixedSeeds()
     clients_per_round: Count
     rounds_per_job: Count = 20
-    """Rounds trained by one job; long enough that start-up stays under 5%."""
+    """Number of rounds that one job trains; enough of them keep start-up below 5% of the time."""
     evaluate_every: Count = 1
     """Clients are evaluated after every n-th round, and after the last of a job."""
     evaluate_clients: Count | None = None
@@ -86,11 +88,11 @@ class Study(Keys):
     """Evaluate the server's model on all test images too (PFPT); where a method has none, every
     participating client's own (SGPT)."""
     confusion: bool = False
-    """Also write every run's confusion.parquet: how many test images of a class were taken for
-    which, per client and evaluated round, and for the global test."""
+    """Also write every run's confusion.parquet: the number of test images by true and predicted
+    class, per client and evaluated round, and for the global test."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    """Of a backbone's arithmetic; tf32 is a GPU's own, and bf16 keeps the trained parameters, the
-    residual stream and the norms in float32."""
+    """The number format in which backbones compute. tf32 needs a GPU; bf16 keeps the trained
+    parameters, the residual stream and the norms in float32."""
     stacked: bool = True
     """Train and evaluate the clients of a round as one batch; false: one client after another, with
     less memory, more time, and the same numbers up to rounding."""
@@ -98,7 +100,7 @@ class Study(Keys):
     """Compute the inside of a backbone's blocks again in the backward pass: a fraction of the
     memory for about a third more time, and the same numbers."""
     training: Training = Training()
-    """Overrides method.toml's."""
+    """Training options, which override those of method.toml."""
     tune: Tune | None = None
 
 
@@ -124,7 +126,8 @@ class PartitionGrid(Keys):
     """The key of a partition that stands for several."""
 
     grid: Grid
-    """Key of the scheme -> its values; the label then stands for one per combination."""
+    """Maps a key of the scheme to its values; the label then stands for one partition per
+    combination."""
 
 
 class WrapperEntry(Keys):
@@ -138,20 +141,21 @@ class MethodEntry(Keys):
     """A label of a method; a plugin's own name needs no entry."""
 
     plugin: str
-    """A folder of plugins/ or an installed package."""
+    """The plugin's name: that of its folder below plugins/, or of an installed package's plugin."""
     title: str | None = None
-    """Its name in tables and figures."""
+    """The method's name in tables and figures."""
     options: dict[str, Any] = Field(default={})
-    """See the plugin's method.toml."""
+    """Values of options that the plugin's method.toml declares."""
     grid: Grid | None = None
-    """Option, or training.option, or option.position for an entry of a list (from 0) -> its values;
-    the label then stands for one per combination, as <label>.4-8-12, wherever methods are named."""
+    """Maps an option, training.option, or option.position for an entry of a list (from 0), to its
+    values. The label then stands for one method per combination, such as <label>.4-8-12, wherever
+    methods are named."""
     training: Training = Training()
-    """Overrides the study's and the partition's."""
+    """Training options, which override those of the study and of the partition."""
     rounds: Rounds | None = None
-    """Default: the partition's, or the study's."""
+    """Number of rounds. Default: the partition's, or the study's."""
     wrappers: list[WrapperEntry] = Field(default=[])
-    """Plugins around the method's hooks; each sees what those before it made."""
+    """Plugins that wrap the method's hooks; each sees the results of those before it."""
 
 
 class Select(Keys):
@@ -160,11 +164,11 @@ class Select(Keys):
     datasets: Several[str]
     partitions: Several[str]
     scenarios: Several[str] | None = None
-    """<dataset>/<partition>, in place of all datasets crossed with all partitions."""
+    """Pairs <dataset>/<partition>, in place of all datasets crossed with all partitions."""
     backbones: Several[str]
     methods: Several[str]
     tables: Distinct[str] = Field(default=[])
-    """`make run` prints the first."""
+    """The tables to write; `make run` prints the first."""
     figures: Distinct[str] = Field(default=[])
 
 

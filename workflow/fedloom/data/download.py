@@ -163,12 +163,16 @@ def _check(file: Path, url: str, kind: str | None, stated: str | None) -> None:
         is_page = stream.read(1000).lstrip().lower().startswith((b"<!doctype html", b"<html"))
         stream.seek(0)
         digest = hashlib.file_digest(stream, kind or "sha256").hexdigest()
+
+    # a page that a host sends in place of the file
     if is_page:
         file.unlink()
         raise FedLoomError(
             f"{url}: deleted what came, because it is a web page; open the address in a browser, "
             f"and put its file at {file}"
         )
+
+    # the digest, where the recipe states one
     if kind and digest != stated:
         file.unlink()
         raise FedLoomError(

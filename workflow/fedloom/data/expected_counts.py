@@ -1,4 +1,4 @@
-"""Compare the images that a source lists with the counts that a recipe states."""
+"""Check a source's numbers of images against its recipe."""
 
 from typing import Any
 

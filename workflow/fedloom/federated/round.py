@@ -124,6 +124,8 @@ def _client_rows(
 ) -> list[ClientRow]:
     """Describe the round's clients, of which those that `arrived` reached the server."""
     attacking = attackers(task, hooks)
+
+    # a row per client, in the order of the round
     rows: list[ClientRow] = []
     for update, tree in zip(collected.updates, collected.sent, strict=True):
         row = ClientRow(
@@ -149,6 +151,7 @@ def _round_row(
     losses = [row.metrics["train_loss"] for row in updates if "train_loss" in row.metrics]
     loss_of_a_guess = math.log(task.num_classes)
     guesses = [row.metrics.get("guessing_loss", loss_of_a_guess) for row in updates]
+
     return RoundRow(
         round=task.round,
         seconds=seconds,

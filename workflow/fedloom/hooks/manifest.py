@@ -240,12 +240,16 @@ class Plugin(PluginManifest):
         for position, mask in enumerate(wrappers):
             if mask.preserves is None:
                 continue
+
+            # the method must use the mean of the updates alone
             line = f"{mask.name} preserves the sum of the updates alone, "
             if self.aggregation_with(options) is None:
                 return (
                     f"{line}but with these options {self.name} declares no aggregation in its "
                     f"method.toml: it may use each update; remove {mask.name}"
                 )
+
+            # no other wrapper may read or change an update, or drop one too early
             for other in (*wrappers[:position], *wrappers[position + 1 :]):
                 if other.updates == "read":
                     return f"{line}and {other.name} reads or changes each; remove one of the two"

@@ -12,7 +12,8 @@ Fraction = Annotated[Number, Field(ge=0, lt=1)]
 
 
 class Training(Keys):
-    """Training options that are set: a method's override the study's, and these method.toml's."""
+    """Training options that are set. Those of a method's entry override the study's, and these
+    override method.toml's."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = Field(default=UNSET)
     lr: Number = Field(default=UNSET, gt=0)
@@ -51,7 +52,7 @@ class Training(Keys):
         return self.model_dump(exclude_unset=True)
 
 
-# what neither method.toml nor the study says, as torch has it
+# defaults, as in torch, of options that neither method.toml nor the study sets
 DEFAULTS: dict[str, Any] = {
     name: field.default
     for name, field in Training.model_fields.items()

@@ -137,6 +137,8 @@ def serve(listener: socket.socket, snakemake: int) -> None:
     # so that a look for GPUs, which an import may take, does not start CUDA: no fork could use it
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     started = ctimes()
+
+    # a fork per client
     while snakemake not in select.select([listener, snakemake], [], [])[0]:
         with listener.accept()[0] as client:
             client.settimeout(PATIENCE)

@@ -26,6 +26,8 @@ def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
     prepare_cpu(threads)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     check_gpus()
+
+    # the device, and its name for the log
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
         # only so does torch choose fused attention whose backward pass gives the same bits twice
@@ -34,6 +36,8 @@ def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
     else:
         name = f"{threads} CPU core(s)"
     log.debug("device: %s", name, **with_event("device", text=name))
+
+    # the arithmetic
     if precision == "tf32" and device.type == "cpu":
         raise FedLoomError("study.precision: tf32 needs a GPU; use float32 or bf16")
     _allow_tf32(precision == "tf32")

@@ -1,4 +1,4 @@
-"""How a command ends: with one line for an error that a person can mend, and no traceback."""
+"""Exit handling: an error that a user can fix is printed as one line, without a traceback."""
 
 import logging
 import os

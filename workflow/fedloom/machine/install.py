@@ -1,4 +1,4 @@
-"""Where the files lie that ship with FedLoom, and what a path in the config means."""
+"""Locate the files that ship with FedLoom, and resolve the paths of a config."""
 
 import os
 from glob import escape, glob

@@ -24,21 +24,32 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
             dataset = settings.datasets[w.dataset]
             plain = replace(dataset, expected=config.Expected(), domains=None, notes=())
             return job_specs.DatasetJob(plain)
+
         case "partition":
             partition = settings.partitions[w.partition]  # who is tested elsewhere divides nothing
             keys = {k: v for k, v in partition.settings.items() if k != "transfer_to"}
             return job_specs.PartitionJob(w.dataset, replace(partition, settings=keys), int(w.seed))
+
         case "partition_chart":
             return job_specs.PartitionChartJob(w.dataset, w.partition, int(w.seed))
+
         case "cache":
             return job_specs.CacheJob(w.cache, w.dataset, settings.backbones[w.backbone])
+
         case "prototypes":
             study = study_of(settings, w.partition)
-            labels = (w.dataset, w.partition, w.backbone)
-            numbers = int(w.seed), study.clients_per_round, study.fixed_seeds.sampling
-            return job_specs.PrototypesJob(*labels, *numbers)
+            return job_specs.PrototypesJob(
+                dataset=w.dataset,
+                partition=w.partition,
+                backbone=w.backbone,
+                seed=int(w.seed),
+                clients_per_round=study.clients_per_round,
+                sampling=study.fixed_seeds.sampling,
+            )
+
         case "block_accuracy":
             return job_specs.BlockAccuracyJob(w.dataset, w.backbone)
+
         case "train":
             study = study_of_run(settings, w)
             rounds = rounds_of(settings, w)
@@ -55,24 +66,30 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
                 sampled=sampled,
                 evaluate_clients=study.evaluate_clients if sampled else None,
             )
+
         case "choose":
             tune = settings.study.tune
             labels = (w.dataset, w.partition, w.backbone, w.method)
             assert tune is not None
             last = study_of(settings, w.partition + VALIDATION, w.method).rounds
             return job_specs.ChooseJob(*labels, settings.trials[w.method], tune.seed, last)
+
         case "evaluate":
             study = study_of_run(settings, w)
             trial = is_trial(settings, w.partition)
             return job_specs.EvaluateJob(Run.of(w), tuple(job_ends(study)), study.confusion, trial)
+
         case "artefact":
             last = study_of_run(settings, w).rounds
             targets = transferred_to(settings, w) if w.artefact == TEST_SETS else ()
             return job_specs.ArtefactJob(run_spec(settings, Run.of(w)), last, w.artefact, targets)
+
         case "table":
             return _output_job(settings, settings.tables[w.label])
+
         case "figure":
             return _output_job(settings, settings.figures[w.label])
+
     raise ValueError(f"no rule '{rule}'")
 
 
@@ -85,10 +102,14 @@ def _output_job(settings: Settings, output: Output) -> job_specs.TableJob | job_
         "module": type(output.keys).__module__,
         "settings": output.settings,
     }
+
+    # a figure of frozen backbones has no runs
     if output.keys.needs().shows == "backbones":
         datasets = dict.fromkeys(scenario.dataset for scenario in output.scenarios)
         pairs = map("/".join, product(datasets, output.backbones))
         return job_specs.FigureJob(**shared, shown=None, backbones=tuple(pairs))
+
+    # runs, and of a table what its text says of them
     shared["shown"] = _shown(settings, output)
     if output.section == "figures":
         return job_specs.FigureJob(**shared, backbones=())

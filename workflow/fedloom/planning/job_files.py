@@ -20,40 +20,52 @@ def outputs(rule: str, job: Any) -> list[Path]:
     match job:
         case job_specs.DatasetJob():
             return _with_receipt(paths.path_for(paths.STORE, dataset=job.dataset.label))
+
         case job_specs.PartitionJob():
             labels = {"dataset": job.dataset, "partition": job.partition.label, "seed": job.seed}
             return _with_receipt(paths.path_for(paths.PARTITION, **labels))
+
         case job_specs.PartitionChartJob():
             chart = paths.path_for(paths.PARTITION_CHART, **vars(job))
             return [chart, chart.with_suffix(".pdf")]
+
         case job_specs.CacheJob():
             labels = {"cache": job.cache, "dataset": job.dataset, "backbone": job.backbone.label}
             return _with_receipt(paths.path_for(paths.CACHE, **labels))
+
         case job_specs.PrototypesJob():
             return _with_receipt(paths.path_for(paths.PROTOTYPES, **vars(job)))
+
         case job_specs.BlockAccuracyJob():
             return [paths.path_for(paths.BLOCK_ACCURACY, **vars(job))]
+
         case job_specs.TrainJob():
             end = paths.end(job.last)
             state = paths.path_for(paths.STATE, job.spec.run, end=end)
             patterns = _run_tables(paths.JOB_TABLES, job.confusion)
             tables = [paths.path_for(pattern, job.spec.run, end=end) for pattern in patterns]
             return [*_with_receipt(state), *tables]
+
         case job_specs.ChooseJob():
             return [
                 paths.path_for(pattern, **vars(job)) for pattern in (paths.CHOICE, paths.TRIALS)
             ]
+
         case job_specs.EvaluateJob():
             patterns = _run_tables(paths.RUN_TABLES, job.confusion)
             return [paths.path_for(pattern, job.run) for pattern in patterns]
+
         case job_specs.ArtefactJob():
             return [paths.path_for(paths.ARTEFACT, job.spec.run, artefact=job.artefact)]
+
         case job_specs.TableJob():
             first = paths.path_for(paths.TABLE, study=job.study, label=job.label)
             return [first.with_suffix(f".{name}") for name in paths.TABLE_FORMATS]
+
         case job_specs.FigureJob():
             first = paths.path_for(paths.FIGURE, study=job.study, label=job.label)
             return [first, first.with_suffix(".png")]
+
     raise ValueError(f"no rule '{rule}'")
 
 
@@ -62,15 +74,20 @@ def inputs(rule: str, job: Any) -> list[Path]:
     match job:
         case job_specs.DatasetJob():
             return []
+
         case job_specs.PartitionJob() | job_specs.CacheJob():
             return _receipts(paths.inputs(rule, dataset=job.dataset).values())
+
         case job_specs.PrototypesJob() | job_specs.BlockAccuracyJob():
             return _receipts(paths.inputs(rule, **vars(job)).values())
+
         case job_specs.PartitionChartJob():
             store = paths.path_for(paths.STORE, dataset=job.dataset)  # for the names of classes
             return _receipts([*paths.inputs(rule, **vars(job)).values(), store])
+
         case job_specs.TrainJob():
             return _of_run(job.spec, [job.first] if job.first else [])
+
         case job_specs.ArtefactJob():
             run = job.spec.run
             found = _of_run(job.spec, [job.last])
@@ -78,8 +95,10 @@ def inputs(rule: str, job: Any) -> list[Path]:
                 others = paths.other_inputs(dataset, run, job.spec.method.needs)
                 found += _receipts(others.values())
             return found
+
         case job_specs.ChooseJob():
             return [evaluation for _, evaluation in choices.evaluations(job)]
+
         case job_specs.EvaluateJob():
             ends = [paths.end(number) for number in job.ends]
             patterns = [
@@ -89,9 +108,11 @@ def inputs(rule: str, job: Any) -> list[Path]:
             return [
                 paths.path_for(pattern, job.run, end=end) for pattern in patterns for end in ends
             ]
+
         case job_specs.TableJob() | job_specs.FigureJob():
             kind: Any = KINDS[f"{rule}s"][job.kind]
             return [Path(file) for file in output_runs.files(job, kind.spec)]
+
     raise ValueError(f"no rule '{rule}'")
 
 

@@ -53,6 +53,8 @@ class PlottedBackbone:
 def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
     """List the runs that a table or figure shows."""
     rows = [(method, *row) for method in inputs.methods for row in _members(method)]
+
+    # scenarios, methods and seeds, crossed
     items = []
     own = inputs.artefact
     for scenario, row, seed in product(inputs.scenarios, rows, inputs.seeds):

@@ -1,4 +1,4 @@
-"""Draw who holds what: a bubble per client and class, as large as its training images are many."""
+"""Draw a partition: a bubble per client and class, sized by the number of training images."""
 
 from itertools import groupby
 from pathlib import Path

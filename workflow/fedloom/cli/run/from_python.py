@@ -112,6 +112,8 @@ def _plain(value: Any, where: str) -> Any:
             place = f"{where}.{key}" if where else str(key)
             plain[str(key)] = _plain(item, place)
         return plain
+
+    # lists and arrays, then single values
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist(), where)
     if isinstance(value, list | tuple | range):
@@ -120,6 +122,7 @@ def _plain(value: Any, where: str) -> Any:
         return os.fspath(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
+
     raise FedLoomError(
         f"{where}: must be text, a number, a truth value, a path, a list or a mapping, got "
         f"{type(value).__name__}; convert it first"

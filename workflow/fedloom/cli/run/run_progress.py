@@ -65,7 +65,7 @@ def end() -> None:
 def last_begun() -> dict[str, Any]:
     """Return the event of the run that began last in this folder."""
     if not EVENTS.exists():
-        raise FedLoomError("no run was begun in this folder; begin one with `fedloom run`")
+        raise FedLoomError("no run has been started in this folder; start one with `fedloom run`")
     with EVENTS.open(encoding="utf-8") as file:
         return json.loads(file.readline())
 

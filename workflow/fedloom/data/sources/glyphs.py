@@ -105,7 +105,7 @@ def read(settings: dict[str, Any]) -> ImageList:
 def _in_style(chars: list[str], draws: int, style: str) -> np.ndarray:
     """Draw characters anew, and restyle them: uint8 [N, 32, 32, 1], as `render_set` orders.
 
-    Every style has another jitter, else its images were those of another style, changed.
+    Every style has another jitter; otherwise its images would be restyled copies of another's.
     """
     seed = 1 + get_args(Style).index(style)
     pixels, labels, *_ = render_set(chars, draws, seed)

@@ -115,6 +115,8 @@ def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> An
     """Return the dataset, whose files must be whole, and which must take the arguments."""
     if arguments.get("download"):
         Path(arguments["root"]).mkdir(parents=True, exist_ok=True)
+
+    # an error of its arguments, then any other
     try:
         return kind(**arguments)
     except (TypeError, ValueError) as error:

@@ -65,7 +65,7 @@ class Contents(NamedTuple):
 def contents(dataset: Dataset) -> Contents:
     """Return what a dataset's store holds, or an estimate before it is written.
 
-    Where nothing tells test images apart, all are to train on, and half of them to test on.
+    If the test split is unknown, all images are assumed to train, and half of them to test.
     """
     images, classes, test = dataset.expected
     try:

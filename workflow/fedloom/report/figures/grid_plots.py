@@ -35,6 +35,8 @@ class Grid(RunsFigure):
         Members that were not run stay white.
         """
         ticks = _ticks(series)
+
+        # what each panel shows
         panels = []
         *first, _, _ = ticks
         for runs in grouped(series).values():
@@ -45,6 +47,8 @@ class Grid(RunsFigure):
                 part = frame[frame[first[0]] == value] if first else frame
                 title = [scenario, f"{first[0]} = {value}" if first else ""]
                 panels.append((part, scale, ", ".join(filter(None, title))))
+
+        # the frames of members, and a heat map per panel
         members = {tuple(axis_values(run).values()) for run in series}
         framed = {at for at in members if varied_lists(member(series[0])) and at[0] in at[1:]}
         figure, axes = style.panels(len(panels))

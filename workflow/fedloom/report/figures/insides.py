@@ -99,6 +99,8 @@ class GroupCounts(RunsFigure):
         scale = style.shades(0, 1)
         for row, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run)
+
+            # the panels of clients and of rounds
             for axis, by in zip(row, ("client", "round"), strict=True):
                 counts = frame.pivot_table("count", by, "group", "sum", fill_value=0)
                 shares = counts.div(counts.sum(axis=1), axis=0)

@@ -165,7 +165,7 @@ class LeaveOneDomainOut(AccuracyTable):
 
 
 def without(table: AccuracyTable) -> str:
-    """Say so if methods that personalise clients are shown without it."""
+    """Return an addition to the caption if accuracies are shown before personalisation."""
     return "" if table.personalized else "; without personalisation before the test"
 
 

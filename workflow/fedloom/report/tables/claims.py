@@ -63,7 +63,8 @@ class Claims(TableKind):
         """
         paper = read_claims(self.paper, f"{where}.paper")
         rows = self.rows or {}
-        # of the whole config: a study may run others than the table was written for
+
+        # labels of the whole config: a study may run others than the table was written for
         pairs = [f"{d}/{p}" for d in settings.datasets for p in settings.partitions]
         for key, chosen, known, names in (
             ("rows", rows, settings.methods, paper["rows"]),
@@ -73,6 +74,8 @@ class Claims(TableKind):
                 check_known(label, known, f"{where}.{key}: the study has no")
                 for name in values:
                     check_known(name, names, f"{where}.{key}.{label}: the claims have no")
+
+        # what stands for the rows and the settings of the paper
         labels = labels_of(paper["rows"], [settings.methods[m] for m in output.methods], rows)
         compared = [label for label in output.methods if label in labels.values()]
         scenarios = [each for each in output.scenarios if str(each) in self.stands_for]

@@ -1,4 +1,4 @@
-"""Put a paper's numbers beside the measured ones, and say how far apart they are.
+"""Compare measured numbers with a paper's, and classify the differences.
 
 An entry has `rows` {label: the paper's row}, `columns` {dataset/partition: the paper's column} and
 `values` {row: {column: {metric: value}}}, a value being [mean, std], [mean], {above: bound} or
