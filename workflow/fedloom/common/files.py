@@ -166,8 +166,9 @@ def _check_seal(path: Path, file: "pa.NativeFile") -> None:
     if place is not None:
         file.seek(place)
         if file.read(len(UNSEALED)) != _digest(file, place):
-            line = "it does not match the digest in its footer; delete it and run again"
-            raise FedLoomError(f"{path}: {line}")
+            raise FedLoomError(
+                f"{path}: it does not match the digest in its footer; delete it and run again"
+            )
     file.seek(0)
 
 
@@ -215,8 +216,9 @@ def _opened(path: Path) -> Iterator["pa.NativeFile"]:
     except FileNotFoundError:
         raise FedLoomError(f"{path}: no such file") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        line = f"{path}: not a whole Parquet file ({one_line(error)}); delete it and run again"
-        raise FedLoomError(line) from None
+        raise FedLoomError(
+            f"{path}: not a whole Parquet file ({one_line(error)}); delete it and run again"
+        ) from None
 
 
 def canonical(value: object) -> str:
@@ -229,5 +231,6 @@ def read_json(path: Path) -> dict:
     try:
         return {**json.loads(Path(path).read_text(encoding="utf-8"))}
     except (OSError, ValueError, TypeError) as error:
-        line = f"{path}: missing or not a whole JSON file ({error}); delete it and run again"
-        raise FedLoomError(line) from None
+        raise FedLoomError(
+            f"{path}: missing or not a whole JSON file ({error}); delete it and run again"
+        ) from None

@@ -63,8 +63,9 @@ def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
                 return file.get_tensor(name)
             return file.get_slice(name)[:, column : column + 1].squeeze(1)
     except (safetensors.SafetensorError, OSError) as error:
-        line = f"{path}: cannot read '{name}' ({error}); delete it and run again"
-        raise FedLoomError(line) from None
+        raise FedLoomError(
+            f"{path}: cannot read '{name}' ({error}); delete it and run again"
+        ) from None
 
 
 def load(
@@ -81,11 +82,11 @@ def load(
     except FileNotFoundError:
         raise FedLoomError(f"{path}: no such checkpoint") from None
     except (safetensors.SafetensorError, TypeError, KeyError, ValueError, OSError) as error:
-        line = f"{path}: not a whole checkpoint ({one_line(error)}); delete it and run again"
-        raise FedLoomError(line) from None
+        raise FedLoomError(
+            f"{path}: not a whole checkpoint ({one_line(error)}); delete it and run again"
+        ) from None
     if _digest(tensors, content) != written or sha256 not in (None, written):
-        line = "its numbers do not match its sha256; delete it and run again"
-        raise FedLoomError(f"{path}: {line}")
+        raise FedLoomError(f"{path}: its numbers do not match its sha256; delete it and run again")
 
     moved = {key: aligned(value.to(device)) for key, value in tensors.items()}
     return build([*moved.items(), *scalars.items()]), facts

@@ -97,8 +97,9 @@ def with_partitions(keys: Config) -> Config:
             added = [(name, deepcopy(plain | at)) for name, at in combinations(label, grid)]
         for name, member in added:
             if name in partitions or (name != label and name in keys.partitions):
-                line = f"{where}.grid: '{name}' is another partition too"
-                raise FedLoomError(f"{line}; leave one of them out")
+                raise FedLoomError(
+                    f"{where}.grid: '{name}' is another partition too; leave one of them out"
+                )
             partitions[name] = member
         members[label] = [name for name, _ in added]
 

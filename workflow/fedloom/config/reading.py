@@ -94,8 +94,9 @@ def _check_characters(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        line = f"{text!r} must be whole characters, got a lone surrogate (half of one)"
-        raise ValueError(f"{line}; take it out") from None
+        raise ValueError(
+            f"{text!r} must be whole characters, got a lone surrogate (half of one); take it out"
+        ) from None
 
 
 def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:

@@ -237,8 +237,9 @@ def check_dataset(label: str, entry: dict[str, Any], below: str | None = None) -
     resolved = {}
     for name, part in parts.items():
         for key in sorted(OF_ALL_PARTS & part.keys()):
-            line = f"{where}.parts.{name}.{key}: must be the same for all parts"
-            raise FedLoomError(f"{line}; set {where}.{key}")
+            raise FedLoomError(
+                f"{where}.parts.{name}.{key}: must be the same for all parts; set {where}.{key}"
+            )
         if part.get("source") == kind:  # whose image_size is required
             part = part | {"image_size": keys.image_size}
         resolved[name] = dataset_entry(f"{label}.parts.{name}", part, keys.root)

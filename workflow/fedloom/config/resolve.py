@@ -317,8 +317,9 @@ def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]
         members = [settings.methods[label].member for label in chosen]
         labels = list(dict.fromkeys(member.grid for member in members if member))
         if len(labels) > 1:
-            line = f"{where}: its methods are of the grids {', '.join(labels)}; name one"
-            raise FedLoomError(line)
+            raise FedLoomError(
+                f"{where}: its methods are of the grids {', '.join(labels)}; name one"
+            )
     return chosen
 
 

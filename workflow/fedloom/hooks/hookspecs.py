@@ -198,8 +198,10 @@ def aggregate(task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
     from fedloom.hooks.defaults import mean
 
     if task.aggregation is None:
-        line = "method.toml declares no aggregation with these options; declare it"
-        raise FedLoomError(f"{task.method}: {line}, or write the hook aggregate")
+        raise FedLoomError(
+            f"{task.method}: method.toml declares no aggregation with these options; declare "
+            "it, or write the hook aggregate"
+        )
     return {**server, "params": mean(updates, weighted=task.aggregation == "weighted")}
 
 

@@ -160,8 +160,9 @@ class Plugin(PluginManifest):
         for key in OF_WRAPPERS & self.model_fields_set if is_method else ():
             raise FedLoomError(f"{where}{key}: is a key of wrappers alone; remove it")
         for entry in (each for each in self.needs if each not in CACHES[self.family]):
-            line = f"a {self.family or self.kind} has no {entry}; remove it"
-            raise FedLoomError(f"{where}needs: {line}")
+            raise FedLoomError(
+                f"{where}needs: a {self.family or self.kind} has no {entry}; remove it"
+            )
         for key in REQUIRED_IN_METHOD_TOML if is_method and self.trained else ():
             if key not in self.training_defaults.model_fields_set:
                 raise FedLoomError(f"{where}training.{key}: is missing")

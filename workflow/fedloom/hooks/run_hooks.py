@@ -104,8 +104,9 @@ class Hooks:
         try:
             next(generator)
         except StopIteration:
-            line = f"the wrapper's hook '{hook}' must yield once, it yields never"
-            raise RuntimeError(line) from None
+            raise RuntimeError(
+                f"the wrapper's hook '{hook}' must yield once, it yields never"
+            ) from None
 
         # what it wraps, then the rest of it, which gets the result or the exception
         try:

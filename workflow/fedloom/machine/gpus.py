@@ -112,8 +112,9 @@ def installed() -> list[list[str]]:
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
     if done.returncode and "No devices" not in done.stdout + done.stderr:
         reason = one_line(done.stderr or done.stdout) or f"exit status {done.returncode}"
-        cure = f"repair the driver, or set {VISIBLE}= to compute on CPU cores"
-        raise FedLoomError(f"nvidia-smi -L: {reason}; {cure}")
+        raise FedLoomError(
+            f"nvidia-smi -L: {reason}; repair the driver, or set {VISIBLE}= to compute on CPU cores"
+        )
     gpus = re.split(r"^GPU", done.stdout, flags=re.M)[1:]
     uuids = [re.findall(r"\(UUID: ([^)]+)\)", gpu) for gpu in gpus]
     return [found[1:] or found for found in uuids]

@@ -70,5 +70,7 @@ def check_same(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> N
     for key in now:
         if before.get(key) != now.get(key):
             folder = paths.path_for(paths.STATE, run, end=0).parent
-            line = f"the rounds before were trained with different {key}; delete {folder}"
-            raise FedLoomError(f"{run.path}: {line} and run again")
+            raise FedLoomError(
+                f"{run.path}: the rounds before were trained with different {key}; delete "
+                f"{folder} and run again"
+            )

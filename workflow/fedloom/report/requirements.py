@@ -28,8 +28,10 @@ def _axes(numbers: tuple[int, ...], settings: Settings, output: Output, where: s
     """Require that the grid has one of these numbers of axes."""
     member = _member(settings, output)
     if len(member.at) not in numbers:
-        line = f"must have {' or '.join(map(str, numbers))} axes; the grid {member.grid} has"
-        raise FedLoomError(f"{where}: {line} {len(member.at)}")
+        raise FedLoomError(
+            f"{where}: must have {' or '.join(map(str, numbers))} axes; the grid {member.grid} "
+            f"has {len(member.at)}"
+        )
 
 
 two_axes, three_axes, two_or_three_axes = (partial(_axes, n) for n in ((2,), (3,), (2, 3)))

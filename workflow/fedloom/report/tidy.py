@@ -79,8 +79,10 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     made_by = runs[list(provenance.MADE_BY)].to_dict("records")
     for run, facts in zip(every, made_by, strict=True):
         if provenance.facts_of_run(run, folder) != facts:
-            line = f"{run.path}: made again with other settings or data than those of study"
-            raise FedLoomError(f"{line} '{study}'; run the study again")
+            raise FedLoomError(
+                f"{run.path}: made again with other settings or data than those of study "
+                f"'{study}'; run the study again"
+            )
 
     # their files
     runs["filename"] = [str(folder / paths.path_for(paths.EVALUATION, run)) for run in every]

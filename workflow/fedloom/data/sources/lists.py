@@ -80,8 +80,10 @@ def _classes(files: list[Row], settings: dict[str, Any]) -> tuple[np.ndarray, li
         before = names[number]
         if before not in (None, name):
             label = found.labels[number]
-            line = f"class {label} is called '{name}' here, '{before}' before"
-            raise FedLoomError(f"{file.where}: {line}; correct it")
+            raise FedLoomError(
+                f"{file.where}: class {label} is called '{name}' here, '{before}' before; "
+                "correct it"
+            )
         names[number] = name
 
     classes = [name or label for name, label in zip(names, found.labels, strict=True)]

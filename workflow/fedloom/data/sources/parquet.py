@@ -85,8 +85,9 @@ def _files(settings: dict[str, Any]) -> dict[Path, str]:
                 if not file.is_file():
                     raise FedLoomError(f"{file}: not a file; end {key} with *.parquet")
                 if file in files:
-                    line = f"named twice, by {files[file]} and by {key}; name it once"
-                    raise FedLoomError(f"{file}: {line}")
+                    raise FedLoomError(
+                        f"{file}: named twice, by {files[file]} and by {key}; name it once"
+                    )
                 files[file] = key
     return files
 

@@ -124,8 +124,10 @@ class Shots(RunsFigure):
         shots = {label: settings.partitions[label].settings.get("shots") for label in labels}
         if None in shots.values() or len({*shots.values()}) < len(shots):
             each = ", ".join(f"partitions.{label} {number}" for label, number in shots.items())
-            line = f"{where}: each partition must have its own number of shots, got {each}"
-            raise FedLoomError(f"{line}; set them, run fewer, or leave the figure out")
+            raise FedLoomError(
+                f"{where}: each partition must have its own number of shots, got {each}; set "
+                "them, run fewer, or leave the figure out"
+            )
         return replace(output, extra=output.extra | {"shots": shots})
 
     def draw(self, series: list[PlottedRun], shots: dict[str, int]) -> style.Figure:

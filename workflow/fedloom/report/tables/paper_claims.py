@@ -146,8 +146,9 @@ def _printed(
     def level(row: str, metric: str, columns: list[str]) -> float:
         values = [number(cell(row, column).get(metric)) for column in columns]
         if any(map(math.isnan, values)):
-            line = f"{where}: table {claim['table']} has no {metric} of '{row}' in {columns}"
-            raise FedLoomError(line)
+            raise FedLoomError(
+                f"{where}: table {claim['table']} has no {metric} of '{row}' in {columns}"
+            )
         return sum(values) / max(len(columns), 1)
 
     def change(row: str, metric: str, end: list[str], start: list[str]) -> float:
