@@ -91,4 +91,4 @@ def test_every_study_that_ships_is_valid_by_the_schema_for_editors():
     assert not validator.is_valid({"study": {"round": 3}})
     assert not validator.is_valid({"tables": {"t": {"kind": "accuracy", "poled": True}}})
     texts = schema["$defs"]["Study"]["properties"]
-    assert texts["rounds_per_job"]["description"].startswith("Rounds trained by one job")
+    assert texts["rounds_per_job"]["description"].startswith("Number of rounds that one job trains")

@@ -7,6 +7,8 @@ import sys
 import tomllib
 from typing import get_args
 
+import grimp
+import networkx
 import pytest
 
 from fedloom.hooks.manifest import Look, discover
@@ -135,3 +137,14 @@ def test_the_toolbox_needs_no_open_clip():
     code = "import sys, fedloom.toolbox; sys.exit('open_clip' in sys.modules)"
     environment = {"PYTHONPATH": str(ROOT / "workflow")}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_no_import_leads_back_not_even_one_for_types():
+    """The contract of import-linter leaves out imports for types, which may lead up, not around."""
+    graph = grimp.build_graph("fedloom", exclude_type_checking_imports=False, cache_dir=None)
+    imports = networkx.DiGraph()
+    for module in graph.modules:
+        for imported in graph.find_modules_directly_imported_by(module):
+            imports.add_edge(module, imported)
+    circles = [part for part in networkx.strongly_connected_components(imports) if len(part) > 1]
+    assert imports.number_of_edges() > 500 and not circles
