@@ -6,6 +6,7 @@ more: a source or a scheme states its keys in its TOML file, a table or a figure
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedloom.config.datasets import ImageSize, PluginSource, SourceKind
 from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import ClientScheme, SchemeKind
 from fedloom.config.reading import CONFIG
+from fedloom.config.settings import KindSpec
 from fedloom.hooks import manifest
 from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_plugins
 from fedloom.hooks.loader import import_plugin
@@ -127,15 +129,8 @@ def class_values(file: Path) -> Iterator[tuple[str, str]]:
 
 
 # class variables that kinds of tables and figures had, and the fields of KindSpec that they are now
-MOVED_TO_SPEC = {
-    "shows": "shows",
-    "artefact_name": "artefact",
-    "reads": "reads",
-    "partition_key": "partition_key",
-    "first_seed": "first_seed",
-    "across_partitions": "across_partitions",
-    "requires": "requires",
-}
+MOVED_TO_SPEC = {field.name: field.name for field in fields(KindSpec)}
+MOVED_TO_SPEC["artefact_name"] = "artefact"
 
 
 class KindPlugin(PluginManifest):

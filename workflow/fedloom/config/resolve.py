@@ -53,8 +53,10 @@ def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> S
     # the trials that choose options
     if study.tune is not None:
         settings = method_labels.with_trials(settings, study.tune)
-        trials = [trial.label for of_method in settings.trials.values() for trial in of_method]
-        check_parts(settings, trials)
+        labels = list[str]()
+        for trials in settings.trials.values():
+            labels += [trial.label for trial in trials]
+        check_parts(settings, labels)
     return settings
 
 

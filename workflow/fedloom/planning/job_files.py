@@ -105,9 +105,10 @@ def inputs(rule: str, job: Any) -> list[Path]:
                 paths.receipt(paths.STATE),
                 *_run_tables(paths.JOB_TABLES, job.confusion),
             ]
-            return [
-                paths.path_for(pattern, job.run, end=end) for pattern in patterns for end in ends
-            ]
+            found = list[Path]()
+            for pattern in patterns:
+                found += [paths.path_for(pattern, job.run, end=end) for end in ends]
+            return found
 
         case job_specs.TableJob() | job_specs.FigureJob():
             kind: Any = KINDS[f"{rule}s"][job.kind]
