@@ -18,4 +18,4 @@ class Options:
     """Epochs of fine-tuning before a test."""
 
     tuned: Literal["all", "head"]
-    """What is fine-tuned before a test."""
+    """The part of the model that is fine-tuned before a test."""

@@ -207,7 +207,7 @@ Requirement = Callable[["Settings", "Output", str], None]
 
 @dataclass(frozen=True)
 class KindSpec:
-    """What a kind of table or figure shows, and what it needs of a study."""
+    """Declares which runs a kind of table or figure shows, and which data it needs."""
 
     # runs of methods; members of one grid, or of several; frozen backbones or data sets; or only
     # the settings, which need no run

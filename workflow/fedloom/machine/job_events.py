@@ -1,4 +1,4 @@
-"""What a job tells programs: a file of JSON lines beside its log, which is for people.
+"""Write and read a job's events: JSON lines for programs, beside the log for people.
 
 An event goes with a line of the log: `log.info("3 of 4", **with_event("progress", done=3))`.
 """

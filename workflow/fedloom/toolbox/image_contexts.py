@@ -1,4 +1,4 @@
-"""Classify images each of which has a text context of its own, in parts that fit the memory.
+"""Classify images by texts whose context depends on the image, in parts that fit the memory.
 
 A context is encoded in front of every class name, so B images need B x C texts.
 """
