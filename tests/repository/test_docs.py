@@ -25,6 +25,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.cli.make import templates
 from fedloom.cli.run import bundled_studies
 from fedloom.common import schema
+from fedloom.common.key_path import KeyPath
 from fedloom.common.run_tables import OF_RUNS
 from fedloom.config import kinds
 from fedloom.config.kinds import KINDS
@@ -108,10 +109,10 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
         if block.text.startswith(f"# {kind}.toml"):
             data = kind in ("source", "scheme")
             model = kinds.DataPlugin if data else kinds.KindPlugin
-            schema.checked(model, content, f"{_name(block)}: ")
+            schema.checked(model, content, KeyPath(_name(block)))
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
-    schema.checked(Plugin, template | content, f"{_name(block)}: ")
+    schema.checked(Plugin, template | content, KeyPath(_name(block)))
 
 
 def _pages_with(language: str):

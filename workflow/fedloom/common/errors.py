@@ -53,10 +53,14 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 
 
 def check_known(name: str, known: Collection[str], where: str) -> None:
-    """Refuse an unknown name; `where` begins the error, as "config key select.tables: no label"."""
+    """Refuse an unknown name; `where` begins the error, as "keep_classes: no class"."""
     if name not in known:
-        shown = shortened(str(name), LONGEST_NAME)
-        raise FedLoomError(f"{where} '{shown}'; {suggestion(name, known)}")
+        raise FedLoomError(f"{where} {unknown_name(name, known)}")
+
+
+def unknown_name(name: str, known: Collection[str]) -> str:
+    """Return how an error quotes a name that is not among the known ones, and what to write."""
+    return f"'{shortened(str(name), LONGEST_NAME)}'; {suggestion(name, known)}"
 
 
 def suggestion(word: str, known: Collection[str]) -> str:

@@ -8,7 +8,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from fedloom.common.errors import FedLoomError, one_line, shortened, suggestion
+from fedloom.common.errors import one_line, shortened, suggestion
+from fedloom.common.key_path import KeyPath
 
 LONGEST = 100  # characters of a value that an error quotes
 Item = TypeVar("Item")
@@ -79,19 +80,16 @@ def require(model: Model, **needs: str) -> Model:
     return model
 
 
-def checked(model: type[Model], value: Any, where: str) -> Model:
-    """Return a value as a model; an error is that nearest to the root, `where` before its key."""
+def checked(model: type[Model], value: Any, where: KeyPath) -> Model:
+    """Return the value at `where` as a model; the error is about the wrong key nearest to it."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        path, message = _nearest(error.errors(include_url=False), value)
+        steps, message = _nearest(error.errors(include_url=False), value)
 
-    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    if where.endswith(" "):
-        steps = steps.lstrip(".")
-    if steps:
-        raise FedLoomError(one_line(f"{where}{steps}: {message}"))
-    raise FedLoomError(one_line(f"{where.rstrip(': ')}: {message}"))
+    for step in steps:
+        where = where / step
+    raise where.error(one_line(message))
 
 
 def _nearest(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str]:

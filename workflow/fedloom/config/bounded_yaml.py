@@ -12,8 +12,11 @@ from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.error import ReusedAnchorWarning
 from ruamel.yaml.events import AliasEvent, Event
 
-MOST_VALUES = 100_000  # of a text, the values behind an alias counted at each; some ten seconds
-DEEPEST = 100  # levels of mappings and lists in each other
+# the most values that a text may have, which take some ten seconds to read; those behind an
+# alias count each time
+MOST_VALUES = 100_000
+# the most levels of mappings and lists in each other
+DEEPEST = 100
 
 
 def parse_bounded(text: str) -> Any:

@@ -15,8 +15,10 @@ from fedloom.config.image_lists import list_files, listed_files
 from fedloom.config.settings import Expected
 from fedloom.machine.install import matching, resource
 
-DATA = "data"  # the folder of the checkout below which data sets lie by default
-TEXTS = (".txt", ".csv", ".tsv", ".json")  # what lists of images are called
+# data sets lie below this folder of the checkout by default
+DATA = "data"
+# the suffixes of files that may be lists of images
+TEXTS = (".txt", ".csv", ".tsv", ".json")
 ImageSize = Annotated[int, Field(ge=1, le=4096)]
 
 
@@ -132,7 +134,8 @@ def _of_lists(dataset: dict, root: Path) -> list[list]:
     try:
         images = listed_files(root, dataset)
     except FedLoomError:
-        return _contents(lists)  # the job that reads the lists says what is wrong with them
+        # the job that reads the lists says what is wrong with them
+        return _contents(lists)
     top = f"{root.resolve()}/"
     paths = [row.path for row in images]
     sizes = [[path.removeprefix(top), os.stat(path).st_size] for path in paths]  # noqa: PTH116
@@ -154,7 +157,8 @@ def _contents(files: Iterable[tuple[str, Path]]) -> list[list]:
         try:
             if file.is_file():
                 found.append([key, sha256(file)])
-        except OSError as error:  # a name that is too long, or a file of another user
+        except OSError as error:
+            # its name is too long, or it is a file of another user
             raise FedLoomError(
                 f"{file}: cannot be read ({error.strerror}); correct the path, or who may read it"
             ) from None
@@ -177,12 +181,11 @@ def _folder_sizes(root: Path) -> list[list]:
     """Return name below the root and size of every file that is not hidden, in order of names."""
     if not is_folder(root):
         return []
-    sizes = [
-        [entry.path.removeprefix(f"{root}/"), entry.stat().st_size]
-        for _, _, entries in walk(str(root))
-        for entry in entries
-        if entry.is_file()  # no dangling link, no pipe
-    ]
+    sizes = []
+    for _, _, entries in walk(str(root)):
+        # dangling links and pipes are left out
+        files = [entry for entry in entries if entry.is_file()]
+        sizes += [[file.path.removeprefix(f"{root}/"), file.stat().st_size] for file in files]
     return sorted(sizes, key=lambda item: item[0].split("/"))
 
 

@@ -16,16 +16,16 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
 
 from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.common.schema import Identifier, Item, Keys, Number, checked, require
 from fedloom.config.datasets import ImageSize, PluginSource, SourceKind
 from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import ClientScheme, SchemeKind
-from fedloom.config.reading import CONFIG
 from fedloom.config.settings import KindSpec
 from fedloom.hooks import manifest
 from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_plugins
 from fedloom.hooks.loader import import_plugin
-from fedloom.hooks.options import check_schemas, check_value
+from fedloom.hooks.options import check_schemas, find_fault
 from fedloom.hooks.plugin_code import run_plugin_code
 from fedloom.machine.install import plugin_folders
 
@@ -119,7 +119,8 @@ def class_values(file: Path) -> Iterator[tuple[str, str]]:
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
-        return  # its import tells of it
+        # importing it raises the error
+        return
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
             continue
@@ -184,13 +185,13 @@ class DataPlugin(KindPlugin):
     """A JSON Schema of every option; one without default must be given. One of a source that has
     format = "path" names the user's files; the store is made again when these change."""
 
-    def check(self, where: str) -> None:
+    def check(self, where: KeyPath) -> None:
         """Check the options; their names must differ from keys and from methods of the model."""
-        check_schemas(self.option_schemas, f"{where}options")
+        check_schemas(self.option_schemas, where / "options")
         for name in self.option_schemas:
             taken = name in self.base.model_fields or hasattr(self.base, name)
             if taken or name in (self.kind, "protocol"):
-                raise FedLoomError(f"{where}options.{name}: a {self.kind} has that key; rename it")
+                raise (where / "options" / name).error(f"a {self.kind} has that key; rename it")
 
     @property
     def paths(self) -> list[str]:
@@ -214,11 +215,11 @@ def _field(option: dict[str, Any]) -> Any:
     """Return type and default of an option, which its JSON Schema checks."""
 
     def check(value: Any) -> Any:
-        try:
-            check_value(value, option, "")
-        except FedLoomError as error:
-            raise ValueError(str(error).removeprefix(": ")) from None
-        return value
+        fault = find_fault(value, option)
+        if fault is None:
+            return value
+        place = "".join(f"[{step}]" for step in fault.steps)
+        raise ValueError(f"{place}: {fault.message}" if place else fault.message)
 
     kind = Annotated[Any, AfterValidator(check), WithJsonSchema(option)]
     return kind, Field(option.get("default", ...), description=option.get("description"))
@@ -323,15 +324,14 @@ def check_entry(section: str, label: str, entry: dict[str, Any]) -> Entry:
     """Return an entry of the config, checked against the keys of its kind."""
     named_by = SELECTOR_KEY[section]
     kinds = KINDS[section]
-    where = f"{CONFIG} {section}.{label}"
+    where = CONFIG / section / label
     name = entry.get(named_by)
     try:
         model = kinds.get(name) if isinstance(name, str) else None
-    except FedLoomError as error:  # of a broken plugin
-        raise FedLoomError(f"{where}.{named_by}: {error}") from None
+    except FedLoomError as error:
+        # the kind is of a broken plugin
+        raise (where / named_by).error(str(error)) from None
     if model is None:
-        raise FedLoomError(
-            f"{where}.{named_by}: no {named_by} '{name}'; {suggestion(str(name), kinds)}"
-        )
+        raise (where / named_by).error(f"no {named_by} '{name}'; {suggestion(str(name), kinds)}")
     keys = {key: value for key, value in entry.items() if key != named_by}
     return Entry(str(name), checked(model, keys, where))

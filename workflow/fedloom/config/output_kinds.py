@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Keys, Several
 from fedloom.config.reading import read
 from fedloom.config.settings import KindSpec, Output, OutputKind
@@ -110,11 +110,11 @@ class ArtefactFigure(RunsFigure):
         return replace(self.spec, artefact=self.artefact)
 
 
-def with_superclasses(path: str | None, output: Output, where: str) -> Output:
+def with_superclasses(path: str | None, output: Output, where: KeyPath) -> Output:
     """Return an output with the superclass of every class, from the file that its key names."""
     if path is None:
         return output
     if not resource(path).is_file():
-        raise FedLoomError(f"{where}.superclasses: no such file '{path}'")
+        raise (where / "superclasses").error(f"no such file '{path}'")
     labels = {name: str(label) for name, label in read(resource(path)).items()}
     return replace(output, extra=output.extra | {"superclass_of": labels})

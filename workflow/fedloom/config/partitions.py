@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Count, Keys, Number, Seed, Several, Share
 
 PositiveShare = Annotated[Number, Field(gt=0, le=1)]
@@ -79,21 +80,20 @@ def novel_numbers(novel: float | list[str], classes: Sequence[str]) -> list[int]
     return numbers
 
 
-def held_out_count(clients: int, partition: dict[str, Any], where: str = "") -> int:
-    """Return how many of a partition's clients never train.
+def held_out_count(clients: int, partition: dict[str, Any], where: KeyPath) -> int:
+    """Return how many clients of the partition at `where` never train.
 
-    A share that rounds to no client is a FedLoomError, which `where` begins, as "partitions.iid.".
+    A share that rounds to no client is an error.
     """
     count = round(clients * partition["held_out"])
     if partition["held_out"] and not count:
-        raise FedLoomError(
-            f"{where}held_out: {partition['held_out']} of {clients} clients is less than one; "
-            "raise it, or set 0"
+        raise (where / "held_out").error(
+            f"{partition['held_out']} of {clients} clients is less than one; raise it, or set 0"
         )
     return count
 
 
-def participants(partition: dict[str, Any], where: str) -> int | None:
+def participants(partition: dict[str, Any], where: KeyPath) -> int | None:
     """Return how many of a partition's clients train; None if its keys do not state its clients."""
     clients = partition.get("clients")
     if clients is None:

@@ -13,10 +13,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.common.schema import Count, Distinct, Keys, Natural
 from fedloom.config.datasets import DATA, Expected
 from fedloom.config.kinds import KINDS, Entry, check_entry
-from fedloom.config.reading import CONFIG, read
+from fedloom.config.reading import read
 from fedloom.machine.install import ROOT, resource
 
 FOLDER = ROOT / "workflow/recipes"
@@ -204,10 +205,10 @@ def find(name: str) -> Recipe:
     content = read(file)
     own = {key: content.pop(key) for key in RecipeKeys.model_fields if key in content}
     beside = {"name": file.stem, "file": file, "entry": content}
-    recipe = schema.checked(Recipe, own | beside, f"{file}: ")
+    recipe = schema.checked(Recipe, own | beside, KeyPath(str(file)))
     for key, value in {"source": content.get("source"), "get": recipe.get.plain}.items():
         if not value:
-            raise FedLoomError(f"{file}: {key}: missing; it has no default, so set it")
+            raise KeyPath(str(file), (key,)).error("missing; it has no default, so set it")
     return recipe
 
 
@@ -222,12 +223,12 @@ def check_dataset(label: str, entry: dict[str, Any], below: str | None = None) -
 
     The folder of a part's recipe lies `below` another.
     """
-    where = f"{CONFIG} datasets.{label}"
+    where = CONFIG / "datasets" / label
     if "recipe" in entry:
         try:
             entry = _expanded(entry, below)
         except FedLoomError as error:
-            raise FedLoomError(f"{where}.recipe: {error}") from None
+            raise (where / "recipe").error(str(error)) from None
     kind, keys = check_entry("datasets", label, entry)
 
     # a data set of several has parts with recipes of their own
@@ -237,10 +238,11 @@ def check_dataset(label: str, entry: dict[str, Any], below: str | None = None) -
     resolved = {}
     for name, part in parts.items():
         for key in sorted(OF_ALL_PARTS & part.keys()):
-            raise FedLoomError(
-                f"{where}.parts.{name}.{key}: must be the same for all parts; set {where}.{key}"
+            raise (where / "parts" / name / key).error(
+                f"must be the same for all parts; set {where / key}"
             )
-        if part.get("source") == kind:  # whose image_size is required
+        # a part that has parts itself must state its image_size
+        if part.get("source") == kind:
             part = part | {"image_size": keys.image_size}
         resolved[name] = dataset_entry(f"{label}.parts.{name}", part, keys.root)
     return Entry(kind, keys.model_copy(update={"parts": resolved, "root": None}))

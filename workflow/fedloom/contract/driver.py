@@ -33,7 +33,7 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
         _run_checks(plugin)
         return count
     methods = [m for m in known if m.kind == "method"]
-    fit = [m for m in methods if not m.refused_wrappers(m.options({}, m.name), [plugin])]
+    fit = [m for m in methods if not m.refused_wrappers(m.complete_options({}), [plugin])]
     around = [m for m in fit if not refusal(plugin, m)]
     if not around:
         raise FedLoomError(f"{plugin.name}: refuses every method there is")
@@ -80,7 +80,7 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     clients take part at first, then one, two, ...
     """
     for number, (words, changed, *around) in enumerate(_variations(method, *wrappers)):
-        if changed.refused_wrappers(changed.options({}, changed.name), around):
+        if changed.refused_wrappers(changed.complete_options({}), around):
             continue
         own = folder / str(number)
         cohort = (number - 1) % (CLIENTS - 1) + 1
@@ -106,7 +106,7 @@ def _variations(*plugins: Plugin) -> Iterator[list[Any]]:
         for name, option in plugin.option_schemas.items():
             for value in other_values(option):
                 try:
-                    plugin.options({name: value}, plugin.name)
+                    plugin.complete_options({name: value})
                 except FedLoomError:
                     continue  # out of bounds
                 changed = [*plugins]

@@ -124,12 +124,12 @@ def tiny_task(
         tokens=cached if "features" in needs else None,
         patches=(lambda: patches) if "patches" in needs else None,
     )
-    training = method.training({"epochs": 2, "batch_size": 4, "lr": 0.05})
+    training = method.merge_training({"epochs": 2, "batch_size": 4, "lr": 0.05})
     chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
     prototypes = None
     if "prototypes" in needs:
         prototypes = WarmStart(**warm_start(tokens[:, :-1], data.labels, chosen, CLASSES))
-    complete = method.options(options, method.name)
+    complete = method.complete_options(options)
     return Task(
         seed=0,
         options=SimpleNamespace(**complete),
@@ -138,15 +138,15 @@ def tiny_task(
         data=data,
         clients_per_round=3,
         plugin=method_facts(method, complete, wrappers),
-        wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
+        wrappers={w.name: SimpleNamespace(**w.complete_options({})) for w in wrappers},
         warm_start=prototypes,
     )
 
 
 def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
     """Return a job of the tiny task that evaluates after rounds 2 and 4 and at its end."""
-    options = method.options({}, method.name)
-    training = method.training()
+    options = method.complete_options({})
+    training = method.merge_training()
     spec = RunSpec(
         run=Run("tiny", "tiny", "tiny", method.name, 0),
         backbone=Backbone("tiny", "timm", {}),

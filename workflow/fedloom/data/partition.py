@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.ids import NEVER, UNASSIGNED
+from fedloom.common.key_path import KeyPath
 from fedloom.common.run_tables import PARTITION
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.kinds import KINDS_FROM_PLUGINS
@@ -64,7 +65,7 @@ def _held_out(owner: np.ndarray, domains: np.ndarray, spec: dict, seed: int) -> 
         return np.concatenate(drawn)
 
     # a share of all clients
-    return rng.permutation(clients)[: held_out_count(clients, spec)]
+    return rng.permutation(clients)[: held_out_count(clients, spec, KeyPath("partition"))]
 
 
 def _test_owners(

@@ -11,6 +11,7 @@ from pydantic import PrivateAttr
 
 from fedloom.common.errors import FedLoomError, in_words
 from fedloom.common.folders import read_text
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Identifier, Keys, checked
 
 PACKAGE = "fedloom_plugins"  # the package that stands for a folder of plugins
@@ -68,14 +69,14 @@ class PluginManifest(Keys):
             content = tomllib.loads(read_text(file))
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise FedLoomError(f"{file}: {error}") from None
-        plugin = checked(cls, content, f"{file}: ")
+        plugin = checked(cls, content, KeyPath(str(file)))
         plugin._toml = file
         plugin._module = module
-        plugin.check(f"{file}: ")
+        plugin.check(KeyPath(str(file)))
         return plugin
 
-    def check(self, where: str) -> None:
-        """Check what the keys say together; errors begin with `where` and the key."""
+    def check(self, where: KeyPath) -> None:
+        """Check what the keys say together; `where` is the path to the file's top level."""
 
     @property
     def folder(self) -> Path:

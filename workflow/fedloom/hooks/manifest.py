@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Identifier, Keys
 from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_plugins
 from fedloom.hooks.options import check_schemas, fill_in
@@ -27,6 +27,7 @@ CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), No
 OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}  # keys of no method
 CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")  # see `Plugin`
 PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
+METHOD = KeyPath("method")  # begins an error about a name that no key of a file gave
 TEST_SETS = "test_sets"  # the artefact of answers to images that no client trains on
 
 Item = TypeVar("Item")
@@ -151,21 +152,20 @@ class Plugin(PluginManifest):
     option_schemas: dict[str, Any] = Field({}, alias="options")
     """A JSON Schema of every option, with type, default and description."""
 
-    def check(self, where: str) -> None:
-        """Check what the keys say together; errors begin with `where` and the key."""
+    def check(self, where: KeyPath) -> None:
+        """Check what the keys say together; `where` is the path to the file's top level."""
         is_method = self.kind == "method"
         options = self.option_schemas
         if is_method and self.family is None:
-            raise FedLoomError(f'{where}family: is missing; a method needs "vit" or "clip"')
+            raise (where / "family").error('is missing; a method needs "vit" or "clip"')
         for key in OF_WRAPPERS & self.model_fields_set if is_method else ():
-            raise FedLoomError(f"{where}{key}: is a key of wrappers alone; remove it")
+            raise (where / key).error("is a key of wrappers alone; remove it")
         for entry in (each for each in self.needs if each not in CACHES[self.family]):
-            raise FedLoomError(
-                f"{where}needs: a {self.family or self.kind} has no {entry}; remove it"
-            )
+            holder = self.family or self.kind
+            raise (where / "needs").error(f"a {holder} has no {entry}; remove it")
         for key in REQUIRED_IN_METHOD_TOML if is_method and self.trained else ():
             if key not in self.training_defaults.model_fields_set:
-                raise FedLoomError(f"{where}training.{key}: is missing")
+                raise (where / "training" / key).error("is missing")
 
         # every option that a key names must exist
         named = {key: getattr(self, key) for key in CONDITIONS}
@@ -177,8 +177,8 @@ class Plugin(PluginManifest):
             names = [value] if isinstance(value, str) else value
             for option in names if isinstance(names, dict | list | tuple) else ():
                 if isinstance(option, str):
-                    check_known(option, options, f"{where}{key}: no option")
-        check_schemas(options, f"{where}options", required=("default",))
+                    (where / key).check_known(option, options, "no option")
+        check_schemas(options, where / "options", required=("default",))
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -289,12 +289,17 @@ class Plugin(PluginManifest):
         """Return True if `predict` answers for the server's model."""
         return not _holds(self.cost.no_server_model, options)
 
-    def training(self, *overrides: dict) -> dict:
+    def merge_training(self, *overrides: dict) -> dict:
         """Return the paper's training options, overridden in turn."""
         return reduce(or_, overrides, DEFAULTS | self.training_defaults.given)
 
-    def options(self, given: dict, where: str) -> dict:
-        """Check the given options and fill in the defaults of the others; errors name `where`."""
+    def complete_options(self, given: dict, where: KeyPath | None = None) -> dict:
+        """Check the given options, and return them with the defaults of the others.
+
+        `where` is the key path that gave them; by default an error names the plugin.
+        """
+        if where is None:
+            where = KeyPath(f"plugin {self.name}", ("options",))
         return fill_in(given, self.option_schemas, where)
 
     def with_defaults(self, values: dict) -> Self:
@@ -313,10 +318,13 @@ def discover(folder: Path | None = None) -> PluginCatalogue[Plugin]:
     return discover_plugins("method", [folder] if folder else plugin_folders(), Plugin)
 
 
-def find(name: str, where: str = "method", kind: str | None = None) -> Plugin:
-    """Return the plugin of that name, and of that kind if it is given; suggest the nearest."""
+def find(name: str, where: KeyPath = METHOD, kind: str | None = None) -> Plugin:
+    """Return the plugin that is named at `where`, of that kind if one is given.
+
+    An unknown name is an error that suggests the nearest one.
+    """
     plugins = discover()
     known = [k for k, plugin in plugins.items() if kind in (None, plugin.kind)]
     if name not in plugins.errors:
-        check_known(name, known, f"{where}: no {kind or 'method'}")
+        where.check_known(name, known, f"no {kind or 'method'}")
     return plugins[name]

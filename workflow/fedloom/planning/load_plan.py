@@ -8,6 +8,8 @@ from typing import Any
 
 from fedloom.common.errors import FedLoomError, legible
 from fedloom.common.folders import is_folder
+from fedloom.common.key_path import CONFIG as CONFIG_KEY
+from fedloom.common.key_path import InvalidKeyError
 from fedloom.config.reading import Change, locate_error, merge, merge_values, read_all, read_change
 from fedloom.config.resolve import resolve_with
 from fedloom.config.settings import Settings
@@ -76,12 +78,12 @@ def check_images(plan: Plan) -> None:
     """Check that local images which no job has stored yet are there, before a job fails."""
     for label in plan.settings.select.datasets:
         entry = plan.settings.datasets[label].settings
-        key = f"datasets.{label}.root"
         stored = entry.get("download") or paths.path_for(paths.STORE, dataset=label).exists()
         if "root" in entry and not stored and not is_folder(resource(entry["root"])):
-            line = f"config key {key}: no such folder '{entry['root']}'; put the images there"
-            where = locate_error(FedLoomError(line), plan.files, plan.changes)
-            raise FedLoomError(f"{line}, or change the key{where}")
+            error = (CONFIG_KEY / "datasets" / label / "root").error(
+                f"no such folder '{entry['root']}'; put the images there, or change the key"
+            )
+            raise FedLoomError(f"{error}{locate_error(error, plan.files, plan.changes)}")
 
 
 def files_below(files: Sequence[Path], folder: Path = Path()) -> list[Path]:
@@ -104,5 +106,5 @@ def resolve(
     """
     try:
         return resolve_with(merged, own)
-    except FedLoomError as error:
+    except InvalidKeyError as error:
         raise FedLoomError(f"{error}{locate_error(error, files, changes)}") from None

@@ -42,8 +42,8 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
 
     task = Task(
         seed=0,
-        options=SimpleNamespace(**plugin.options(options, f"method {method}")),
-        training=TrainingOptions(**plugin.training()),
+        options=SimpleNamespace(**plugin.complete_options(options)),
+        training=TrainingOptions(**plugin.merge_training()),
         backbone=model,
         data=shapes,
         clients_per_round=1,

@@ -11,6 +11,7 @@ import pandas as pd
 from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Several
 from fedloom.config.grids import text
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure, RunsTable
@@ -118,15 +119,15 @@ class Shots(RunsFigure):
     mean over seeds, bars one sample standard deviation each way.
     """
 
-    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         """Return the output with the shots of every partition, which must have different ones."""
         labels = dict.fromkeys(scenario.partition for scenario in output.scenarios)
         shots = {label: settings.partitions[label].settings.get("shots") for label in labels}
         if None in shots.values() or len({*shots.values()}) < len(shots):
             each = ", ".join(f"partitions.{label} {number}" for label, number in shots.items())
-            raise FedLoomError(
-                f"{where}: each partition must have its own number of shots, got {each}; set "
-                "them, run fewer, or leave the figure out"
+            raise where.error(
+                f"each partition must have its own number of shots, got {each}; set them, run "
+                "fewer, or leave the figure out"
             )
         return replace(output, extra=output.extra | {"shots": shots})
 

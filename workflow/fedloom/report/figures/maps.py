@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import KeyPath
 from fedloom.common.receipts import read_receipt
 from fedloom.common.schema import Count, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure, Superclasses, with_superclasses
@@ -109,7 +110,7 @@ class BackboneTsne(FigureKind):
     blocks plus 1 means the final output."""
     superclasses: Superclasses | None = None
 
-    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         """Return the output with the superclass of every class."""
         return with_superclasses(self.superclasses, output, where)
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedloom.common.errors import check_known
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Percent
 from fedloom.config.output_kinds import Methods, Paper, TableKind
 from fedloom.config.settings import Output, Settings
@@ -55,13 +55,13 @@ class Claims(TableKind):
     target: Percent | None = None
     """Mean accuracy in percent, for claims on what it costs to reach one."""
 
-    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         """Return the table with the paper's claims, and the labels that stand for its rows.
 
         It shows no other runs than those, in the scenarios that stand for a setting: what it shows
         is trained. Where none does, it shows all its methods, or all its scenarios.
         """
-        paper = read_claims(self.paper, f"{where}.paper")
+        paper = read_claims(self.paper, where / "paper")
         rows = self.rows or {}
 
         # labels of the whole config: a study may run others than the table was written for
@@ -71,9 +71,9 @@ class Claims(TableKind):
             ("stands_for", self.stands_for, pairs, paper["settings"]),
         ):
             for label, values in chosen.items():
-                check_known(label, known, f"{where}.{key}: the study has no")
+                (where / key).check_known(label, known, "the study has no")
                 for name in values:
-                    check_known(name, names, f"{where}.{key}.{label}: the claims have no")
+                    (where / key / label).check_known(name, names, "the claims have no")
 
         # what stands for the rows and the settings of the paper
         labels = labels_of(paper["rows"], [settings.methods[m] for m in output.methods], rows)

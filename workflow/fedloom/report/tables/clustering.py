@@ -5,6 +5,7 @@ from typing import ClassVar
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import KeyPath
 from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclasses
 from fedloom.config.settings import KindSpec, Output, Settings
 from fedloom.planning.output_runs import PlottedRun
@@ -31,7 +32,7 @@ class Clustering(RunsTable):
 
     superclasses: Superclasses
 
-    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         return with_superclasses(self.superclasses, output, where)
 
     def measure(self, run: PlottedRun, superclass_of: dict[str, str]) -> dict[str, float]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedloom.common.key_path import KeyPath
 from fedloom.config.output_kinds import Names, OfPaper, RunsTable, TableKind
 from fedloom.config.protocols import method_of, study_of
 from fedloom.config.settings import KindSpec, Output, Settings
@@ -30,7 +31,7 @@ class Protocol(RunsTable):
 
     spec = KindSpec(shows="settings")
 
-    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         """Return the table with a row per scenario and method, and without runs."""
         rows = []
         for scenario, label in product(output.scenarios, output.methods):

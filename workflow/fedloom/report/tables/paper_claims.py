@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, checked
 from fedloom.config.reading import CLAIMS, read_paper
 from fedloom.config.settings import Method
@@ -104,20 +104,22 @@ class PaperClaims(Keys):
     claims: Annotated[list[Claim], Field(min_length=1)]
 
 
-def read_claims(paper: str, where: str) -> dict[str, Any]:
-    """Return the rows, settings and claims of a paper, defaults filled in, and its citation.
+def read_claims(paper: str, where: KeyPath) -> dict[str, Any]:
+    """Return the rows, settings and claims of the paper that is named at `where`.
+
+    Defaults are filled in, and the paper's citation is added.
 
     Every claim has `printed` by setting, see `_printed`.
     """
-    name = f"workflow/papers/{paper}/claims.yaml"
-    content = checked(PaperClaims, read_paper(paper, where, CLAIMS), f"{name} ").plain
+    file = KeyPath(f"workflow/papers/{paper}/claims.yaml")
+    content = checked(PaperClaims, read_paper(paper, where, CLAIMS), file).plain
     published = read_paper(paper, where)
     for position, claim in enumerate(content["claims"]):
-        at = f"{name} claims[{position}]"
+        at = file / "claims" / position
         for row in (*claim["above"], *claim["below"]):
-            check_known(row, content["rows"], f"{at}: no row")
+            at.check_known(row, content["rows"], "no row")
         for setting in (*claim["in"], *claim.get("from", ())):
-            check_known(setting, content["settings"], f"{at}: in or from: no setting")
+            at.check_known(setting, content["settings"], "in or from: no setting")
         claim["printed"] = {
             setting: _printed(claim, columns, content["rows"], published["tables"], at)
             for setting, columns in claim["in"].items()
@@ -126,7 +128,7 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
 
 
 def _printed(
-    claim: dict, columns: list[str], rows: dict, tables: dict, where: str
+    claim: dict, columns: list[str], rows: dict, tables: dict, where: KeyPath
 ) -> list[float] | None:
     """Return the smallest and largest difference of the paper's numbers over a setting's columns.
 
@@ -146,9 +148,7 @@ def _printed(
     def level(row: str, metric: str, columns: list[str]) -> float:
         values = [number(cell(row, column).get(metric)) for column in columns]
         if any(map(math.isnan, values)):
-            raise FedLoomError(
-                f"{where}: table {claim['table']} has no {metric} of '{row}' in {columns}"
-            )
+            raise where.error(f"table {claim['table']} has no {metric} of '{row}' in {columns}")
         return sum(values) / max(len(columns), 1)
 
     def change(row: str, metric: str, end: list[str], start: list[str]) -> float:
@@ -198,9 +198,10 @@ def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, li
         return 2 if method.title == row and not other & set(entry["options"]) else math.inf
 
     for row, entry in rows.items():
-        options = find(entry["plugin"]).options(entry["options"], row)
+        where = KeyPath("claims.yaml") / "rows" / row
+        options = find(entry["plugin"]).complete_options(entry["options"], where / "options")
         for option in entry["free"]:
-            check_known(option, options, f"rows.{row}.free: no option")
+            (where / "free").check_known(option, options, "no option")
         ranks = {each.label: rank(row, entry, options, each) for each in methods}
         best = min(ranks, key=ranks.__getitem__)
         if ranks[best] < math.inf:
