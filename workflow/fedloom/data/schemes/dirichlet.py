@@ -14,14 +14,16 @@ DRAWS = 20_000  # for `min_images`; a minute on CIFAR-10
 
 
 class Dirichlet(ClientScheme):
-    """Label proportions drawn from a symmetric Dirichlet distribution."""
+    """Label proportions are drawn from a symmetric Dirichlet distribution."""
 
     alpha: Annotated[Number, Field(gt=0)]
+    """Concentration of the Dirichlet distribution; the smaller it is, the more the clients
+    differ."""
     kind: Literal["client", "class", "class_capped"]
-    """Client: each client draws proportions over classes, clients are of equal size; class: each
-    class draws proportions over clients; class_capped: so they do in turn, and a client that
-    holds its equal share of all images already gets nothing of those that follow (released code
-    of FedPHA and FedOTP)."""
+    """Which proportions are drawn. `client`: each client draws proportions over classes, and
+    clients are of equal size. `class`: each class draws proportions over clients. `class_capped`:
+    classes do so in turn, and a client that already holds its equal share of all images gets none
+    of the classes that follow (released code of FedPHA and FedOTP)."""
     min_images: MinImages = None
 
 
