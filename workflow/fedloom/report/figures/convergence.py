@@ -32,8 +32,8 @@ class Convergence(RunsFigure):
     spec = KindSpec(requires=(requirements.global_test,))
 
     metric: Literal["accuracy", "global", "loss"] = "accuracy"
-    """Test accuracy over participating clients, or on all test images (study.global_test), or
-    training loss."""
+    """What is shown: `accuracy`, the mean over participating clients; `global`, the accuracy on all
+    test images (needs `study.global_test`); or `loss`, the training loss."""
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
@@ -107,7 +107,8 @@ class Scatter(ArtefactFigure):
     spec = KindSpec(first_seed=True)
 
     colour: str | None = None
-    """A column of the artefact that colours the points."""
+    """Column of the artefact by which points are coloured. Default: all points have the colour of
+    the method."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, in the method's colour, or by one scale for a column's numbers."""

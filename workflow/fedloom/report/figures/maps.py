@@ -105,8 +105,8 @@ class BackboneTsne(FigureKind):
     spec = KindSpec(shows="backbones", reads="features")
 
     blocks: Several[Count]
-    """The blocks to plot, counted from 1; tokens are taken at a block's input, and the number of
-    blocks plus 1 means the final output."""
+    """Blocks to plot, counted from 1. Tokens are taken at a block's input; the number of blocks
+    plus 1 means the final output."""
     superclasses: Superclasses | None = None
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
@@ -152,8 +152,8 @@ class TokenTsne(RunsFigure):
     spec = KindSpec(artefact="class_tokens", reads="names", first_seed=True)
 
     blocks: Several[Count]
-    """The blocks to plot, counted from 1; tokens are taken at a block's input, and the number of
-    blocks plus 1 means the final output."""
+    """Blocks to plot, counted from 1. Tokens are taken at a block's input; the number of blocks
+    plus 1 means the final output."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)

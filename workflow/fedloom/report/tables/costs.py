@@ -28,7 +28,7 @@ class Communication(AccuracyTable):
     """Rounds, bytes and processor seconds to a mean accuracy (PEP-FedPT Table 6)."""
 
     target: Percent
-    """Mean accuracy of the participating clients, in percent."""
+    """Mean accuracy of the participating clients to reach, in percent."""
     column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:

@@ -77,7 +77,7 @@ class PublishedSizes(OfPaper):
     """Numbers of a paper for data sets."""
 
     rows: Names
-    """Dataset label -> the paper's row."""
+    """Maps the label of a dataset to the paper's row."""
 
 
 class Sizes(TableKind):
@@ -86,7 +86,7 @@ class Sizes(TableKind):
     spec = KindSpec(shows="datasets")
 
     published: PublishedSizes | None = None
-    """Numbers of a paper, from workflow/papers/<paper>/numbers.yaml."""
+    """Numbers of a paper beside the measured ones, from workflow/papers/<paper>/numbers.yaml."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         from fedloom.data.store import ImageStore  # slow to import, and plans need none
