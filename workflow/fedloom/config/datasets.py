@@ -1,4 +1,4 @@
-"""The keys that all sources of data have, and the user's files that a dataset is made of."""
+"""Define the keys that all sources have in common, and list the files that a dataset is made of."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -106,7 +106,7 @@ class PluginSource(ImageSource):
 
 
 def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Return the number of the user's files of a dataset, and a sha256 of what they are.
+    """Return the number of files that a dataset is made of, and a sha256 that identifies them.
 
     None if it reads none. They are a dataset's parameters, since Snakemake would compare large
     inputs by time, and a folder not at all. Names and sizes count, and the contents of the files
@@ -197,7 +197,7 @@ def _folder_sizes(root: Path) -> list[list]:
 
 
 def described(dataset: dict, paths: Sequence[str] | None = None) -> str:
-    """Return the listing in words, for a store's provenance."""
+    """Describe the listing in a sentence, for the provenance of a store."""
     found = listing(dataset, paths)
     if found is None:
         return "downloaded by torchvision, which checks its files"

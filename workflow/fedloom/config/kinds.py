@@ -1,4 +1,4 @@
-"""The kinds of entry that a section of the config may have: models of their keys, found by name.
+"""Find the kinds of entry that a section of the config may have: models of their keys, by name.
 
 A kind of source, scheme, table or figure is a class in a module of a higher floor. Plugins bring
 more: a source or a scheme states its keys in its TOML file, a table or a figure in plugin.py.
@@ -139,7 +139,7 @@ MOVED_TO_SPEC["artefact_name"] = "artefact"
 
 
 class KindPlugin(PluginManifest):
-    """A plugin that brings a kind: the keys of table.toml or figure.toml, which is its name."""
+    """A plugin that adds a kind of table or figure; its TOML file holds only the name."""
 
     @property
     def kind(self) -> str:
@@ -181,7 +181,7 @@ class KindPlugin(PluginManifest):
 
 
 class DataPlugin(KindPlugin):
-    """A source or a scheme of a plugin: the keys of source.toml or scheme.toml."""
+    """A plugin that adds a source or a scheme: the keys of source.toml or scheme.toml."""
 
     description: str
     """Says which data the source reads, or which images a client of the scheme holds."""
@@ -231,13 +231,13 @@ def _field(option: dict[str, Any]) -> Any:
 
 @cache
 def discover(kind: str, folder: Path | None = None) -> PluginCatalogue[Any]:
-    """Return the plugins of a kind, as "source"; `manifest.discover` returns those of methods."""
+    """Return the plugins of a kind, such as "source"; for methods see `manifest.discover`."""
     model = DataPlugin if kind in ("source", "scheme") else KindPlugin
     return discover_plugins(kind, [folder] if folder else plugin_folders(), model)
 
 
 def broken() -> dict[str, FedLoomError]:
-    """Return the errors of all plugins that cannot be used, methods too, by name."""
+    """Return, by name, the errors of all plugins that cannot be used, including methods."""
     errors = dict(manifest.discover().errors)
     for kind in KINDS_FROM_PLUGINS:
         errors.update(discover(kind).errors)
@@ -245,7 +245,7 @@ def broken() -> dict[str, FedLoomError]:
 
 
 def call_kind(kind: str, name: str, call: Callable[[], Result]) -> Result:
-    """Return what `call` returns; what a plugin's kind raises becomes one line that names it."""
+    """Call a function of a kind; an error of a plugin becomes one line that names the plugin."""
     plugin = discover(kind).get(name)
     if plugin is None:
         return call()

@@ -1,4 +1,4 @@
-"""The keys that all partition schemes have."""
+"""Define the keys that all partition schemes have, and count the clients that they hold out."""
 
 import math
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ class ClientScheme(SchemeKind):
 
 
 def novel_numbers(novel: float | list[str], classes: Sequence[str]) -> list[int]:
-    """Return the numbers of the classes that no client trains on, of the dataset's `classes`."""
+    """Return the numbers, in the list `classes`, of the classes that no client trains on."""
     if isinstance(novel, list):
         for name in novel:
             check_known(name, classes, "novel_classes: no class")

@@ -1,4 +1,4 @@
-"""A run's protocol: the study's values, overridden by its partition's, then its method's.
+"""Resolve a run's protocol: the study's values, overridden by its partition's and its method's.
 
 And what follows from it: the rounds after which a job ends, clients are evaluated, tables report.
 """
@@ -24,7 +24,7 @@ def is_trial(settings: Settings, partition: str) -> bool:
 
 
 def study_of(settings: Settings, partition: str, method: str | None = None) -> Study:
-    """Return the study as a run has it: a trial's rounds and seed are those of `study.tune`.
+    """Return the study with the values of a run; a trial has rounds and seed of `study.tune`.
 
     Without a method, it is what the partition's runs share.
     """
@@ -68,7 +68,7 @@ def evaluated_rounds(study: Study) -> list[int]:
 
 
 def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
-    """Return the evaluated rounds that the tables average, of a study as a run has it."""
+    """Return the evaluated rounds that tables average, for the study with the values of a run."""
     evaluated = wanted_rounds(study)
     rounds = []
     for key in ("last_evaluations", "worst_of_evaluations"):
@@ -83,7 +83,7 @@ def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
 
 
 def sampled_rounds(study: Study) -> list[int]:
-    """List the evaluated rounds that no table reports, if only a sample of clients answers then."""
+    """List the evaluated rounds in which only a sample of the clients is evaluated."""
     if study.evaluate_clients is None:
         return []
     shown = reported(study)
@@ -91,7 +91,7 @@ def sampled_rounds(study: Study) -> list[int]:
 
 
 def check_parts(settings: Settings, labels: Iterable[str]) -> None:
-    """Check that methods allow to be trained and tested as the study's partitions ask for.
+    """Check that methods can be trained and tested in the way that the study's partitions require.
 
     Their batches and cohorts may be divided, and clients tested on classes that none trains on.
     """
@@ -114,7 +114,7 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
 
 
 def participating(settings: Settings, label: str) -> int | None:
-    """Return how many clients of the labelled partition train; None if its keys do not say."""
+    """Return the number of clients of a partition that train; None if its keys do not state it."""
     return participants(settings.partitions[label].settings, f"{CONFIG} partitions.{label}.")
 
 
@@ -141,7 +141,7 @@ def check_runs(settings: Settings) -> None:
 
 
 def fit_inherited_keys(settings: Settings, own: dict[str, Any]) -> Study:
-    """Return the study, in which the inherited keys fit its `own`.
+    """Return the study with inherited keys lowered to fit its `own` keys.
 
     So `study: {rounds: 4}` is a whole study, and no error names a key that nobody wrote there.
     """

@@ -127,14 +127,14 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def read_paper(paper: str, where: str, file: str = NUMBERS) -> dict[str, Any]:
-    """Return the content of a file in a paper's folder; of NUMBERS, `citation` and `tables`."""
+    """Return the content of a paper's file; that of NUMBERS has `citation` and `tables`."""
     papers = [path.parent.name for path in PAPERS.glob(f"*/{file}")]
     check_known(paper, papers, f"{where}: no")
     return read_yaml(PAPERS / paper / file)
 
 
 class Change(NamedTuple):
-    """A key of the config with another value; `text` is the argument that says so."""
+    """A changed key of the config; `text` is the argument on the command line that changes it."""
 
     keys: list[str]
     value: Any
@@ -154,7 +154,7 @@ def read_change(text: str) -> Change:
 
 
 def locate_error(error: FedLoomError, files: Iterable[Path], changes: Iterable[Change]) -> str:
-    """Return where the value was written that an error names: " (file, line n)" or the argument.
+    """Return the place of the value that an error names: " (file, line n)", or the argument.
 
     A key that no file has is taken for its nearest parent, if any; of a list, it is the line of an
     item that the error quotes.
@@ -251,7 +251,7 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
 
 
 def merge_values(old: Any, new: Any) -> Any:
-    """Return `new` over `old`: mappings merged, anything else replaced."""
+    """Merge `new` into `old`: mappings are merged, and anything else is replaced."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return deepcopy(new)
     return old | {key: merge_values(old.get(key), value) for key, value in new.items()}

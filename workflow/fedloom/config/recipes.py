@@ -1,4 +1,4 @@
-"""Recipes: how published data sets become datasets of the config. Imports no torch.
+"""Read recipes, which turn published data sets into datasets of the config. Imports no torch.
 
 A file of `workflow/recipes`, or of a user's, says where a data set comes from, how its files are
 laid out and read, and how many images must come out. A study names it: `datasets: {birds: {recipe:
@@ -158,7 +158,7 @@ class Recipe(RecipeKeys):
         return DATA if self.entry["source"] == "several" else f"{DATA}/{self.folder}"
 
     def size(self, first: int | None = None) -> Expected:
-        """Return the numbers of images and of classes, None where no count states them.
+        """Return the numbers of images and of classes; None where the recipe does not state them.
 
         `first` is the entry's `first_per_domain`; of several data sets, parts without count are 0.
         """
@@ -204,7 +204,7 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Recipe:
-    """Return the recipe of this name, or of a path to a .yaml file, its keys checked."""
+    """Return the recipe of a name or of a path to a .yaml file, after checking its keys."""
     if name.endswith((".yaml", ".yml")):
         file = resource(name)
     else:
@@ -221,13 +221,13 @@ def find(name: str) -> Recipe:
 
 
 def dataset_entry(label: str, entry: dict[str, Any], below: str | None = None) -> dict[str, Any]:
-    """Return a checked entry of the config's `datasets`, with its recipe resolved and defaults."""
+    """Return a checked entry of the config's `datasets`, with recipe and defaults filled in."""
     source, keys = check_dataset(label, entry, below)
     return {"source": source} | keys.plain
 
 
 def check_dataset(label: str, entry: dict[str, Any], below: str | None = None) -> Entry:
-    """Return an entry of the config's `datasets`, its recipe resolved, checked with its parts.
+    """Fill in the recipe of an entry of the config's `datasets`, and check the entry and its parts.
 
     The folder of a part's recipe lies `below` another.
     """

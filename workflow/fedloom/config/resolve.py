@@ -1,4 +1,4 @@
-"""From the merged config to settings: checked, and every default filled in. Imports no torch."""
+"""Turn the merged config into settings: check it, and fill in every default. Imports no torch."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -232,7 +232,7 @@ def _outputs(
 
 
 def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
-    """Return a table or figure with its runs, and what its kind reads of files and papers."""
+    """Return a table or figure with its runs, and the data that its kind reads from files."""
     where = f"{CONFIG} {section}.{label}"
     keys = entry.keys
     spec = keys.needs()

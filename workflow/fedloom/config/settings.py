@@ -1,4 +1,4 @@
-"""The config, resolved: labels with what they stand for, and what files and plugins say of it."""
+"""Define the resolved config: what every label stands for, with facts from files and plugins."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The keys of the config: of `study`, of `methods`, of `select`; sections of kinds are apart."""
+"""Define the keys of `study`, `methods` and `select`; other sections have kinds, see kinds.py."""
 
 from typing import Annotated, Any, Literal
 
@@ -121,7 +121,7 @@ class Protocol(Keys):
     """Training options, which override those of the study."""
 
     def apply_to(self, study: Study) -> Study:
-        """Return the study as the partition's runs have it, without training options."""
+        """Return the study with the partition's values, except for training options."""
         given = self.model_dump(exclude_unset=True, exclude={"report", "training"})
         report = self.report.model_dump(exclude_unset=True)
         if report:

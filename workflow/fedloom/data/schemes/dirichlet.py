@@ -28,7 +28,7 @@ class Dirichlet(ClientScheme):
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
-    """Divide images by label proportions from Dir(alpha), in one of the meanings of `kind`.
+    """Divide images by label proportions from Dir(alpha), which `kind` interprets.
 
     With `client` (PEP-FedPT after Acar et al.; PFPT's text), clients draw their images one by one,
     in random turns, a class that is used up dropping out. With `class` (pFedPG; PFPT's released

@@ -85,7 +85,7 @@ class Folder(ImageSource):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images of a folder; domains are named as their folders, and classes by `names`."""
+    """List the images of a folder; domains are called as their folders, classes as in `names`."""
     root = root_folder(settings["root"], "[domain/]class/file or {train,test}/[domain/]class/file")
     provenance = f"folder: {described(settings)}"  # links in circles are found here
     split = _split(root, settings)

@@ -1,4 +1,4 @@
-"""Letters of many scripts, drawn with the fonts that matplotlib ships: images without a download.
+"""Draw letters of many scripts with the fonts that matplotlib ships: images without a download.
 
 Two disjoint sets of classes come out of one pool. *Source* classes only ever pretrain the micro
 backbones; *target* classes are this dataset, whose domains are four font families (each with a

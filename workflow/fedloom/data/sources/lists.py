@@ -1,4 +1,4 @@
-"""Image files that lists name, with their classes; see config/image_lists.py for the formats."""
+"""Read images that lists name with their classes; see config/image_lists.py for the formats."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""Parquet files as Hugging Face publishes them: a column of encoded images, one of labels."""
+"""Read Parquet files as Hugging Face publishes them: a column of encoded images, one of labels."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Several data sets as one: their classes side by side, each data set a domain."""
+"""Join several data sets to one, in which each data set has its own classes and is a domain."""
 
 from itertools import chain
 from typing import Any

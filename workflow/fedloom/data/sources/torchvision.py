@@ -1,4 +1,4 @@
-"""Any image classification dataset of torchvision, by the name of its class."""
+"""Read any image classification dataset of torchvision, by the name of its class."""
 
 import inspect
 from collections.abc import Iterator

@@ -193,7 +193,7 @@ class Congruence(RunsFigure):
 
 
 def congruence(run: PlottedRun) -> float:
-    """Return the congruence of a run's groups of training images in %, see the table's."""
+    """Return the congruence of a run's groups of training images in %, see tables/clustering.py."""
     images = metrics.artefact(run)
     train = images[~images["test"]]
     return clustering.congruence(train["group"], train["cluster"], train["class"])

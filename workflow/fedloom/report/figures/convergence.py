@@ -54,7 +54,7 @@ class Convergence(RunsFigure):
 
 
 def clients_shown(runs: Sequence[PlottedRun]) -> str:
-    """Return what the axis adds if some rounds evaluate only some participating clients, or ""."""
+    """Return a note for the axis if some rounds evaluate only some participating clients, or ""."""
     pairs: set[tuple[int, int]] = set()
     for run in runs:
         rows = metrics.frame(run.evaluation)
@@ -182,7 +182,7 @@ def by_x(keys: ArtefactFigure, run: PlottedRun) -> pd.Series:
 
 
 def column(frame: pd.DataFrame, name: str, run: PlottedRun, numeric: bool = False) -> pd.Series:
-    """Return a column of numbers, or unless it is to be `numeric` of text, of a run's artefact."""
+    """Return a column of a run's artefact: of numbers, or unless it must be `numeric`, of text."""
     if name not in frame:
         hint = suggestion(name, list(map(str, frame)))
         raise FedLoomError(f"{run.artefact}: no column '{name}'; {hint}")

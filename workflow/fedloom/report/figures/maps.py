@@ -1,4 +1,4 @@
-"""Draw t-SNE maps of prompts and of class tokens, the same on every call."""
+"""Draw t-SNE maps of prompts and of class tokens; every call gives the same map."""
 
 from __future__ import annotations
 

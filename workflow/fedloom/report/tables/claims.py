@@ -1,4 +1,4 @@
-"""A paper's claims, each with the difference that a study's runs show, and a verdict."""
+"""Test a paper's claims: the difference that a study's runs show, and a verdict."""
 
 import math
 from collections.abc import Iterator

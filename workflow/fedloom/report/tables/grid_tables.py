@@ -1,4 +1,4 @@
-"""Accuracies of a grid's combinations: in order, and with averages of rows and columns."""
+"""Tabulate accuracies of a grid's combinations: ranked, or with averages by row and column."""
 
 import pandas as pd
 

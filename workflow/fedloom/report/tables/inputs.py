@@ -1,4 +1,4 @@
-"""What a study's runs are given: settings of every method, and sizes of the data sets."""
+"""Tabulate the inputs of a study's runs: settings of methods, and sizes of datasets."""
 
 from dataclasses import replace
 from itertools import product

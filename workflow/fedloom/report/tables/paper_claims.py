@@ -1,4 +1,4 @@
-"""What papers say of their results (their claims.yaml), matched to the methods of a study."""
+"""Read what papers claim of their results (claims.yaml), and match it to methods of a study."""
 
 import math
 from itertools import product
