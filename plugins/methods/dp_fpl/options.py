@@ -21,8 +21,9 @@ class Options:
     """Rank r of the part of the personal context whose gradients are used, at most `length`."""
 
     variant: Literal["paper", "released"]
-    """`paper`, or `released`: the steps of the released code, one in each round, with one momentum
-    for all clients and rounds, and the last client's gradient for every personal context."""
+    """`paper` follows the paper. `released` makes the steps of the released code, one in each
+    round, with one momentum for all clients and rounds, and the last client's gradient for every
+    personal context."""
 
     epsilon: float
     """Privacy budget of the paper, which sets the noise. With 0, as in the released script, nothing

@@ -23,5 +23,6 @@ class Options:
     tokens start from N(0, 0.02)."""
 
     variant: Literal["paper", "released"]
-    """`paper`, or `released`: the first image prompts pass the norm before the first block of the
-    image tower, and the words behind the context tokens stay before every class name."""
+    """`paper` follows the paper. With `released`, the first image prompts pass the norm before the
+    first block of the image tower, and the words behind the context tokens stay before every class
+    name."""

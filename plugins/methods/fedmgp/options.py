@@ -31,5 +31,5 @@ class Options:
     """Temperature of the softmax over cosines by which groups are drawn."""
 
     variant: Literal["paper", "released"]
-    """`paper`, or `released`: the distance of groups is added to the loss, not subtracted from
-    it."""
+    """`paper` follows the paper. With `released`, the distance of groups is added to the loss, not
+    subtracted from it."""

@@ -18,16 +18,15 @@ class Options:
     """Momentum of the server's `sgd`; it has no effect on other optimisers."""
 
     server_lr: float
-    """Learning rate of the server. It is not reported in the paper, and 5e-5 in the released
-    code."""
+    """Learning rate of the server. The paper does not report it; the released code has 5e-5."""
 
     server_betas: list[float]
-    """Betas of the server's optimiser, unless it is `sgd`. They are not reported in the paper, and
-    these in the released code."""
+    """Betas of the server's optimiser, unless it is `sgd`. The paper does not report them; the
+    defaults are those of the released code."""
 
     server_eps: float
-    """Epsilon of the server's optimiser, unless it is `sgd`. It is not reported in the paper, and
-    this in the released code."""
+    """Epsilon of the server's optimiser, unless it is `sgd`. The paper does not report it; the
+    default is that of the released code."""
 
     variant: Literal["paper", "released"]
     """What clients receive: the result of the server's optimiser (`paper`), or the plain mean of

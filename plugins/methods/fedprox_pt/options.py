@@ -12,8 +12,8 @@ class Options:
     """The class of task.options."""
 
     mu: float
-    """Weight of the proximal term, the distance from the received parameters. It is not reported in
-    the paper."""
+    """Weight of the proximal term, the distance from the received parameters. The paper does not
+    report it."""
 
     variant: Literal["paper", "released"]
     """Form of the distance: squared (`paper`, Li et al.), or not squared (`released`, PFPT's

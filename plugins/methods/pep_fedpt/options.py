@@ -28,9 +28,9 @@ class Options:
     """Temperature of Eq. 13."""
 
     momentum: float
-    """Share rho of the old prototypes that stays at an update (Eq. 12). It is not reported in the
-    paper."""
+    """Share rho of the old prototypes that stays at an update (Eq. 12). The paper does not report
+    it."""
 
     period: int
-    """Number R of rounds between updates of the prototypes (Eq. 11). It is not reported in the
-    paper."""
+    """Number R of rounds between updates of the prototypes (Eq. 11). The paper does not report
+    it."""

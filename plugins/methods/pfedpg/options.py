@@ -21,10 +21,10 @@ class Options:
 
     key_dim: int
     """Length of keys and values of the generator `attention`, l_k = l_v of Eq. 3, at most the width
-    of the backbone. It is not reported in the paper."""
+    of the backbone. The paper does not report it."""
 
     hidden_dim: int
-    """Number of hidden units of the generator `mlp`. It is not reported in the paper."""
+    """Number of hidden units of the generator `mlp`. The paper does not report it."""
 
     server_lr: float
     """Learning rate alpha of the server (Eq. 5)."""

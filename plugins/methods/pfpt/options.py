@@ -12,7 +12,7 @@ class Options:
     """The class of task.options."""
 
     variant: Literal["paper", "released"]
-    """`paper`, or `released`: what the authors' code computes in its place
+    """`paper` follows the paper; `released` follows the authors' code
     (plugins/methods/pfpt/released.py)."""
 
     head: Literal["averaged", "personal"]
@@ -23,12 +23,12 @@ class Options:
     """Number of prompts that a client picks from the pool (Appendix G)."""
 
     pool: int
-    """Number of prompts in the pool before round 1. It is not reported, and 20 in the released
-    code."""
+    """Number of prompts in the pool before round 1. The paper does not report it; the released code
+    has 20."""
 
     hidden: int
-    """Number of hidden units of the networks g and alpha. It is not reported, and 128 in the
-    released code."""
+    """Number of hidden units of the networks g and alpha. The paper does not report it; the
+    released code has 128."""
 
     separation: float
     """Lower bound of alpha, given as the distance in nats, at that bound, of two candidates that
@@ -43,14 +43,14 @@ class Options:
     round 2 on. With false, each trains a copy. It has an effect with `variant: released` alone."""
 
     iterations: int
-    """Largest number of turns of gradient ascent and assignment. It is not reported."""
+    """Largest number of turns of gradient ascent and assignment. The paper does not report it."""
 
     steps: int
-    """Number of gradient steps in a turn. It is not reported."""
+    """Number of gradient steps in a turn. The paper does not report it."""
 
     server_lr: float
-    """Learning rate of the gradient ascent (Adam). It is not reported, and 1e-3 in the released
-    code."""
+    """Learning rate of the gradient ascent (Adam). The paper does not report it; the released code
+    has 1e-3."""
 
     history: int
     """Number of rounds between the pools that are kept for the figure. It doubles whenever more

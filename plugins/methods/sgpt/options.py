@@ -12,7 +12,7 @@ class Options:
     """The class of task.options."""
 
     variant: Literal["paper", "released"]
-    """`paper`, or `released`: what the authors' code computes in its place
+    """`paper` follows the paper; `released` follows the authors' code
     (plugins/methods/sgpt/released.py)."""
 
     groups: int
