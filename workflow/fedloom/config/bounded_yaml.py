@@ -1,4 +1,4 @@
-"""Parse YAML that strangers may have written: without tags, in bounds, and never in a circle.
+"""Parse untrusted YAML: without tags, of bounded size, and without aliases that form a circle.
 
 A short text can stand for billions of values by aliases of aliases, for a mapping that holds
 itself, or name a Python object by a tag. All three are refused while the text is read.
@@ -20,7 +20,7 @@ DEEPEST = 100
 
 
 def parse_bounded(text: str) -> Any:
-    """Parse a text of YAML into values that know their lines; a YAMLError says why not."""
+    """Parse YAML text into values that carry their line numbers, or raise a YAMLError."""
     yaml = YAML(typ="rt")
     yaml.Composer = BoundedComposer
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Grids: one label of a method, or of a partition, that stands for one per combination of values.
+"""Expand grids: a label of methods or partitions that stands for every combination of values.
 
 An axis of a method is an option, or a training option as `training.lr`, or an entry of a list, as
 `option.position` (from 0).
@@ -30,7 +30,7 @@ def split(axis: str) -> tuple[str, str | None]:
 
 
 def split_training_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the method's own options among a grid's, and those of training, as `lr`."""
+    """Split a grid's options into those of the method and those of training, such as `lr`."""
     own = {}
     training = {}
     for name, value in options.items():
@@ -42,7 +42,7 @@ def split_training_options(options: dict[str, Any]) -> tuple[dict[str, Any], dic
 
 
 def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: KeyPath) -> None:
-    """Check that every axis is one of the label's `options` or an entry of one, and its values."""
+    """Check that every axis names one of `options`, or an entry of one, and check its values."""
     for axis, values in axes.items():
         at = where / axis
         option, position = split(axis)
@@ -80,7 +80,7 @@ def _placed(values: list, position: str, value: Any) -> list:
 
 
 def combinations(label: str, axes: dict[str, list]) -> list[tuple[str, dict[str, Any]]]:
-    """List a grid's combinations of values, by label, the last axis changing fastest."""
+    """List label and values of each combination of a grid; the last axis changes fastest."""
     found = []
     for values in product(*axes.values()):
         # a label may have no other characters
@@ -90,7 +90,7 @@ def combinations(label: str, axes: dict[str, list]) -> list[tuple[str, dict[str,
 
 
 def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
-    """List label, title and position of a grid's members, see `combinations`."""
+    """List label, title and position of each member of a grid, in the order of `combinations`."""
     result = []
     for position, (label, at) in enumerate(combinations(grid.label, dict(grid.axes))):
         options = deepcopy(dict(grid.options))
@@ -111,7 +111,7 @@ def describe_options(options: dict[str, Any]) -> list[str]:
 
 
 def with_partitions(keys: Config) -> Config:
-    """Return the config with members of grids among `partitions`, and wherever one is named."""
+    """Return the config in which grids of partitions are replaced by their members."""
     partitions = dict[str, dict[str, Any]]()
     members = dict[str, list[str]]()
     for label, entry in keys.partitions.items():
@@ -153,13 +153,13 @@ def with_partitions(keys: Config) -> Config:
 
 
 def varied_lists(member: GridMember) -> dict[str, list]:
-    """Return the lists whose entries are axes, by option, as a member has them."""
+    """Return the values in a member of the list options whose entries are axes of its grid."""
     axes = [split(axis) for axis in member.at]
     return {option: member.options[option] for option, entry in axes if entry is not None}
 
 
 def text(value: Any) -> str:
-    """Write an option's value in words: 0.5, 1 for 1.0, true, null, 4-8-12 for a list."""
+    """Write an option's value as text: 0.5, 1 for 1.0, true, null, 4-8-12 for a list."""
     if value is None:
         return "null"
     if isinstance(value, list):

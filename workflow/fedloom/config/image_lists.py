@@ -1,4 +1,4 @@
-"""Lists that name image files and their classes, in the formats in which splits are published.
+"""Read lists of image files and their classes, in the formats in which splits are published.
 
 The format is told by a list's suffix:
 
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 def listed_files(root: Path, settings: dict[str, Any]) -> list[Row]:
-    """Return the image files that the lists of both splits name, which must be there.
+    """Return the image files that the lists of both splits name; a missing file is an error.
 
     `settings` are the keys of the source `lists`. A file has one path, without links and dots, so
     that none is named twice.
@@ -122,7 +122,7 @@ def _by_name(folder: Path) -> dict[str, str]:
 
 
 def text_of(file: Path) -> str:
-    """Return the text of a file of lines."""
+    """Read a text file, which must be UTF-8."""
     try:
         check_regular(str(file))
         data = file.read_bytes()
@@ -139,7 +139,7 @@ def text_of(file: Path) -> str:
 
 
 def rows(file: Path, half: str, columns: Columns) -> list[Row]:
-    """Read a list; of a .json file the part `half`: train, val or test."""
+    """Read a list; from a .json file, read the part `half`: train, val or test."""
     suffix = file.suffix.lower()
     if suffix == ".json":
         images = [*_json(file, half)]

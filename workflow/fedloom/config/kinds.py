@@ -1,4 +1,4 @@
-"""The kinds of entry that a section of the config may have: models of their keys, found by name.
+"""Find the kinds of entry that a section of the config may have: models of their keys, by name.
 
 A kind of source, scheme, table or figure is a class in a module of a higher floor. Plugins bring
 more: a source or a scheme states its keys in its TOML file, a table or a figure in plugin.py.
@@ -49,13 +49,14 @@ class BackboneKind(Keys):
     """The keys of every backbone."""
 
     mean: OfChannels[Annotated[Number, Field(ge=0, le=1)]] | None = None
-    """What the weights' training subtracted from each channel of images in 0 to 1, or one number
-    for all; default: the library's for the name or tag, which a file of other weights may differ
-    from."""
+    """Mean of each channel that was subtracted from images (with values from 0 to 1) when the
+    weights were trained; one number stands for all channels. Default: the library's value for the
+    name or tag, which may not fit a file of other weights."""
     std: OfChannels[Annotated[Number, Field(gt=0, le=1)]] | None = None
-    """What it then divided them by."""
+    """Standard deviation by which each channel was then divided. It is set together with `mean`."""
     cache_format: Literal["bf16", "float16"] | None = None
-    """Number format of cached features and patches; default: float32, of patches float16."""
+    """Number format of cached features and patches. Default: float32 for features, float16 for
+    patches."""
 
     @model_validator(mode="after")
     def _mean_and_std(self) -> Self:
@@ -63,26 +64,29 @@ class BackboneKind(Keys):
 
 
 class Timm(BackboneKind):
-    """any timm vision transformer with a class token"""
+    """Any vision transformer of timm that has a class token."""
 
     name: str
-    """Timm's name, or micro_vit."""
+    """Name of the model in timm, or `micro_vit`."""
     weights: str
-    """Hub, or a .safetensors or .npz file."""
+    """`hub` for the weights that timm downloads, or a .safetensors or .npz file."""
     image_size: ImageSize | None = None
-    """Default: the model's own."""
+    """Side of the input images in pixels. Default: the model's own."""
 
 
 class OpenClip(BackboneKind):
-    """a CLIP of open_clip whose text tower is causal and read at the EOT, as OpenAI's or LAION's"""
+    """A CLIP model of open_clip with a causal text encoder that is read at the EOT token, such as
+    OpenAI's or LAION's.
+    """
 
     name: str
-    """Open_clip's name, as ViT-B-16-quickgelu, or micro_clip."""
+    """Name of the model in open_clip, such as ViT-B-16-quickgelu, or `micro_clip`."""
     weights: str
-    """A tag of open_clip's (openai: downloaded from a hub), or a .safetensors file."""
+    """Tag of open_clip's weights, which are downloaded from a hub, such as `openai`; or a
+    .safetensors file."""
     quick_gelu: bool | None = None
-    """True if the weights were trained with QuickGELU, as OpenAI's, which a file does not say;
-    default: as the model's name says, which ends with -quickgelu then."""
+    """Whether the weights were trained with QuickGELU, as OpenAI's were; a file does not tell.
+    Default: true for models whose name ends with -quickgelu."""
 
     @model_validator(mode="after")
     def _micro_clip_has_gelu(self) -> Self:
@@ -92,16 +96,17 @@ class OpenClip(BackboneKind):
 
 
 class Torchvision(BackboneKind):
-    """a ResNet, for the methods that train one"""
+    """A ResNet, for methods that can train one."""
 
     name: RESNETS
-    """Torchvision's for 224 pixels (18, 34, 50), or those for 32 pixels; resnet8_wide is four times
-    as wide (CReFF, FEDIC)."""
+    """Name of the model: `resnet18`, `resnet34` and `resnet50` are torchvision's for images of 224
+    pixels, the others are for images of 32 pixels. `resnet8_wide` is four times as wide (CReFF,
+    FEDIC)."""
     weights: str
     """`none` for random weights, the same in every run, or a .safetensors file with torchvision's
     parameter names."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
-    """Default: 224 or 32."""
+    """Side of the input images in pixels. Default: 224 or 32, depending on the model."""
 
 
 class PluginKeys(Keys):
@@ -135,7 +140,7 @@ MOVED_TO_SPEC["artefact_name"] = "artefact"
 
 
 class KindPlugin(PluginManifest):
-    """A plugin that brings a kind: the keys of table.toml or figure.toml, which is its name."""
+    """A plugin that adds a kind of table or figure; its TOML file holds only the name."""
 
     @property
     def kind(self) -> str:
@@ -177,7 +182,7 @@ class KindPlugin(PluginManifest):
 
 
 class DataPlugin(KindPlugin):
-    """A source or a scheme of a plugin: the keys of source.toml or scheme.toml."""
+    """A plugin that adds a source or a scheme: the keys of source.toml or scheme.toml."""
 
     description: str
     """Says which data the source reads, or which images a client of the scheme holds."""
@@ -227,13 +232,13 @@ def _field(option: dict[str, Any]) -> Any:
 
 @cache
 def discover(kind: str, folder: Path | None = None) -> PluginCatalogue[Any]:
-    """Return the plugins of a kind, as "source"; `manifest.discover` returns those of methods."""
+    """Return the plugins of a kind, such as "source"; for methods see `manifest.discover`."""
     model = DataPlugin if kind in ("source", "scheme") else KindPlugin
     return discover_plugins(kind, [folder] if folder else plugin_folders(), model)
 
 
 def broken() -> dict[str, FedLoomError]:
-    """Return the errors of all plugins that cannot be used, methods too, by name."""
+    """Return, by name, the errors of all plugins that cannot be used, including methods."""
     errors = dict(manifest.discover().errors)
     for kind in KINDS_FROM_PLUGINS:
         errors.update(discover(kind).errors)
@@ -241,7 +246,7 @@ def broken() -> dict[str, FedLoomError]:
 
 
 def call_kind(kind: str, name: str, call: Callable[[], Result]) -> Result:
-    """Return what `call` returns; what a plugin's kind raises becomes one line that names it."""
+    """Call a function of a kind; an error of a plugin becomes one line that names the plugin."""
     plugin = discover(kind).get(name)
     if plugin is None:
         return call()

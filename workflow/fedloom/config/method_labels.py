@@ -65,7 +65,7 @@ def resolve_methods(
 def _entries_of_plugins(
     labels: list[str], entries: dict[str, MethodEntry]
 ) -> dict[str, MethodEntry]:
-    """Return an entry for each selected label that has none and is the name of a method's plugin.
+    """Return an entry for each selected label without one that is the name of a method's plugin.
 
     A broken plugin may be a method's.
     """
@@ -177,7 +177,7 @@ def expand(
     all_grids: dict[str, Grid],
     where: KeyPath,
 ) -> list[str]:
-    """Return the labels that `names` stand for: all members of a grid by its own label."""
+    """Return the labels that `names` stand for: the label of a grid stands for all its members."""
     labels: dict[str, None] = {}
     plugins = {name for name, plugin in discover().items() if plugin.kind == "method"}
     for name in names:
@@ -254,7 +254,7 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
 
 
 def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[str, Any]]:
-    """List the combinations of values that a method tries, by option; none comes twice.
+    """List the distinct combinations of option values that a method tries.
 
     The values that all methods try take turns, the last option changing fastest, and so do its own.
     """

@@ -1,4 +1,4 @@
-"""A run's protocol: the study's values, overridden by its partition's, then its method's.
+"""Resolve a run's protocol: the study's values, overridden by its partition's and its method's.
 
 And what follows from it: the rounds after which a job ends, clients are evaluated, tables report.
 """
@@ -25,7 +25,7 @@ def is_trial(settings: Settings, partition: str) -> bool:
 
 
 def study_of(settings: Settings, partition: str, method: str | None = None) -> Study:
-    """Return the study as a run has it: a trial's rounds and seed are those of `study.tune`.
+    """Return the study with the values of a run; a trial has rounds and seed of `study.tune`.
 
     Without a method, it is what the partition's runs share.
     """
@@ -70,7 +70,7 @@ def evaluated_rounds(study: Study) -> list[int]:
 
 
 def reported(study: Study, where: KeyPath = STUDY) -> Reported:
-    """Return the evaluated rounds that the tables average, of a study as a run has it."""
+    """Return the evaluated rounds that tables average, for the study with the values of a run."""
     evaluated = wanted_rounds(study)
     rounds = []
     for key in ("last_evaluations", "worst_of_evaluations"):
@@ -86,7 +86,7 @@ def reported(study: Study, where: KeyPath = STUDY) -> Reported:
 
 
 def sampled_rounds(study: Study) -> list[int]:
-    """List the evaluated rounds that no table reports, if only a sample of clients answers then."""
+    """List the evaluated rounds in which only a sample of the clients is evaluated."""
     if study.evaluate_clients is None:
         return []
     shown = reported(study)
@@ -94,7 +94,7 @@ def sampled_rounds(study: Study) -> list[int]:
 
 
 def check_parts(settings: Settings, labels: Iterable[str]) -> None:
-    """Check that methods allow to be trained and tested as the study's partitions ask for.
+    """Check that methods can be trained and tested in the way that the study's partitions require.
 
     Their batches and cohorts may be divided, and clients tested on classes that none trains on.
     """
@@ -143,7 +143,7 @@ def check_runs(settings: Settings) -> None:
 
 
 def fit_inherited_keys(settings: Settings, own: dict[str, Any]) -> Study:
-    """Return the study, in which the inherited keys fit its `own`.
+    """Return the study with inherited keys lowered to fit its `own` keys.
 
     So `study: {rounds: 4}` is a whole study, and no error names a key that nobody wrote there.
     """

@@ -132,17 +132,14 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def read_paper(paper: str, where: KeyPath, file: str = NUMBERS) -> dict[str, Any]:
-    """Return the content of a file in the folder of the paper that is named at `where`.
-
-    That of NUMBERS has the keys `citation` and `tables`.
-    """
+    """Return the content of a paper's file; that of NUMBERS has `citation` and `tables`."""
     papers = [path.parent.name for path in PAPERS.glob(f"*/{file}")]
     where.check_known(paper, papers, "no")
     return read_yaml(PAPERS / paper / file)
 
 
 class Change(NamedTuple):
-    """A key of the config with another value; `text` is the argument that says so."""
+    """A changed key of the config; `text` is the argument on the command line that changes it."""
 
     keys: list[str]
     value: Any
@@ -262,7 +259,7 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
 
 
 def merge_values(old: Any, new: Any) -> Any:
-    """Return `new` over `old`: mappings merged, anything else replaced."""
+    """Merge `new` into `old`: mappings are merged, and anything else is replaced."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return deepcopy(new)
     return old | {key: merge_values(old.get(key), value) for key, value in new.items()}

@@ -1,4 +1,4 @@
-"""From the merged config to settings: checked, and every default filled in. Imports no torch."""
+"""Turn the merged config into settings: check it, and fill in every default. Imports no torch."""
 
 from collections.abc import Iterator
 from dataclasses import replace

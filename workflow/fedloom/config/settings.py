@@ -1,4 +1,4 @@
-"""The config, resolved: labels with what they stand for, and what files and plugins say of it."""
+"""Define the resolved config: what every label stands for, with facts from files and plugins."""
 
 import math
 from collections.abc import Callable
@@ -256,9 +256,9 @@ class OutputKind(Keys):
     spec: ClassVar[KindSpec] = KindSpec()
 
     scenarios: Several[str] | None = None
-    """Some of the study's, as <dataset>/<partition>; default: all."""
+    """Datasets and partitions to show, as <dataset>/<partition>. Default: all of the study."""
     backbones: Several[str] | None = None
-    """Some of select.backbones; default: all."""
+    """Labels of the backbones to show. Default: all of `select.backbones`."""
 
     @property
     def own(self) -> dict[str, Any]:

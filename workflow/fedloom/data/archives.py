@@ -85,14 +85,14 @@ def unpack(file: Path, into: Path, most: int | None = None) -> list[str]:
 
 
 def _opened(file: Path) -> zipfile.ZipFile | tarfile.TarFile:
-    """Open an archive as its suffix says."""
+    """Open an archive by the format of its suffix."""
     if file.suffix == ".zip":
         return zipfile.ZipFile(file)
     return tarfile.open(file, tarinfo=BoundedHeader)
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, if it is there."""
+    """Remove a folder if it exists."""
     if folder.is_dir():
         shutil.rmtree(folder)
 

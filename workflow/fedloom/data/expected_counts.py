@@ -13,7 +13,7 @@ MANY = 5  # lines on single classes before the rest of them is one line
 
 
 def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
-    """Return a line for every count that is not as in a recipe's `counts`."""
+    """Return a line for every number that differs from the recipe's `counts`."""
     lines = _compared("", ready, np.ones(len(ready.labels), bool), counts)
     domains = np.setdiff1d(ready.domains, [NO_DOMAIN]).tolist()
     for key, names in (("classes", trained_classes(ready)), ("domains", domains)):
@@ -39,7 +39,7 @@ def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
 
 
 def trained_classes(ready: Prepared) -> list[str]:
-    """Return the names of the classes that have training images, or images where none is one."""
+    """Return the names of the classes with training images; if all are test images, with these."""
     rows = ready.test if ready.test.all() else ~ready.test
     counts = np.bincount(ready.labels[rows], minlength=len(ready.classes))
     return [name for name, count in zip(ready.classes, counts, strict=True) if count]

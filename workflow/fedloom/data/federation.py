@@ -1,4 +1,4 @@
-"""A partitioned dataset as a method sees it: clients, their images, batches with a client axis."""
+"""Give methods a partitioned dataset: clients, their images, batches with a client axis."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +22,7 @@ COPIED_AT_ONCE = 1024  # images, to a GPU
 
 
 def missing_cache_reader(cache: str) -> Callable[..., NoReturn]:
-    """Return a reader that raises an error, for a cache that a method did not ask for.
+    """Return a reader that raises an error, for a cache that is not among a method's `needs`.
 
     It takes the arguments of the reader whose place it holds.
     """
@@ -487,7 +487,7 @@ def load_partition(
     tokens: Callable[[int | None], torch.Tensor] | None = None,
     patches: Callable[[], torch.Tensor] | None = None,
 ) -> Federation:
-    """Read a partition's Parquet file over its image store; unused caches may be None."""
+    """Join a partition's Parquet file with its image store; unused caches may be None."""
     # the columns of the partition, [N] each
     table = read_table(partition, PARTITION)
     client = table["client_id"].to_numpy()

@@ -57,7 +57,7 @@ class Prepared(ImageList):
 
 
 def root_folder(path: str, expected: str) -> Path:
-    """Return the folder that a path of the config names, with the files that are `expected`."""
+    """Return the folder of a path in the config; `expected` says which files it should hold."""
     root = resource(path)
     if not is_folder(root):
         raise FedLoomError(f"{printable(str(root))}: no such folder; put {expected} there")

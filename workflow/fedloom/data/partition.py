@@ -147,7 +147,7 @@ def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> 
 
 
 def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Draw the images that are held back to choose options by, bool [N].
+    """Draw the validation images, by which options are chosen, bool [N].
 
     Of a client's images lined up by class, every 1/share-th is drawn, but one image of each class
     is left to train on, and one at least is drawn. `owner` [N] is the client of every training

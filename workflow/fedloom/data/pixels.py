@@ -53,7 +53,7 @@ def image_suffixes() -> set[str]:
 
 
 def decoded(file: str | BytesIO) -> Image.Image:
-    """Open an image of pixels, whatever its suffix, and decode it."""
+    """Decode an image file, by its content and not by its suffix."""
     with Image.open(file, formats=_formats()) as image:
         image.load()
         return image

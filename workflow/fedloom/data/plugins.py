@@ -1,4 +1,4 @@
-"""Call sources and schemes of plugins: what they raise, or return amiss, becomes one line."""
+"""Call sources and schemes of plugins; their errors and wrong results become one line."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -37,7 +37,7 @@ def read(source: str, settings: dict[str, Any]) -> ImageList:
 def divide(
     scheme: str, labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the client of every training image, by a plugin's scheme."""
+    """Divide training images with a plugin's scheme; return the client of each."""
     plugin = discover("scheme")[scheme]
     function = _function_of(plugin, "divide", "labels, settings, rng")
     owner = np.asarray(run_plugin_code(lambda: function(labels, settings, rng), [plugin], "divide"))

@@ -21,7 +21,7 @@ class _Cells(NamedTuple):
 def fixed_test_split(
     labels: np.ndarray, domains: np.ndarray, fraction: float
 ) -> tuple[np.ndarray, str]:
-    """Choose test images, bool [N], always the same ones; return the rule in words with them.
+    """Choose test images, bool [N], the same ones on every call; also return the rule as text.
 
     They are stratified as finely as the counts allow. Images are lined up by class, within it by
     domain, within that at random, and every 1/fraction-th is taken, but one image of each class in

@@ -1,4 +1,4 @@
-"""Images of one dataset as a memory-mapped Arrow file: uint8 pixels, label, split, domain.
+"""Store the images of a dataset as a memory-mapped Arrow file: pixels, label, split, domain.
 
 The receipt beside the file has a checksum for every chunk of pixels, which is compared when the
 chunk is first read, and the sha256 of all other bytes, compared when the file is opened. The sha256
@@ -25,7 +25,7 @@ CHUNK = 32 << 20  # approximate bytes of one chunk, which is what writing keeps 
 
 
 class Example(NamedTuple):
-    """One image on its way into a store."""
+    """One image that is to be written into a store."""
 
     image: np.ndarray  # uint8 [H, W, channels]
     label: int
@@ -43,7 +43,7 @@ def write_images(
     named: bool = True,
     test_split: str = "official",
 ) -> None:
-    """Stream `examples`, of both splits, into the file `store`, and describe it in its receipt.
+    """Write `examples` of both splits one by one into the file `store`, and write its receipt.
 
     Args:
         skipped: images that are left out; it may grow while `examples` are drawn.

@@ -39,44 +39,53 @@ class Paper(Keys):
     """Where a method was published."""
 
     citation: str
+    """Authors, title, place and year of the publication."""
     link: str | None = None
-    """A DOI, an arXiv number or an address."""
+    """DOI, arXiv number or web address of the paper."""
     equations: str | None = None
+    """Equations and algorithms of the paper that the plugin computes."""
 
 
 class Artefact(Keys):
-    """A table of a method's hook artefact, or of a wrapper's hook audit_table."""
+    """A table that a method's hook `artefact`, or a wrapper's hook `audit_table`, returns."""
 
     description: str
+    """What the table holds."""
     options: dict[str, Any] = Field({})
-    """Values of options without which the hook gives no such table."""
+    """Values of options with which the hook returns the table. Default: any values."""
 
 
 class Look(Keys):
     """How figures show a method, in matplotlib's terms."""
 
     colour: Annotated[str, Field(pattern="^#[0-9A-Fa-f]{6}$")] | None = None
+    """Colour, as #RRGGBB."""
     marker: Literal["o", "s", "^", "D", "v", "P", "X", "*"] | None = None
+    """Marker, as matplotlib writes it."""
 
 
 class Cost(Keys):
-    """What memory and time of a job follow from, beside images, backbone and clients."""
+    """Facts from which memory and time of a job are estimated, beside images, backbone and
+    clients.
+    """
 
     prompts: Items[Identifier | int] = ()
-    """The prompts of a block of a ViT: options that hold their numbers, and numbers, which are
-    added. Where trains_weights names an option, it has them if that is prompts."""
+    """Number of prompts in a block of a ViT: a list of numbers, and of options that hold numbers,
+    which are added. Where `trains_weights` names an option, they count only if it is `prompts`."""
     trains_weights: str | None = None
-    """The option that says by a regular expression which of the backbone's own weights a client
-    trains; empty: all, prompts or head: none."""
+    """Name of the option with a regular expression for the backbone's weights that a client trains.
+    If the option is empty, it trains all; if it is `prompts` or `head`, none."""
     keeps_weights: bool = False
-    """True if clients keep them from round to round."""
+    """True if clients keep these weights from round to round."""
     passes: str | int = 1
     """How often a step encodes its images and the texts of all classes: a number, or the option
-    that holds it; "image": texts once for every image."""
+    that holds it. `image`: texts are encoded once for every image."""
     personalize_epochs: str | int = 0
-    """Epochs that the hook personalize takes before an evaluation, or the option with them."""
+    """Number of epochs of the hook `personalize` before an evaluation, or the option that holds
+    it."""
     no_server_model: Condition = False
-    """Where `predict` returns None for the server's model; every client's answers in its place."""
+    """Condition with which `predict` returns None for the server's model. Every client then
+    predicts the global test images in its place."""
 
 
 Mean = Literal["plain", "weighted"]
@@ -89,68 +98,75 @@ class Plugin(PluginManifest):
     """
 
     kind: Literal["method", "wrapper"]
-    """A wrapper changes what a method's hooks give (privacy, compression, ...)."""
+    """`method`, or `wrapper`: it changes what a method's hooks return (privacy, compression,
+    ...)."""
     title: str
-    """Its name in tables and figures."""
+    """Name in tables and figures."""
     paper: Paper
     family: Literal["vit", "clip"] | None = None
-    """The kind of backbone that a method trains on."""
+    """Kind of backbone that a method trains on. Methods must set it."""
     extra_families: Items[Literal["resnet"]] = ()
-    """Other kinds of backbone that it trains on without a change."""
+    """Other kinds of backbone that the method trains on without a change."""
     needs: Items[Literal["features", "patches", "prototypes"]] = ()
-    """Features: final class token of every image, or its CLIP features (batch.features); patches:
-    projected patch tokens, of a CLIP alone (batch.patches); prototypes: the warm start of Eq. 18-19
-    of PEP-FedPT, of a ViT alone (task.prototypes)."""
+    """What is computed before the runs. `features`: the final class token of every image, or its
+    CLIP features (batch.features). `patches`: projected patch tokens, for CLIP only
+    (batch.patches). `prototypes`: the warm start of Eq. 18-19 of PEP-FedPT, for a ViT only
+    (task.prototypes)."""
     forward_inputs: Items[Literal["images", "texts"]] = Field(
         default_factory=lambda keys: FORWARD_INPUTS[keys.get("family")]
     )
-    """What it runs through the backbone in a training step; by default images, and with a CLIP
-    texts. [] if it reads caches alone. The sizes of batches follow from it."""
+    """What the method runs through the backbone in a training step, from which the sizes of batches
+    follow. Default: images, and with CLIP also texts. [] if it only reads caches."""
     artefacts: dict[Identifier, Artefact] = Field({})
-    """Named tables that its hook artefact gives, or a wrapper's hook audit_table."""
+    """Tables that the hook `artefact`, or the hook `audit_table` of a wrapper, returns, by their
+    names."""
     trains: str = ""
-    """The part of the model that clients train, as "prompts + head", for tables of methods that
-    train different parts. It may be left out where cost.trains_weights names an option."""
+    """The part of the model that clients train, such as "prompts + head", for tables of methods
+    that train different parts. It may be left out where `cost.trains_weights` names an option."""
     trained: bool = True
-    """False if there is nothing to train, and the rounds change nothing."""
+    """False if there is nothing to train, so that rounds change nothing."""
     stacked: bool = True
-    """False if its clients cannot train as one batch; the docstring says why."""
+    """False if clients cannot train as one batch; the docstring of plugin.py says why."""
     uses_rounds: bool = False
-    """True if the method reads `task.training.rounds`: its runs cannot be extended by rounds."""
+    """True if the method reads `task.training.rounds`: runs with it cannot be extended by
+    rounds."""
     couples_images: Condition = False
-    """Where the loss of an image depends on its batch; training.micro_batch is refused then."""
+    """Condition with which the loss of an image depends on the other images of its batch.
+    `training.micro_batch` is then refused."""
     whole_cohorts: Condition = False
-    """Where a client's update depends on the others of its round: they train as one cohort, however
-    large, and study.stacked: false is refused."""
+    """Condition with which a client's update depends on the other clients of its round. They then
+    train as one cohort of any size, and `study.stacked: false` is refused."""
     aggregation: Mean | dict[Mean, Condition] | None = None
-    """The mean of the clients' updates that the server, and the default hook `aggregate`, takes:
-    "plain", of all clients alike, "weighted", by their training images, or the options with which
-    it is which. Left out if its own `aggregate` uses anything else of the updates; wrappers that
-    preserve the sum of the updates alone are then refused."""
+    """Mean of the clients' updates that the server, and the default hook `aggregate`, takes:
+    "plain", with equal weights; "weighted", by their numbers of training images; or a mapping from
+    each of the two to its condition. Leave it out if the hook `aggregate` uses anything else of the
+    updates; wrappers that preserve only the sum of the updates are then refused."""
     unseen_classes: Condition = False
-    """Where predict answers among the classes of `task.data.classes` by their names, also among
-    others than clients trained on: key novel_classes of a partition."""
+    """Condition with which `predict` answers among the classes of `task.data.classes` by their
+    names, also classes that no client trained on (`novel_classes` of a partition)."""
     server_sees_held_out: bool = False
-    """True if the server trains on images of held-out clients; tables mark these accuracies."""
+    """True if the server trains on images of held-out clients. Tables mark these accuracies."""
     preserves: Literal["sum"] | None = None
-    """Sum, if a wrapper changes the updates such that only their sum stays as it was, up to
-    rounding (secure masks); the method and the other wrappers must be content with that
-    (aggregation, updates), and `fedloom check` compares within a wider tolerance."""
+    """`sum` if a wrapper changes the updates so that only their sum stays the same, up to rounding
+    (secure masks). The method and the other wrappers must need no more than that sum
+    (`aggregation`, `updates`), and `fedloom check` compares within a wider tolerance."""
     updates: Literal["unread", "dropped", "read"] = "read"
-    """What a wrapper does with the clients' updates: nothing; drop some, whatever they hold, and
-    then after a wrapper that preserves the sum alone; or read or change them, and then beside no
-    such wrapper."""
+    """What a wrapper does with the clients' updates. `unread`: nothing. `dropped`: it drops some,
+    whatever they hold; it must then come after a wrapper that preserves only the sum. `read`: it
+    reads or changes them, which excludes such a wrapper."""
     rejects_non_finite: bool = False
-    """True if a wrapper's hook `receive` leaves out updates whose upload holds NaN or infinity:
-    they then reach it. Without such a wrapper they end the run."""
+    """True if a wrapper's hook `receive` leaves out updates with NaN or infinity, which are then
+    passed to it. Without such a wrapper they end the run."""
     cost: Cost = Cost()
-    """What memory and time of a job follow from, beside images, backbone and clients."""
+    """Facts from which memory and time of a job are estimated, beside images, backbone and
+    clients."""
     look: Look = Look()
-    """The colour and marker in figures; a second row that asks for the same gets others."""
+    """Colour and marker in figures. A second method in a figure that asks for the same gets
+    others."""
     training_defaults: Training = Field(Training(), alias="training")
-    """The paper's values of the core options of config.yaml, all of them."""
+    """The paper's values of all training options of config.yaml."""
     option_schemas: dict[str, Any] = Field({}, alias="options")
-    """A JSON Schema of every option, with type, default and description."""
+    """JSON Schema of every option, with type, default and description."""
 
     def check(self, where: KeyPath) -> None:
         """Check what the keys say together; `where` is the path to the file's top level."""

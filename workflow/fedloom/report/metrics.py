@@ -29,7 +29,7 @@ def frame(path: Path, columns: pa.Schema | None = None) -> pd.DataFrame:
 
 
 def columns_of(path: str | Path) -> pa.Schema | None:
-    """Return the columns that a table of a run, or of one of its jobs, has by its name."""
+    """Return the columns of the table of a run or of a job with this name; None for other files."""
     return OF_RUNS.get(Path(path).stem.split(".")[-1])
 
 
@@ -52,7 +52,7 @@ def artefact(run: PlottedRun) -> pd.DataFrame:
 
 
 def by_test_set(run: PlottedRun) -> dict[str, float]:
-    """Return the mean accuracy in percent over clients on each set of fedloom.common.ids."""
+    """Return the mean accuracy in percent over clients on each test set of fedloom.common.ids."""
     assert run.artefact is not None, "the kind names no artefact"
     rows = frame(run.artefact, OF_RUNS["test_sets"])
     means = percent(rows).groupby(rows["test_set"], sort=False).mean()

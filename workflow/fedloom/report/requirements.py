@@ -1,4 +1,4 @@
-"""State what a table or figure may require of its study; its class names the checks in `requires`.
+"""Check what a table or figure requires of its study; its class lists the checks in `requires`.
 
 They take the settings of the whole config, the output and the key path of its entry.
 """

@@ -26,7 +26,7 @@ class Setting(NamedTuple):
 
 
 def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
-    """Yield what a run was given, each value with its key."""
+    """Yield the settings of a run, each with its key."""
     settings = plan.settings
     spec = choices.with_choice(plan.run_spec(run))
     method = settings.methods[run.method]

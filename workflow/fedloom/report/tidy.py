@@ -1,4 +1,4 @@
-"""All evaluations of a study as one tidy table: a data frame, or a view that DuckDB reads lazily.
+"""Return all evaluations of a study as one table: a data frame, or a lazy view of DuckDB.
 
 Both take its record (fedloom.planning.records) with the `filename` of every run's evaluations.
 """
@@ -122,7 +122,7 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def relation(runs: pd.DataFrame) -> Any:
-    """Return the rows of `frame` as a relation of DuckDB, which reads files when it is asked."""
+    """Return the rows of `frame` as a relation of DuckDB, which reads files when it is queried."""
     require("duckdb")
     import duckdb
 

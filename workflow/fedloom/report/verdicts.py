@@ -1,4 +1,4 @@
-"""Decide what a paper claims of differences between methods, with 95 % intervals.
+"""Decide whether a paper's claims on differences between methods hold, by 95 % intervals.
 
 An experiment has few seeds, too few to resample. So the interval is that of Student's t over the
 seeds' differences; with two seeds it is thirteen standard errors wide each way. Where seeds agree
@@ -104,7 +104,7 @@ def _factor(seeds: Any, confidence: float) -> Any:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict, and the comparison that it rests on."""
+    """A verdict, with the comparison that decided it."""
 
     text: str
     rival: int  # position of the comparison among those of the claim

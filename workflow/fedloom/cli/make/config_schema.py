@@ -6,7 +6,11 @@ from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.config.study import Config, PartitionGrid, Protocol
 
 RECIPE = {"type": "object", "required": ["recipe"]}  # keys of its source may follow
-INCLUDE = {"description": "files below this one", "type": "array", "items": {"type": "string"}}
+INCLUDE = {
+    "description": "Config files whose keys this file overrides, relative to it.",
+    "type": "array",
+    "items": {"type": "string"},
+}
 
 
 def whole(sub: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:

@@ -14,19 +14,21 @@ DRAWS = 20_000  # for `min_images`; a minute on CIFAR-10
 
 
 class Dirichlet(ClientScheme):
-    """Label proportions drawn from a symmetric Dirichlet distribution."""
+    """Label proportions are drawn from a symmetric Dirichlet distribution."""
 
     alpha: Annotated[Number, Field(gt=0)]
+    """Concentration of the Dirichlet distribution; the smaller it is, the more the clients
+    differ."""
     kind: Literal["client", "class", "class_capped"]
-    """Client: each client draws proportions over classes, clients are of equal size; class: each
-    class draws proportions over clients; class_capped: so they do in turn, and a client that
-    holds its equal share of all images already gets nothing of those that follow (released code
-    of FedPHA and FedOTP)."""
+    """Which proportions are drawn. `client`: each client draws proportions over classes, and
+    clients are of equal size. `class`: each class draws proportions over clients. `class_capped`:
+    classes do so in turn, and a client that already holds its equal share of all images gets none
+    of the classes that follow (released code of FedPHA and FedOTP)."""
     min_images: MinImages = None
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
-    """Divide images by label proportions from Dir(alpha), in one of the meanings of `kind`.
+    """Divide images by label proportions from Dir(alpha), which `kind` interprets.
 
     With `client` (PEP-FedPT after Acar et al.; PFPT's text), clients draw their images one by one,
     in random turns, a class that is used up dropping out. With `class` (pFedPG; PFPT's released

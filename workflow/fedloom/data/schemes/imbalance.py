@@ -12,14 +12,14 @@ LOST = 0.1  # by how much a dominant share may fall short before the partition i
 
 
 class Imbalance(ClientScheme):
-    """Most images of every client are of few classes, its own dominant ones, the rest of all
-    others; clients are of equal size (PFPT, Section 4).
+    """Most images of every client are of a few classes, the client's dominant ones, and the rest
+    are of all other classes. Clients are of equal size (PFPT, Section 4).
     """
 
     dominant_share: PositiveShare = 0.99
-    """Of a client's images."""
+    """Share of a client's images that are of its dominant classes."""
     dominant_classes: PositiveShare = 0.1
-    """Of the classes, at least one."""
+    """Share of the classes that dominate a client, but at least one class."""
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:

@@ -14,6 +14,7 @@ class Pathological(ClientScheme):
     """Every client holds the same number of classes (SGPT, E.1)."""
 
     classes_per_client: Count
+    """Number of classes that every client holds."""
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:

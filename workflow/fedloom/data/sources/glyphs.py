@@ -1,4 +1,4 @@
-"""Letters of many scripts, drawn with the fonts that matplotlib ships: images without a download.
+"""Draw letters of many scripts with the fonts that matplotlib ships: images without a download.
 
 Two disjoint sets of classes come out of one pool. *Source* classes only ever pretrain the micro
 backbones; *target* classes are this dataset, whose domains are four font families (each with a
@@ -54,16 +54,18 @@ _FACES = {
 
 
 class Glyphs(SourceKind):
-    """Letters of many scripts in 12 font faces, 32 x 32 pixels, drawn; the 4 font families are the
-    domains, or the styles where there are some; classes x 12 x draws images, times styles.
+    """Letters of many scripts, drawn in 12 font faces, at 32 x 32 pixels. The domains are the 4
+    font families, or the `styles` if there are some. There are classes x 12 x draws images, for
+    each style.
     """
 
     classes: Annotated[int, Field(ge=2, le=120)] = 100
+    """Number of classes, each of which is a character."""
     draws: Count = 4
-    """Per class and face."""
+    """Number of images of every class in every font face."""
     styles: Several[Style] | None = None
-    """Domains; characters are drawn in each of them, and tested in faces that their class was not
-    trained in."""
+    """Styles of drawing, which are then the domains. Characters are drawn in each style, and tested
+    in font faces that their class was not trained in."""
     test_fraction: TestFraction = 0.25
 
     def expected(self) -> Expected:

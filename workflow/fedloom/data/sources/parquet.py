@@ -1,4 +1,4 @@
-"""Parquet files as Hugging Face publishes them: a column of encoded images, one of labels."""
+"""Read Parquet files as Hugging Face publishes them: a column of encoded images, one of labels."""
 
 import io
 import json
@@ -28,17 +28,20 @@ OPTIONS = ("image_column", "label_column", "domain_column")
 
 
 class Parquet(ImageSource):
-    """Parquet files as Hugging Face publishes them."""
+    """Parquet files in the form in which Hugging Face publishes data sets of images."""
 
     train_files: OneOrMore[str]
+    """Files of the training images: a path, a pattern such as data/train-*.parquet, or a list of
+    these."""
     test_files: OneOrMore[str] | None = None
-    """Default: test_fraction is drawn."""
+    """Files of the test images, in the same form as `train_files`. Default: `test_fraction` of the
+    images in `train_files` become test images."""
     image_column: str = "image"
-    """Bytes, or structs with a field bytes."""
+    """Column with the encoded images, as bytes or as structs with a field `bytes`."""
     label_column: str = "label"
-    """Numbers or strings."""
+    """Column with the classes, as whole numbers or strings."""
     domain_column: str | None = None
-    """Default: one domain."""
+    """Column with the domains. Default: all images are of one domain."""
     class_names: ClassNames = None
     test_fraction: TestFraction = 0.3
 

@@ -1,4 +1,4 @@
-"""Handwritten digits that ship with scikit-learn."""
+"""Read the handwritten digits that ship with scikit-learn."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Any image classification dataset of torchvision, by the name of its class."""
+"""Read any image classification dataset of torchvision, by the name of its class."""
 
 import inspect
 from collections.abc import Iterator
@@ -21,20 +21,22 @@ OFFICIAL = {"train": (True, False), "split": ("train", "test")}
 
 
 class Torchvision(ImageSource):
-    """Any classification dataset of torchvision.datasets."""
+    """Any image classification dataset of torchvision.datasets."""
 
     name: str
-    """Its class, as CIFAR100."""
+    """Name of its class in torchvision.datasets, such as CIFAR100."""
     root: str
-    """As torchvision takes it; relative to the checkout."""
+    """Folder that torchvision takes as `root`, relative to the checkout."""
     download: bool = False
+    """Whether torchvision downloads the files if they are not there."""
     options: dict[str, Any] = Field({})
-    """More arguments of the class, as {split: letters} for EMNIST."""
+    """Further arguments of the class, such as {split: letters} for EMNIST."""
     train: dict[str, Any] = Field({})
-    """Arguments for the training images; default: train=True or split=train."""
+    """Arguments for the training images. Default: train=True or split=train, whichever the class
+    takes."""
     test: dict[str, Any] = Field({})
-    """Arguments for the test images, as {split: val} for ImageNet; default: train=False or
-    split=test."""
+    """Arguments for the test images, such as {split: val} for ImageNet. Default: train=False or
+    split=test, whichever the class takes."""
     class_names: ClassNames = None
     test_fraction: TestFraction = 0.3
 

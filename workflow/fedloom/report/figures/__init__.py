@@ -1,4 +1,4 @@
-"""Figures: a kind is a class of a module in this folder, or of a plugin, with keys and drawing.
+"""Draw figures: a kind is a class in this folder, or of a plugin, with its keys and `draw`.
 
     draw(series: list[PlottedRun], **extra) -> Figure
 

@@ -48,9 +48,10 @@ class AccuracyBars(RunsFigure):
     spec = KindSpec(requires=(requirements.global_test,))
 
     by: Literal["partition", "base_to_novel", "cross_dataset"] = "partition"
-    """A bar per partition, or per column of the table of this kind."""
+    """What the bars stand for: each `partition`, or each column of the table of this kind."""
     metric: AccuracyMetric = "participating_mean"
-    """The accuracy by partition."""
+    """Accuracy to show by partition: the mean or the worst over participating or held-out clients,
+    or `global`, on all test images (needs `study.global_test`)."""
     personalized: Personalized = True
 
     @model_validator(mode="after")
@@ -90,9 +91,10 @@ class TwoMetrics(RunsFigure):
     spec = KindSpec(requires=(requirements.global_test,))
 
     x: AccuracyMetric = "global"
-    """Accuracy drawn across."""
+    """Accuracy on the x axis: the mean or the worst over participating or held-out clients, or
+    `global`, on all test images (needs `study.global_test`)."""
     y: AccuracyMetric = "participating_worst"
-    """Accuracy drawn up."""
+    """Accuracy on the y axis, one of those for `x`."""
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
@@ -158,9 +160,11 @@ class OptionLine(RunsFigure):
     spec = KindSpec(shows="grids", requires=(requirements.global_test, requirements.the_option))
 
     option: str | None = None
-    """An axis that all the grids have; default: the first of each."""
+    """The axis of the grids that is shown, which all of them must have. Default: the first axis of
+    each grid."""
     metrics: Several[AccuracyMetric] = Field(["participating_mean"])
-    """Accuracies, a panel each."""
+    """Accuracies to show, each in its own panel: the mean or the worst over participating or
+    held-out clients, or `global`, on all test images (needs `study.global_test`)."""
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
@@ -182,14 +186,15 @@ class Congruence(RunsFigure):
     spec = KindSpec(shows="grids", artefact="groups", requires=(requirements.the_option,))
 
     option: str | None = None
-    """An axis that all the grids have; default: the first of each."""
+    """The axis of the grids that is shown, which all of them must have. Default: the first axis of
+    each grid."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         return by_option(series, self.option, {"Congruence (%)": congruence})
 
 
 def congruence(run: PlottedRun) -> float:
-    """Return the congruence of a run's groups of training images in %, see the table's."""
+    """Return the congruence of a run's groups of training images in %, see tables/clustering.py."""
     images = metrics.artefact(run)
     train = images[~images["test"]]
     return clustering.congruence(train["group"], train["cluster"], train["class"])

@@ -32,8 +32,8 @@ class Convergence(RunsFigure):
     spec = KindSpec(requires=(requirements.global_test,))
 
     metric: Literal["accuracy", "global", "loss"] = "accuracy"
-    """Test accuracy over participating clients, or on all test images (study.global_test), or
-    training loss."""
+    """What is shown: `accuracy`, the mean over participating clients; `global`, the accuracy on all
+    test images (needs `study.global_test`); or `loss`, the training loss."""
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
@@ -54,7 +54,7 @@ class Convergence(RunsFigure):
 
 
 def clients_shown(runs: Sequence[PlottedRun]) -> str:
-    """Return what the axis adds if some rounds evaluate only some participating clients, or ""."""
+    """Return a note for the axis if some rounds evaluate only some participating clients, or ""."""
     pairs: set[tuple[int, int]] = set()
     for run in runs:
         rows = metrics.frame(run.evaluation)
@@ -107,7 +107,8 @@ class Scatter(ArtefactFigure):
     spec = KindSpec(first_seed=True)
 
     colour: str | None = None
-    """A column of the artefact that colours the points."""
+    """Column of the artefact by which points are coloured. Default: all points have the colour of
+    the method."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, in the method's colour, or by one scale for a column's numbers."""
@@ -181,7 +182,7 @@ def by_x(keys: ArtefactFigure, run: PlottedRun) -> pd.Series:
 
 
 def column(frame: pd.DataFrame, name: str, run: PlottedRun, numeric: bool = False) -> pd.Series:
-    """Return a column of numbers, or unless it is to be `numeric` of text, of a run's artefact."""
+    """Return a column of a run's artefact: of numbers, or unless it must be `numeric`, of text."""
     if name not in frame:
         hint = suggestion(name, list(map(str, frame)))
         raise FedLoomError(f"{run.artefact}: no column '{name}'; {hint}")

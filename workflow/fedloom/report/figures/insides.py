@@ -50,7 +50,7 @@ class SoftWeights(RunsFigure):
     spec = KindSpec(artefact="soft_weights", reads="names", first_seed=True)
 
     classes: Several[Natural]
-    """True classes by their numbers, a row each."""
+    """Numbers of the true classes to show, each in its own row."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         frames = [metrics.artefact(run) for run in series]

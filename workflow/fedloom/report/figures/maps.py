@@ -1,4 +1,4 @@
-"""Draw t-SNE maps of prompts and of class tokens, the same on every call."""
+"""Draw t-SNE maps of prompts and of class tokens; every call gives the same map."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ class BackboneTsne(FigureKind):
     spec = KindSpec(shows="backbones", reads="features")
 
     blocks: Several[Count]
-    """The blocks to plot, counted from 1; tokens are taken at a block's input, and the number of
-    blocks plus 1 means the final output."""
+    """Blocks to plot, counted from 1. Tokens are taken at a block's input; the number of blocks
+    plus 1 means the final output."""
     superclasses: Superclasses | None = None
 
     def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
@@ -153,8 +153,8 @@ class TokenTsne(RunsFigure):
     spec = KindSpec(artefact="class_tokens", reads="names", first_seed=True)
 
     blocks: Several[Count]
-    """The blocks to plot, counted from 1; tokens are taken at a block's input, and the number of
-    blocks plus 1 means the final output."""
+    """Blocks to plot, counted from 1. Tokens are taken at a block's input; the number of blocks
+    plus 1 means the final output."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)

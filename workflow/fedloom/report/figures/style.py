@@ -1,4 +1,4 @@
-"""One look for all figures; a method's own colour and marker come with its run.
+"""Give all figures one look; the colour and marker of a method come with its run.
 
 A plan imports the kinds of figures for their keys: matplotlib is imported where it draws.
 """
@@ -149,19 +149,19 @@ def name(
     series: Sequence[PlottedRun | PlottedBackbone],
     keys: tuple[str, ...] = SCENARIO,
 ) -> str:
-    """Return what tells `item` apart from the other series, e.g. "pathological, micro_vit"."""
+    """Return the labels by which `item` differs from other series, as "pathological, micro_vit"."""
     return ", ".join(
         getattr(item, key) for key in keys if len({getattr(other, key) for other in series}) > 1
     )
 
 
 def run_name(run: PlottedRun, series: Sequence[PlottedRun]) -> str:
-    """Return what tells a run apart from the other series, the method too."""
+    """Return the labels by which a run differs from other series, including the method."""
     return name(run, series, (*SCENARIO, "title"))
 
 
 def by_run(series: Sequence[PlottedRun], **more: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure and a panel per run, with what tells it apart, or its method, as title."""
+    """Return a figure and a panel per run; its title is the run's `run_name`, or its method."""
     figure, axes = panels(len(series), **more)
     for axis, run in zip(axes, series, strict=True):
         axis.set_title(run_name(run, series) or run.title)

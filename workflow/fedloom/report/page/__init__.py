@@ -1,4 +1,4 @@
-"""The report of a study: one HTML page that needs no network, made from its finished results.
+"""Write the report of a study: one HTML page without network access, from finished results.
 
 `template.html` is the page, with `style.css` and `page.js` inside it; Plotly draws the curves.
 """
@@ -100,7 +100,7 @@ def _figures(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, 
 
 
 def _png(path: Path | str) -> dict[str, Any]:
-    """Return an image as an address that holds it, and its width on screen in CSS pixels."""
+    """Return an image as a data URL, and its width on screen in CSS pixels."""
     with Image.open(path) as image:
         width = round(image.width / image.info["dpi"][0] * ENLARGED)
     data = base64.b64encode(Path(path).read_bytes()).decode()

@@ -1,4 +1,4 @@
-"""Curves of a report, as Plotly's JSON: hover for numbers, click a name to hide its lines.
+"""Make the curves of a report as Plotly's JSON: hover for numbers, click a name to hide it.
 
 Colours, lines and markers are those of the study's figures. Plotly reads names as HTML, so they
 are escaped. Functions return charts: `spec` has Plotly's data and layout, `about` is the caption.

@@ -1,4 +1,4 @@
-"""The runs behind a report's numbers: settings, trials, curves, logs and files."""
+"""Collect the runs behind a report's numbers: settings, trials, curves, logs and files."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ CURVES = {  # `metrics.curves` and the loss, with what they show
 
 @dataclass(frozen=True)
 class Shown:
-    """A run with what the report shows of it."""
+    """A run with its curves, accuracies, logs and files, as the report shows them."""
 
     run: PlottedRun
     curves: dict[str, pd.Series]  # those of CURVES that it has, by round

@@ -1,4 +1,4 @@
-"""Accuracies of methods: on clients, on domains, and on what no client trains on."""
+"""Tabulate accuracies: on clients, on domains, and on classes or domains without training."""
 
 from statistics import fmean, harmonic_mean
 from typing import ClassVar
@@ -91,7 +91,7 @@ class Domains(AccuracyTable):
 
 
 def heading(self: RunsTable, metric: str) -> Column:
-    """Return how an accuracy is shown; a dataset's heading is its label."""
+    """Return the column of an accuracy; that of a dataset has its label as heading."""
     label = metric.removeprefix(OTHER)
     return Column(metric.replace("_", " ").capitalize() if label == metric else label)
 

@@ -1,4 +1,4 @@
-"""A paper's claims, each with the difference that a study's runs show, and a verdict."""
+"""Test a paper's claims: the difference that a study's runs show, and a verdict."""
 
 import math
 from collections.abc import Iterator
@@ -44,16 +44,17 @@ class Claims(TableKind):
 
     methods: Methods = None
     paper: Paper
-    """A paper with claims in workflow/papers, as pep_fedpt."""
+    """The paper, by its folder in workflow/papers, such as pep_fedpt."""
     rows: dict[str, Listed] | None = None
-    """Method label -> the paper's row or rows (rows of its claims.yaml); a label left out stands
-    for the row that has its plugin, options and wrappers, or its title and no other options than
-    the row states."""
+    """Maps the label of a method to the row or rows of claims.yaml that it stands for. A label that
+    is left out stands for the row that has its plugin, options and wrappers, or for the row of its
+    title, if it has all options that the row states."""
     stands_for: dict[str, Listed]
-    """<dataset>/<partition>, by their labels -> the setting or settings of claims.yaml that it
-    stands for."""
+    """Maps <dataset>/<partition>, by their labels, to the setting or settings of claims.yaml that
+    it stands for."""
     target: Percent | None = None
-    """Mean accuracy in percent, for claims on what it costs to reach one."""
+    """Mean accuracy of the participating clients, in percent, for claims on the cost of reaching
+    it."""
 
     def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         """Return the table with the paper's claims, and the labels that stand for its rows.

@@ -1,4 +1,4 @@
-"""How well images are put into groups: against superclasses, and against centralised k-means."""
+"""Measure how well groups of images agree with superclasses and with centralised k-means."""
 
 from typing import ClassVar
 

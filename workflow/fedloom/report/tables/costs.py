@@ -1,4 +1,4 @@
-"""What methods cost: rounds, bytes and seconds to an accuracy, numbers sent, their own steps."""
+"""Tabulate costs: rounds, bytes and seconds to an accuracy, numbers sent, times of own steps."""
 
 from typing import ClassVar
 
@@ -28,7 +28,7 @@ class Communication(AccuracyTable):
     """Rounds, bytes and processor seconds to a mean accuracy (PEP-FedPT Table 6)."""
 
     target: Percent
-    """Mean accuracy of the participating clients, in percent."""
+    """Mean accuracy of the participating clients to reach, in percent."""
     column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
@@ -52,7 +52,7 @@ class Communication(AccuracyTable):
 def cost_to_target(
     evaluated: pd.DataFrame, rounds: pd.DataFrame, target: float
 ) -> dict[str, float]:
-    """Find the first evaluated round whose mean accuracy is at least `target`, and add up to it.
+    """Sum up the costs until the first evaluated round with a mean accuracy of at least `target`.
 
     Megabytes (10^6) are of all clients together, `million_params` the numbers of four bytes that a
     client sends which takes part in every round. `<name>_above` is true if the target, in percent,

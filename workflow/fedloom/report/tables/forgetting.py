@@ -1,4 +1,4 @@
-"""Accuracy on a stream, and how much of what arrived earlier is forgotten."""
+"""Tabulate accuracy on a stream, and the forgetting of its earlier parts."""
 
 from typing import ClassVar
 

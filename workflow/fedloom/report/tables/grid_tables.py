@@ -1,4 +1,4 @@
-"""Accuracies of a grid's combinations: in order, and with averages of rows and columns."""
+"""Tabulate accuracies of a grid's combinations: ranked, or with averages by row and column."""
 
 import pandas as pd
 
@@ -22,9 +22,9 @@ class Ranked(GridTable):
     """A grid's combinations in order of mean accuracy, and the mean of all (FedPHA Table 7)."""
 
     best: Count = 10
-    """Combinations shown from the top."""
+    """Number of combinations to show from the top."""
     worst: Natural = 1
-    """Combinations shown from the bottom."""
+    """Number of combinations to show from the bottom."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return all combinations of every scenario in order; the text shows the first and last.

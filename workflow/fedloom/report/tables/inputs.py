@@ -1,4 +1,4 @@
-"""What a study's runs are given: settings of every method, and sizes of the data sets."""
+"""Tabulate the inputs of a study's runs: settings of methods, and sizes of datasets."""
 
 from dataclasses import replace
 from itertools import product
@@ -78,7 +78,7 @@ class PublishedSizes(OfPaper):
     """Numbers of a paper for data sets."""
 
     rows: Names
-    """Dataset label -> the paper's row."""
+    """Maps the label of a dataset to the paper's row."""
 
 
 class Sizes(TableKind):
@@ -87,7 +87,7 @@ class Sizes(TableKind):
     spec = KindSpec(shows="datasets")
 
     published: PublishedSizes | None = None
-    """Numbers of a paper, from workflow/papers/<paper>/numbers.yaml."""
+    """Numbers of a paper beside the measured ones, from workflow/papers/<paper>/numbers.yaml."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         from fedloom.data.store import ImageStore  # slow to import, and plans need none

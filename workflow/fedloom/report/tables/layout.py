@@ -36,7 +36,7 @@ STYLE = [
 
 
 class Column(NamedTuple):
-    """How a metric is shown; `higher_is_better` None: none of its numbers is best."""
+    """The look of a metric's column; with `higher_is_better` None, no number is marked as best."""
 
     title: str
     higher_is_better: bool | None = True

@@ -1,4 +1,4 @@
-"""What a table says of its rows: signs behind methods' names, and lines of its caption."""
+"""Mark rows of a table by signs behind methods' names, and explain the signs in its caption."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from fedloom.report.tables.summary import GROUP, metrics
 
 
 class Mark(NamedTuple):
-    """A sign, and what it says of a row: below the table, and in the column `marks`."""
+    """A sign on a row, and its meaning, which stands below the table and in the column `marks`."""
 
     sign: str
     text: str

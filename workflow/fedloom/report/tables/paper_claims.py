@@ -1,4 +1,4 @@
-"""What papers say of their results (their claims.yaml), matched to the methods of a study."""
+"""Read what papers claim of their results (claims.yaml), and match it to methods of a study."""
 
 import math
 from itertools import product
@@ -38,52 +38,56 @@ class Row(Keys):
     """A method that claims are about."""
 
     plugin: str
+    """Name of the method's plugin."""
     options: dict[str, Any] = Field({})
-    """Other than the plugin's defaults."""
+    """Options that differ from the plugin's defaults."""
     wrappers: list[str] = Field([])
-    """Names of plugins."""
+    """Names of the plugins that wrap the method."""
     free: Distinct[str] = Field([])
-    """Options that may have any value, as one that the paper sets by data set."""
+    """Options that may have any value, for instance because the paper sets them by data set."""
     printed: list[str] = Field([])
-    """Its other names in numbers.yaml, tried in this order."""
+    """Other names of the row in numbers.yaml, which are tried in this order."""
 
 
 class Claim(Keys):
     """A sentence of a paper on its results."""
 
     says: str = Field(pattern=r"^[^\n]+$")
-    """The claim in one line."""
+    """The claim, in one line."""
     where: str
-    """Where in the paper it stands, as Table 1, Section 5.1."""
+    """Where the claim stands in the paper, such as Table 1, Section 5.1."""
     above: Listed = Field([])
-    """Row or rows whose metric is the higher one, each above each of `below`."""
+    """Row or rows with the higher metric: each is above each of `below`."""
     below: Listed = Field([])
-    """Row or rows whose metric is lower than that of `above`."""
+    """Row or rows with the lower metric."""
     metric: str = "participating_mean"
-    """A metric of numbers.yaml; each_domain: the mean over clients in every domain;
-    train_loss; or course_mean: participating clients, over all evaluated rounds."""
+    """A metric of numbers.yaml; `each_domain`, the mean over clients in every domain; `train_loss`;
+    or `course_mean`, the mean over participating clients and all evaluated rounds."""
     below_metric: str | None = None
-    """Metric of `below`; default: that of `above`."""
+    """Metric of the rows in `below`. Default: `metric`."""
     in_: Columns = Field(alias="in")
-    """Setting -> columns of the paper's table."""
+    """Maps each setting in which the claim is made to the columns of the paper's table."""
     from_: Columns | None = Field(None, alias="from", max_length=1)
-    """The claim is about changes from this setting to those of `in`; without `below` of `above`."""
+    """Makes the claim one on changes, from this setting to those of `in`. It maps the setting to
+    columns; `below` may then be left out."""
     average: bool = False
-    """It is about the average over all columns of a setting, or scenarios that stand for it."""
+    """Whether the claim is about the average over all columns of a setting, or over all scenarios
+    that stand for it."""
     times: Number | None = Field(None, gt=1)
-    """`above` is higher than this many times `below`."""
+    """Makes the claim that `above` is more than this many times as high as `below`."""
     within: Range | None = None
-    """The claim is that the difference is no larger than this, either way; or that it lies between
-    two ends, null for none: [0, 1] is higher by no more than 1."""
+    """Makes the claim that the difference is at most this number, either way, or that it lies
+    between two ends, null for none. [0, 1] means higher by at most 1."""
     bound: Literal["paper", "ours"] | None = None
-    """Whose number `within` or `times` is: ours where the paper says "slightly", or prints a
-    margin, of which the claim asks half, since runs that repeat the paper scatter around it."""
+    """Who chose the number in `within` or `times`: `paper`, or `ours` where the paper says
+    "slightly", or prints a margin, of which the claim asks half, since runs that repeat the paper
+    scatter around it."""
     table: Annotated[list[int], BeforeValidator(_listed)] | None = None
-    """Table or tables of numbers.yaml with the paper's numbers."""
+    """Number or numbers of the tables in numbers.yaml that have the paper's results."""
     by: Annotated[list[Number], Field(min_length=1)] | None = None
-    """The paper's differences, where they are not of one table."""
+    """The paper's differences, where no table of numbers.yaml has them."""
     untested: str | None = None
-    """Why no run can decide it."""
+    """Why no run can decide the claim."""
 
     @model_validator(mode="after")
     def _says_one_thing(self) -> Self:
@@ -95,13 +99,15 @@ class Claim(Keys):
 
 
 class PaperClaims(Keys):
-    """workflow/papers/<paper>/claims.yaml: what a paper says of its results."""
+    """The keys of workflow/papers/<paper>/claims.yaml: what a paper says of its results."""
 
     rows: Annotated[dict[str, Row], Field(min_length=1)]
-    """The methods that the claims are about, by the names that the paper gives them."""
+    """Maps the names that the paper gives its methods to what they are here."""
     settings: Annotated[dict[str, str], Field(min_length=1)]
-    """Kinds of heterogeneity that the claims are about, each with a line on what it is."""
+    """Maps the name of each setting (a kind of heterogeneity) that claims are about to a line that
+    describes it."""
     claims: Annotated[list[Claim], Field(min_length=1)]
+    """The claims, an entry for each."""
 
 
 def read_claims(paper: str, where: KeyPath) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def join_published(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
 def verdict(
     mean: float, std: float, published: float, published_std: float, above: bool, below: bool
 ) -> str:
-    """Say within how many standard deviations a measured mean is of a published one.
+    """Return within how many standard deviations a measured mean lies of a published one.
 
     The deviation is that of the difference, sqrt(std^2 + published_std^2), a missing one of the
     paper 0. Without any deviation, as of a count, only the printed digits can agree ("as printed").

@@ -12,7 +12,7 @@ LABELS = [*GROUP, "method", "title", "trains"]  # of a row; trains: what clients
 
 
 def over_partitions(runs: list[PlottedRun], measured: list[dict]) -> tuple[list, list[dict]]:
-    """Return runs as if they had one partition, and their metrics, those that all have last."""
+    """Return runs with one partition for all, and their metrics, with those that all share last."""
     label = ", ".join(dict.fromkeys(run.partition for run in runs))
     shared = set.intersection(*map(set, measured))
     first = dict.fromkeys((k for each in measured for k in each if k not in shared), float("nan"))
@@ -48,7 +48,7 @@ def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
 
 
 def differing_columns(frame: pd.DataFrame, keys: list[str] = GROUP) -> list[str]:
-    """Return those of some labels in which rows differ."""
+    """Return the labels in which rows differ."""
     return [key for key in keys if frame[key].nunique() > 1]
 
 
