@@ -130,6 +130,8 @@ def _forget_outdated(
         for file in missing:
             receipt = receipts[file]
             assert receipt is not None
+
+            # what is made from its outputs is not what the study asks for
             if _differing(plan, jobs[file], receipt, digests):
                 for output in receipt["outputs"]:
                     digests[output] = NO_DIGEST
