@@ -7,6 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+# what a file system without locks answers
 NONE_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
@@ -27,6 +28,7 @@ def file_lock(file: Path, waiting: str, say: Callable[[str], object]) -> Iterato
         if error.errno not in NONE_HERE:
             raise
         say(f"{file}: there are no locks on this file system ({error.strerror}); going on without")
+
     try:
         yield
     finally:
