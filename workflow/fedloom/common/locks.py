@@ -19,6 +19,8 @@ def file_lock(file: Path, waiting: str, say: Callable[[str], object]) -> Iterato
     """
     # filelock's own substitute for a missing lock is a file, which a killed process leaves for good
     lock = FileLock(file, fallback_to_soft=False)
+
+    # take the lock, or wait for it, or go on without one
     try:
         lock.acquire(blocking=False)
     except Timeout:

@@ -23,7 +23,7 @@ from fedloom.planning.study_jobs import Jobs, jobs_of_study
 RATES = {"float32": 4e13, "tf32": 1.6e14, "bf16": 3e14}
 # seconds that a job starts in, forked by a job server
 FORK = 0.2
-# rules whose jobs are estimated, without `train`
+# rules whose jobs are estimated, beside `train`
 ESTIMATED = ("dataset", "cache", "prototypes", "block_accuracy", "artefact")
 
 

@@ -41,10 +41,11 @@ CUDA = 2500
 # a step's memory in activations that it keeps: 1.16 measured
 BACKWARD = 1.2
 
-# the factor of time limits, minutes for reading inputs and writing results, and minutes of a job of
-# training at most
+# the factor of time limits
 MARGIN = 3
+# minutes for reading inputs and writing results
 START = 15
+# minutes that a job of training asks for at most
 LONGEST = 1440
 
 
@@ -72,7 +73,8 @@ class Resources(NamedTuple):
 class Contents(NamedTuple):
     """The numbers of images and classes of a dataset, and of its training and test images.
 
-    The last two may be halves, where the test split is unknown.
+    Where the test split is unknown, half of the images count as test images: the number may end
+    in .5.
     """
 
     images: int
