@@ -146,7 +146,7 @@ def _backdoor_rates(
     sent = tensor_map(lambda value: value[chosen], received)
     members = clients.subset(chosen)
 
-    # all labels in `triggered` are the wanted class: right answers are those that the trigger caused
+    # all labels in `triggered` are the wanted class, so the right answers are the attack's
     images = [triggered.test[client] for client in members.ids]
     scores = score_of(replace(task, data=triggered), hooks, sent, members, images)
     return {

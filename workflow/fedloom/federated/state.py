@@ -134,7 +134,7 @@ class State:
         wrappers = {int(k): kept for k, kept in part("wrappers", HOST).items()}
         entries = {int(k): Participation(**v) for k, v in tree.get("participation", {}).items()}
 
-        # sorted by number, not by text; of clients that keep nothing, `seen` knows that they trained
+        # sorted by number, not by text; `seen` also knows the clients that keep nothing
         return cls(
             server=part("server", device),
             clients={k: clients.get(str(k), {}) for k in tree["seen"].tolist()},
