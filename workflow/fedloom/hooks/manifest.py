@@ -24,14 +24,19 @@ from fedloom.machine.install import plugin_folders
 # by default, by family; None of a wrapper
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}
 CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
-OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}  # keys of no method
-CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")  # see `Plugin`
-PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
-TEST_SETS = "test_sets"  # the artefact of answers to images that no client trains on
+# keys of no method
+OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}
+# keys that hold a condition, see `Plugin`
+CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")
+# what clients train, in a table's words, by the value of an option as `train`
+PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
+# the artefact of answers to images that no client trains on
+TEST_SETS = "test_sets"
 
 Item = TypeVar("Item")
 Condition = bool | dict[str, Any]
-Items: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML has lists
+# not strict, since TOML has lists and no tuples
+Items: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]
 
 
 class Paper(Keys):
@@ -153,19 +158,26 @@ class Plugin(PluginManifest):
 
     def check(self, where: str) -> None:
         """Check what the keys say together; errors begin with `where` and the key."""
+        # keys that belong to methods, and to wrappers
         is_method = self.kind == "method"
-        options = self.option_schemas
         if is_method and self.family is None:
             raise FedLoomError(f'{where}family: is missing; a method needs "vit" or "clip"')
-        for key in OF_WRAPPERS & self.model_fields_set if is_method else ():
-            raise FedLoomError(f"{where}{key}: is a key of wrappers alone; remove it")
-        for entry in (each for each in self.needs if each not in CACHES[self.family]):
-            raise FedLoomError(
-                f"{where}needs: a {self.family or self.kind} has no {entry}; remove it"
-            )
-        for key in REQUIRED_IN_METHOD_TOML if is_method and self.trained else ():
-            if key not in self.training_defaults.model_fields_set:
-                raise FedLoomError(f"{where}training.{key}: is missing")
+        if is_method:
+            for key in OF_WRAPPERS & self.model_fields_set:
+                raise FedLoomError(f"{where}{key}: is a key of wrappers alone; remove it")
+
+        # caches that the kind of backbone has
+        for entry in self.needs:
+            if entry not in CACHES[self.family]:
+                raise FedLoomError(
+                    f"{where}needs: a {self.family or self.kind} has no {entry}; remove it"
+                )
+
+        # the paper's training, if the method trains
+        if is_method and self.trained:
+            for key in REQUIRED_IN_METHOD_TOML:
+                if key not in self.training_defaults.model_fields_set:
+                    raise FedLoomError(f"{where}training.{key}: is missing")
 
         # every option that a key names must exist
         named = {key: getattr(self, key) for key in CONDITIONS}
@@ -174,11 +186,10 @@ class Plugin(PluginManifest):
         if isinstance(self.aggregation, dict):
             named |= {f"aggregation.{kind}": value for kind, value in self.aggregation.items()}
         for key, value in named.items():
-            names = [value] if isinstance(value, str) else value
-            for option in names if isinstance(names, dict | list | tuple) else ():
-                if isinstance(option, str):
-                    check_known(option, options, f"{where}{key}: no option")
-        check_schemas(options, f"{where}options", required=("default",))
+            for option in _names_in(value):
+                check_known(option, self.option_schemas, f"{where}{key}: no option")
+
+        check_schemas(self.option_schemas, f"{where}options", required=("default",))
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -202,8 +213,10 @@ class Plugin(PluginManifest):
 
     def all_artefacts(self, options: dict) -> tuple[str, ...]:
         """Return the tables that a run has: those of the hook, and the runtime's own."""
-        own = (TEST_SETS,) if _holds(self.unseen_classes, options) else ()
-        return (*self.artefacts_with(options), *own)
+        tables = self.artefacts_with(options)
+        if _holds(self.unseen_classes, options):
+            tables.append(TEST_SETS)
+        return tuple(tables)
 
     def why_unseen_classes_unsupported(self, options: dict) -> str | None:
         """Return why clients cannot be tested on classes that none trained on; None if they can."""
@@ -228,7 +241,10 @@ class Plugin(PluginManifest):
         if not isinstance(self.aggregation, dict):
             return self.aggregation
         holds = [kind for kind, condition in self.aggregation.items() if _holds(condition, options)]
-        return "plain" if "plain" in holds else next(iter(holds), None)
+        # where both hold, as with conditions that overlap, plain comes first
+        if "plain" in holds:
+            return "plain"
+        return next(iter(holds), None)
 
     def refused_wrappers(self, options: dict, wrappers: "Sequence[Plugin]") -> str | None:
         """Return why the method cannot have these wrappers in this order, and what to change.
@@ -272,7 +288,15 @@ class Plugin(PluginManifest):
         pattern = self.cost.trains_weights
         if pattern is not None and options[pattern] != "prompts":
             return 0
-        return sum(options[n] if isinstance(n, str) else n for n in self.cost.prompts)
+
+        # numbers, and options that hold numbers
+        count = 0
+        for entry in self.cost.prompts:
+            if isinstance(entry, str):
+                count += options[entry]
+            else:
+                count += entry
+        return count
 
     def passes(self, options: dict) -> int | str:
         """Return how often a step encodes images and texts; "image": texts once for every image."""
@@ -281,8 +305,10 @@ class Plugin(PluginManifest):
     def trained_part(self, options: dict) -> str:
         """Return what clients train, in a table's words; "" if unknown."""
         pattern = self.cost.trains_weights
+        if pattern is None and not self.trained:
+            return "nothing"
         if pattern is None:
-            return self.trains if self.trained else "nothing"
+            return self.trains
         return PARTS.get(options[pattern], "some weights + head")
 
     def has_server_model(self, options: dict) -> bool:
@@ -299,18 +325,34 @@ class Plugin(PluginManifest):
 
     def with_defaults(self, values: dict) -> Self:
         """Return the plugin with other defaults of some of its options."""
-        changed = {name: self.option_schemas[name] | {"default": v} for name, v in values.items()}
-        return self.model_copy(update={"option_schemas": self.option_schemas | changed})
+        schemas = dict(self.option_schemas)
+        for name, value in values.items():
+            schemas[name] = {**schemas[name], "default": value}
+        return self.model_copy(update={"option_schemas": schemas})
 
 
 def _holds(condition: Condition, options: dict) -> bool:
-    return condition if isinstance(condition, bool) else condition.items() <= options.items()
+    """Return True if a condition is true, or if the options have the values that it asks for."""
+    if isinstance(condition, bool):
+        return condition
+    return condition.items() <= options.items()
+
+
+def _names_in(value: Any) -> list[str]:
+    """Return the options that the value of a key names: itself, or texts among its entries."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict | list | tuple):
+        return [entry for entry in value if isinstance(entry, str)]
+    return []
 
 
 @cache
 def discover(folder: Path | None = None) -> PluginCatalogue[Plugin]:
     """Return all methods and wrappers: those of `folder` (default: all folders), installed ones."""
-    return discover_plugins("method", [folder] if folder else plugin_folders(), Plugin)
+    if folder:
+        return discover_plugins("method", [folder], Plugin)
+    return discover_plugins("method", plugin_folders(), Plugin)
 
 
 def find(name: str, where: str = "method", kind: str | None = None) -> Plugin:

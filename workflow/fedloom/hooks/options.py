@@ -24,7 +24,8 @@ KEYS: dict[str, dict[str, Any]] = {
     "description": {"type": "string"},
     "default": {},
     "enum": {"type": "array", "minItems": 1},
-    "format": {"enum": ["path", "template"]},  # files of the user's; a text with {}
+    # a file of the user's; a text with {}
+    "format": {"enum": ["path", "template"]},
     "items": {"type": "object"},
     "uniqueItems": {"type": "boolean"},
     **{key: {"type": "number"} for key in BOUNDS},
@@ -43,6 +44,7 @@ def check_schemas(schemas: Any, where: str, required: Sequence[str] = ()) -> Non
 
 
 def _check_schema(schema: Any, where: str) -> None:
+    """Check the keys of a JSON Schema, and those of its `items`."""
     check_value(schema, {"type": "object"}, where)
     fill_in(schema, KEYS, where)
     if "items" in schema:
@@ -55,7 +57,9 @@ def fill_in(options: dict[str, Any], schemas: dict[str, dict], where: str) -> di
         if name not in schemas:
             raise FedLoomError(f"{where}.{name}: unknown key; {suggestion(name, schemas)}")
         check_value(value, schemas[name], f"{where}.{name}")
-    return {name: option.get("default") for name, option in schemas.items()} | options
+
+    defaults = {name: option.get("default") for name, option in schemas.items()}
+    return defaults | options
 
 
 def check_value(value: Any, schema: dict[str, Any], where: str) -> None:
@@ -69,7 +73,8 @@ def check_value(value: Any, schema: dict[str, Any], where: str) -> None:
 @cache
 def _validator() -> Any:
     """Return a class of validators with TYPES and the format `template`."""
-    from jsonschema import Draft202012Validator, FormatChecker  # takes 0.1 s
+    # imported here, since it takes 0.1 s
+    from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.validators import extend
 
     types = Draft202012Validator.TYPE_CHECKER.redefine_many(TYPES)
