@@ -321,20 +321,17 @@ def train_locally(
             clipped by its own norm, and those of all other names by theirs together.
     """
     # copies of the parameters that are trained, beside those that are not
-    if params is None:
-        params = received["params"]
-    if train is None:
-        train = tuple(params)
+    start = received["params"] if params is None else params
+    names = tuple(start) if train is None else train
     trained = tensor_map(
-        lambda value: value.detach().clone().requires_grad_(),
-        {name: params[name] for name in train},
+        lambda value: value.detach().clone().requires_grad_(), {name: start[name] for name in names}
     )
-    current = {**params, **trained}
+    current = {**start, **trained}
 
     # the models, whose gradients are clipped each by its own norm
     models: list[list[Tensor]] = []
-    for names in _names_of_models(trained, clip_apart):
-        of_model = {name: trained[name] for name in names}
+    for part in _names_of_models(trained, clip_apart):
+        of_model = {name: trained[name] for name in part}
         models.append([value for _, value in leaves(of_model)])
 
     # one optimiser steps them all
