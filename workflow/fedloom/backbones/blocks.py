@@ -153,11 +153,13 @@ def run_block(
         )
 
     def step(role: str, x: Tensor) -> Tensor:
+        """Apply the part of this role, with the clients' weights; the block may lack it."""
         if role not in names:
             return x
         return layer(block.get_submodule(names[role]), x, below(weights, f"{names[role]}."))
 
     def place(name: str, given: Tensor, out: Tensor) -> Tensor:
+        """Return what goes on behind a place: the insert's result, or `out` without an insert."""
         if name not in inserts:
             return out
         return inserts[name](given, out)
@@ -224,10 +226,12 @@ def run_blocks(
     for number, block in enumerate(blocks, start=1):
         own = below(weights, f"{number - 1}.")
         places = (inserts or {}).get(number, {})
+
         # each block but the last is followed by one that reads all tokens
         wanted = EVERY
         if number == len(blocks):
             wanted = read
+
         step = partial(run_block, block, weights=own, inserts=places, mask=mask, read=wanted)
         tokens = recomputed(step, tokens, gradient_checkpointing)
     return tokens

@@ -237,6 +237,7 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
     if weights not in ("hub", "none"):
         path = weights_file(name, weights, (".safetensors", ".npz"))
 
+    # the model, of another image size than the pretrained one if the entry says so
     size: dict[str, Any] = {}
     if "image_size" in spec:
         size["img_size"] = spec["image_size"]

@@ -180,6 +180,7 @@ def ignores_order(run: TinyRun) -> None:
         generator = run.task.generator("rounding")
 
         def noisy(value: Tensor) -> Tensor:
+            """Return a tensor with noise in its last bits."""
             noise = LAST_BITS * torch.randn(value.shape, generator=generator)
             if not value.is_floating_point():
                 return value
@@ -374,6 +375,7 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     require_equal(run, whole.tree(), split.tree(), what, run.tolerance)
 
     def losses(plugin: MethodFacts) -> dict[str, float]:
+        """Return the loss of each client, without and with personalisation."""
         rows = evaluate(replace(run.task.at(2), plugin=plugin), run.hooks, whole)
         kinds = ("client", "personalized client")
         return {f"{kinds[row.personalized]} {row.client_id}": row.loss for row in rows}

@@ -292,6 +292,7 @@ def check_loss(
         raise unexpected_value(
             f"{where} may return a dict of counters as the second of two", extras
         )
+
     for name, value in extras.items():
         if not isinstance(value, Tensor) or value.shape[:2] != mask.shape:
             raise unexpected_value(

@@ -91,6 +91,7 @@ def _score_clients(
     personalized: bool,
 ) -> tuple[list[Score], list[EvaluationRow]]:
     """Return how K clients answer their own test images, and their rows."""
+    # what they answer, also to images with a trigger, if an attack has one
     images = [task.data.test[client] for client in clients.ids]
     scores = score_of(task, hooks, received, clients, images)
     backdoor_rates: dict[int, float] = {}
@@ -206,11 +207,13 @@ def compute_artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[
     """Compute a table of a wrapper, or else of the method, for figures and tables, by column."""
 
     def batches(images: Sequence[np.ndarray]) -> Iterator[tuple[Tree, Cohort, Batch]]:
+        """Yield these images of every client, in batches, with what its cohort received."""
         for received, clients in evaluation_cohorts(task, hooks, state):
             for batch in groups.iterate_examples(task, [images[k] for k in clients.ids]):
                 yield received, clients, batch
 
     def answers(images: Sequence[np.ndarray]) -> Iterator[tuple[Cohort, Batch, Tensor]]:
+        """Yield the logits [K, B, C] of the same batches."""
         for received, clients, batch in batches(images):
             logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
             yield clients, batch, check_results.check_logits(task, clients, batch.labels, logits)
@@ -265,6 +268,7 @@ def is_copied(server: Tree, received: Tree) -> bool:
     """Return True if all K clients received [K, ...] the same as the server's model [1, ...]."""
 
     def equal(one: object, several: object) -> bool:
+        """Return True if a leaf of K clients is that of one, [1, ...], K times."""
         if isinstance(one, Tensor) and isinstance(several, Tensor):
             same = one.dtype == several.dtype and one.shape[1:] == several.shape[1:]
             return same and torch.equal(several, one.expand_as(several))

@@ -119,6 +119,7 @@ def _plan_steps(
     # the batches of every client
     batches_of_clients: list[list[np.ndarray]] = []
     for client, work in zip(clients.ids, clients.work, strict=True):
+        # in an order that follows from the seed, the round, the client and the phase alone
         stream = shuffled_batches(
             task.data.train[client],
             training.batch_size,
@@ -127,9 +128,10 @@ def _plan_steps(
             *(task.round, client, phase),
             drop_last=training.drop_last,
         )
+
+        # of those that are large enough, the client completes its share of work
         large_enough = (rows for rows in stream if len(rows) >= min_batch_size)
         batches = list(islice(large_enough, count))
-        # of which the client completes its share of work
         batches_of_clients.append(batches[: math.ceil(work * len(batches))])
 
     # the batches of a step, of the clients that have one left

@@ -268,13 +268,13 @@ def train_rounds(
                 diverged = True
                 break
 
-            # write the round to the checkpoint
+            # write the round to the checkpoint, from which a job that is killed resumes
             current = result.state
             selected = [update.client_id for update in result.row.updates]
             rows = Rows.of(result.row, result.evaluated, result.confusion.table())
             checkpoint.write(number, current, selected, rows)
 
-            # show it to who waits
+            # show its loss, and the accuracy of the last evaluation
             shown["loss"] = f"{result.row.train_loss:.3f}"
             if result.evaluated:
                 shown["accuracy"] = f"{_mean_accuracy(result.evaluated):.1f}"

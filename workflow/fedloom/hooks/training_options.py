@@ -18,20 +18,20 @@ class Training(Keys):
     optimizer: Literal["sgd", "adam", "adamw"] = Field(default=UNSET)
     lr: Number = Field(default=UNSET, gt=0)
     schedule: Literal["constant", "exponential", "cosine"] = Field(default=UNSET)
-    """Of the learning rate over rounds; cosine ends at the study's last round."""
+    """How the learning rate changes over rounds; cosine ends at the study's last round."""
     decay: Number = Field(default=1.0, gt=0, le=1)
-    """Per round; exponential."""
+    """By what the schedule exponential multiplies the learning rate after every round."""
     momentum: Fraction = 0.0
-    """Sgd only."""
+    """The momentum of sgd; the other optimisers have none."""
     betas: list[Fraction] = Field(default=[0.9, 0.999], min_length=2, max_length=2)
-    """Adam and adamw only."""
+    """How much of its two averages adam, or adamw, keeps in a step; sgd has none."""
     eps: Number = Field(default=1e-8, gt=0)
-    """Adam and adamw only."""
+    """What adam, or adamw, adds to the number that it divides by; sgd has none."""
     weight_decay: Number = Field(default=0.0, ge=0)
     clip: Annotated[Number, Field(gt=0)] | None = Field(default=None)
-    """Gradient norm per client; null for none."""
+    """The L2 norm that each client's gradient is scaled down to if it is larger; null: none."""
     epochs: Count = Field(default=UNSET)
-    """Local epochs."""
+    """How often a client goes through its training images in a round."""
     local_steps: Count | None = None
     """Optimiser steps of every client in a round, in place of epochs; null: epochs."""
     batch_size: Count = Field(default=UNSET)

@@ -39,7 +39,7 @@ def init_cross_attention(
         fan_q = 2 * d
         fan = d + read
 
-    # the order of the entries is that of the draws
+    # draws come from one stream: to change the order of these entries would change the numbers
     return {
         "norm_queries": norm(d),
         "norm_keys": norm(read),

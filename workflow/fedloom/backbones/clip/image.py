@@ -36,9 +36,11 @@ class ImageTower:
         self.blocks: Any = nn.ModuleList()
         pool = "token"
         if isinstance(tower, ModifiedResNet):
+            # a ResNet of CLIP's own, with the mean of all places as its class token
             self.width: int = tower.output_dim
             self.image_floats: int = tower.attnpool.positional_embedding.numel()
         elif isinstance(tower, VisionTransformer):
+            # a ViT of open_clip's
             pool = "attention"
             if tower.attn_pool is None:
                 pool = tower.pool_type
@@ -50,6 +52,7 @@ class ImageTower:
             self.width = tower.positional_embedding.shape[1]
             self.image_floats = tower.positional_embedding.numel()
         elif isinstance(trunk, TimmViT):
+            # a ViT of timm's within a tower of open_clip's
             pool = trunk.global_pool
             self.blocks = trunk.blocks
             self._first_norm = trunk.norm_pre

@@ -239,7 +239,7 @@ def _check_tag(name: str, tag: str, quick_gelu: bool | None) -> None:
     check_known(tag, known, f"backbone {name}: neither a .safetensors file nor open_clip's weights")
     config: Any = open_clip.get_model_config(name)
 
-    # how the weights were trained, and what the model computes
+    # the weights must have been trained with the activation that the model computes
     trained_so = open_clip.get_pretrained_cfg(name, tag).get("quick_gelu", False)
     if trained_so and quick_gelu is False:
         raise FedLoomError(

@@ -143,6 +143,8 @@ class TextTower:
         left = KEPT_BYTES[context.device.type]
         for group in self._grouped(endings, filling):
             run = partial(self._run, group=group, length=length, eot_offset=eot_offset, own=own)
+
+            # the bytes that this group would keep for the backward pass
             tokens = len(context) * (1 + context.shape[1] + len(group.step))
             left -= 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
             parts.append(blocks.recomputed(run, context, wanted=left < 0))
@@ -154,6 +156,8 @@ class TextTower:
             weights = own.weights
             states = states.unflatten(0, (-1, own.contexts))  # [K, n, C, d]
         states = layer(self._text.ln_final, states, below(weights, "ln_final."))
+
+        # a projection is a linear layer, a matrix, or missing
         projection = self._text.text_projection
         if isinstance(projection, nn.Linear):
             states = layer(projection, states, below(weights, "text_projection."))
