@@ -24,15 +24,21 @@ from fedloom.machine.install import plugin_folders
 # by default, by family; None of a wrapper
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}
 CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
-OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}  # keys of no method
-CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")  # see `Plugin`
-PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
-METHOD = KeyPath("method")  # begins an error about a name that no key of a file gave
-TEST_SETS = "test_sets"  # the artefact of answers to images that no client trains on
+# keys of no method
+OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}
+# keys that hold a condition, see `Plugin`
+CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")
+# what clients train, in a table's words, by the value of an option as `train`
+PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
+# begins an error about the name of a method that no key of a file gave
+METHOD = KeyPath("method")
+# the artefact of answers to images that no client trains on
+TEST_SETS = "test_sets"
 
 Item = TypeVar("Item")
 Condition = bool | dict[str, Any]
-Items: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML has lists
+# not strict, since TOML has lists and no tuples
+Items: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]
 
 
 class Paper(Keys):
@@ -170,18 +176,25 @@ class Plugin(PluginManifest):
 
     def check(self, where: KeyPath) -> None:
         """Check what the keys say together; `where` is the path to the file's top level."""
+        # keys that belong to methods, and to wrappers
         is_method = self.kind == "method"
-        options = self.option_schemas
         if is_method and self.family is None:
             raise (where / "family").error('is missing; a method needs "vit" or "clip"')
-        for key in OF_WRAPPERS & self.model_fields_set if is_method else ():
-            raise (where / key).error("is a key of wrappers alone; remove it")
-        for entry in (each for each in self.needs if each not in CACHES[self.family]):
-            holder = self.family or self.kind
-            raise (where / "needs").error(f"a {holder} has no {entry}; remove it")
-        for key in REQUIRED_IN_METHOD_TOML if is_method and self.trained else ():
-            if key not in self.training_defaults.model_fields_set:
-                raise (where / "training" / key).error("is missing")
+        if is_method:
+            for key in OF_WRAPPERS & self.model_fields_set:
+                raise (where / key).error("is a key of wrappers alone; remove it")
+
+        # caches that the kind of backbone has
+        for entry in self.needs:
+            if entry not in CACHES[self.family]:
+                holder = self.family or self.kind
+                raise (where / "needs").error(f"a {holder} has no {entry}; remove it")
+
+        # the paper's training, if the method trains
+        if is_method and self.trained:
+            for key in REQUIRED_IN_METHOD_TOML:
+                if key not in self.training_defaults.model_fields_set:
+                    raise (where / "training" / key).error("is missing")
 
         # every option that a key names must exist
         named = {key: getattr(self, key) for key in CONDITIONS}
@@ -190,11 +203,10 @@ class Plugin(PluginManifest):
         if isinstance(self.aggregation, dict):
             named |= {f"aggregation.{kind}": value for kind, value in self.aggregation.items()}
         for key, value in named.items():
-            names = [value] if isinstance(value, str) else value
-            for option in names if isinstance(names, dict | list | tuple) else ():
-                if isinstance(option, str):
-                    (where / key).check_known(option, options, "no option")
-        check_schemas(options, where / "options", required=("default",))
+            for option in _names_in(value):
+                (where / key).check_known(option, self.option_schemas, "no option")
+
+        check_schemas(self.option_schemas, where / "options", required=("default",))
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -218,8 +230,10 @@ class Plugin(PluginManifest):
 
     def all_artefacts(self, options: dict) -> tuple[str, ...]:
         """Return the tables that a run has: those of the hook, and the runtime's own."""
-        own = (TEST_SETS,) if _holds(self.unseen_classes, options) else ()
-        return (*self.artefacts_with(options), *own)
+        tables = self.artefacts_with(options)
+        if _holds(self.unseen_classes, options):
+            tables.append(TEST_SETS)
+        return tuple(tables)
 
     def why_unseen_classes_unsupported(self, options: dict) -> str | None:
         """Return why clients cannot be tested on classes that none trained on; None if they can."""
@@ -244,7 +258,10 @@ class Plugin(PluginManifest):
         if not isinstance(self.aggregation, dict):
             return self.aggregation
         holds = [kind for kind, condition in self.aggregation.items() if _holds(condition, options)]
-        return "plain" if "plain" in holds else next(iter(holds), None)
+        # where both hold, as with conditions that overlap, plain comes first
+        if "plain" in holds:
+            return "plain"
+        return next(iter(holds), None)
 
     def refused_wrappers(self, options: dict, wrappers: "Sequence[Plugin]") -> str | None:
         """Return why the method cannot have these wrappers in this order, and what to change.
@@ -288,7 +305,15 @@ class Plugin(PluginManifest):
         pattern = self.cost.trains_weights
         if pattern is not None and options[pattern] != "prompts":
             return 0
-        return sum(options[n] if isinstance(n, str) else n for n in self.cost.prompts)
+
+        # numbers, and options that hold numbers
+        count = 0
+        for entry in self.cost.prompts:
+            if isinstance(entry, str):
+                count += options[entry]
+            else:
+                count += entry
+        return count
 
     def passes(self, options: dict) -> int | str:
         """Return how often a step encodes images and texts; "image": texts once for every image."""
@@ -297,8 +322,10 @@ class Plugin(PluginManifest):
     def trained_part(self, options: dict) -> str:
         """Return what clients train, in a table's words; "" if unknown."""
         pattern = self.cost.trains_weights
+        if pattern is None and not self.trained:
+            return "nothing"
         if pattern is None:
-            return self.trains if self.trained else "nothing"
+            return self.trains
         return PARTS.get(options[pattern], "some weights + head")
 
     def has_server_model(self, options: dict) -> bool:
@@ -320,18 +347,34 @@ class Plugin(PluginManifest):
 
     def with_defaults(self, values: dict) -> Self:
         """Return the plugin with other defaults of some of its options."""
-        changed = {name: self.option_schemas[name] | {"default": v} for name, v in values.items()}
-        return self.model_copy(update={"option_schemas": self.option_schemas | changed})
+        schemas = dict(self.option_schemas)
+        for name, value in values.items():
+            schemas[name] = {**schemas[name], "default": value}
+        return self.model_copy(update={"option_schemas": schemas})
 
 
 def _holds(condition: Condition, options: dict) -> bool:
-    return condition if isinstance(condition, bool) else condition.items() <= options.items()
+    """Return True if a condition is true, or if the options have the values that it asks for."""
+    if isinstance(condition, bool):
+        return condition
+    return condition.items() <= options.items()
+
+
+def _names_in(value: Any) -> list[str]:
+    """Return the options that the value of a key names: itself, or texts among its entries."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict | list | tuple):
+        return [entry for entry in value if isinstance(entry, str)]
+    return []
 
 
 @cache
 def discover(folder: Path | None = None) -> PluginCatalogue[Plugin]:
     """Return all methods and wrappers: those of `folder` (default: all folders), installed ones."""
-    return discover_plugins("method", [folder] if folder else plugin_folders(), Plugin)
+    if folder:
+        return discover_plugins("method", [folder], Plugin)
+    return discover_plugins("method", plugin_folders(), Plugin)
 
 
 def find(name: str, where: KeyPath = METHOD, kind: str | None = None) -> Plugin:

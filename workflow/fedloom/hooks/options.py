@@ -25,7 +25,8 @@ KEYS: dict[str, dict[str, Any]] = {
     "description": {"type": "string"},
     "default": {},
     "enum": {"type": "array", "minItems": 1},
-    "format": {"enum": ["path", "template"]},  # files of the user's; a text with {}
+    # a file of the user's; a text with {}
+    "format": {"enum": ["path", "template"]},
     "items": {"type": "object"},
     "uniqueItems": {"type": "boolean"},
     **{key: {"type": "number"} for key in BOUNDS},
@@ -44,7 +45,7 @@ def check_schemas(schemas: Any, where: KeyPath, required: Sequence[str] = ()) ->
 
 
 def _check_schema(schema: Any, where: KeyPath) -> None:
-    """Check a JSON Schema, and that of a list's items."""
+    """Check the keys of a JSON Schema, and those of its `items`."""
     check_value(schema, {"type": "object"}, where)
     fill_in(schema, KEYS, where)
     if "items" in schema:
@@ -57,7 +58,9 @@ def fill_in(options: dict[str, Any], schemas: dict[str, dict], where: KeyPath) -
         if name not in schemas:
             raise (where / name).error(f"unknown key; {suggestion(name, schemas)}")
         check_value(value, schemas[name], where / name)
-    return {name: option.get("default") for name, option in schemas.items()} | options
+
+    defaults = {name: option.get("default") for name, option in schemas.items()}
+    return defaults | options
 
 
 def check_value(value: Any, schema: dict[str, Any], where: KeyPath) -> None:
@@ -89,7 +92,8 @@ def find_fault(value: Any, schema: dict[str, Any]) -> Fault | None:
 @cache
 def _validator() -> Any:
     """Return a class of validators with TYPES and the format `template`."""
-    from jsonschema import Draft202012Validator, FormatChecker  # takes 0.1 s
+    # imported here, since it takes 0.1 s
+    from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.validators import extend
 
     types = Draft202012Validator.TYPE_CHECKER.redefine_many(TYPES)

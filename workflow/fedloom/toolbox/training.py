@@ -52,18 +52,26 @@ def make_updates(
         metrics: a number per client [K], by name, for clients.parquet.
         extras: tensors [K, ...] that are uploaded beside the parameters.
     """
-    uploaded = {name: value for name, value in trained.params.items() if name not in kept}
-    personal = {name: trained.params[name] for name in kept} | (state or {})
+    # what all clients send, what they keep, and what they report
+    params = {name: value for name, value in trained.params.items() if name not in kept}
+    payload = {"params": params, **extras}
+    personal = {name: trained.params[name] for name in kept}
+    personal.update(state or {})
     numbers = {name: values.tolist() for name, values in (metrics or {}).items()}
+    phases = [*earlier, trained]
 
+    # divided by client
     updates = list[Update]()
     for k, examples in enumerate(clients.num_examples):
-        of_client = {name: values[k] for name, values in numbers.items()}
+        of_client = {"train_loss": _mean_loss(phases, k)}
+        for name, values in numbers.items():
+            of_client[name] = values[k]
+
         update = Update(
-            payload=unstack({"params": uploaded, **extras}, k),
+            payload=unstack(payload, k),
             client_state=unstack(personal, k),
             num_examples=examples,
-            metrics={"train_loss": _mean_loss([*earlier, trained], k), **of_client},
+            metrics=of_client,
         )
         updates.append(update)
     return updates
