@@ -48,7 +48,7 @@ def build(job: TableJob, runs: list[PlottedRun]) -> "Built":
 
 def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> None:
     """Write a table as `md`, `csv`, `tex` (booktabs), `html` and `parquet`."""
-    # a plan imports tables for their keys alone
+    # imported here, for a plan imports tables for their keys alone
     from fedloom.report.tables import layout
 
     layout.write(build(job, runs), f"tab:{job.study}-{job.label}", outputs)

@@ -196,11 +196,13 @@ class Claims(TableKind):
             terms = self._side(above, metric, 1, place, study)
             if any(term.at_least for term in terms):
                 bounded[above] = None
+
             if below is not None:
                 less = self._side(below, other or metric, -times, place, study)
                 if any(term.at_least for term in less):
                     bounded[below] = None
                 terms += less
+
             rivals.append(terms)
         return rivals, [*bounded]
 
@@ -225,19 +227,11 @@ class Claims(TableKind):
         values = dict[int, np.ndarray]()
         at_least = False
         for run in runs:
-            if metric in COUNTS:
-                numbers = np.array([[sent(run)[metric]]])
-            elif metric in COSTS:
-                if self.target is None:
-                    raise NotRunError("the table has no target")
-                cost = cost_to_target(evaluation(run.evaluation), frame(run.rounds), self.target)
-                numbers = np.array([[cost[metric]]])
-                at_least |= bool(cost[f"{metric}_above"])
-            else:
-                numbers = _numbers(run, metric, group)
+            numbers, is_bound = self._of_run(run, metric, group)
             if not numbers.size:
                 raise NotRunError(f"no {metric.replace('_', ' ')} here")
             values[run.seed] = numbers
+            at_least |= is_bound
 
         # how they become one number
         statistic = "mean"
@@ -248,6 +242,19 @@ class Claims(TableKind):
 
         clients = f"{'/'.join(scenario)} {group}"
         return Term(weight, clients, statistic, values, at_least, metric in COUNTS)
+
+    def _of_run(self, run: PlottedRun, metric: str, group: str) -> tuple[np.ndarray, bool]:
+        """Return a run's numbers [R, K], see `Term`, and whether they are only lower bounds."""
+        if metric in COUNTS:
+            return np.array([[sent(run)[metric]]]), False
+
+        if metric in COSTS:
+            if self.target is None:
+                raise NotRunError("the table has no target")
+            cost = cost_to_target(evaluation(run.evaluation), frame(run.rounds), self.target)
+            return np.array([[cost[metric]]]), bool(cost[f"{metric}_above"])
+
+        return _numbers(run, metric, group), False
 
 
 def _check_names(

@@ -40,7 +40,7 @@ class Clustering(RunsTable):
         The paper's accuracy can be high where groups say nothing: if most images have one
         superclass, a single group for all images has a high accuracy.
         """
-        # slow to import, and plans need none
+        # imported here, for both are slow to import, and plans need none
         import scipy
         from sklearn.metrics import adjusted_mutual_info_score
 

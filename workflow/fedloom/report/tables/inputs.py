@@ -104,7 +104,7 @@ class Sizes(TableKind):
     """Numbers of a paper, from workflow/papers/<paper>/numbers.yaml."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        # slow to import, and plans need none
+        # imported here, for it is slow to import, and plans need none
         from fedloom.data.store import ImageStore
 
         # the sizes as numbers, and as text with the paper's in brackets

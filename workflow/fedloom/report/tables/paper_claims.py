@@ -20,6 +20,7 @@ DOMAIN = "domain_"
 
 
 def _listed(value: Any) -> Any:
+    """Return a value that stands alone as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
