@@ -24,8 +24,12 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
         raise FedLoomError(
             f"{clients} clients cannot hold disjoint classes: the dataset has {len(classes)}"
         )
+
+    # as many classes for each as possible
     if not settings["rest_to_last"]:
         return rng.permutation(np.arange(len(classes)) % clients)[column]
+
+    # equally many, and the rest for the last client
     each = round(len(classes) / clients)
     if each * (clients - 1) >= len(classes):
         raise FedLoomError(

@@ -78,6 +78,8 @@ def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
         raise FedLoomError(
             f"all images of the dataset are of one domain ('{names[0]}'); use another scheme"
         )
+
+    # the scheme within a domain
     inner = settings | {"clients": settings["clients_per_domain"]}
     divide = iid.divide
     if "alpha" in settings:

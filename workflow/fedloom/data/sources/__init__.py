@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def build(source: str, settings: dict[str, Any], images: Path) -> None:
     """Write the image store of an entry of the config's `datasets`, see `read`."""
-    from fedloom.data.images import write_store  # a plan imports sources for their keys alone
+    # imported here, for a plan imports sources for their keys alone
+    from fedloom.data.images import write_store
 
     write_store(read(source, settings), settings, images)
 
@@ -24,7 +25,8 @@ def read(source: str, settings: dict[str, Any]) -> "ImageList":
     """Return the images that a source lists for the other keys of its entry."""
     own = KINDS_FROM_PLUGINS["source"].own
     if source not in own:
-        from fedloom.data import plugins  # a plan imports sources for their keys alone
+        # imported here, for a plan imports sources for their keys alone
+        from fedloom.data import plugins
 
         return plugins.read(source, settings)
     return importlib.import_module(own[source].__module__).read(settings)

@@ -86,8 +86,10 @@ class Folder(ImageSource):
 
 def read(settings: dict[str, Any]) -> ImageList:
     """List the images of a folder; domains are called as their folders, classes as in `names`."""
+    # the folder, and its split
     root = root_folder(settings["root"], "[domain/]class/file or {train,test}/[domain/]class/file")
-    provenance = f"folder: {described(settings)}"  # links in circles are found here
+    # links in circles are found here
+    provenance = f"folder: {described(settings)}"
     split = _split(root, settings)
     if "test_list" in settings and not split:
         raise FedLoomError("test_list needs split, which names the folder that it lies in")
@@ -131,13 +133,15 @@ def read(settings: dict[str, Any]) -> ImageList:
 
 def _split(root: Path, settings: dict[str, Any]) -> list[str]:
     """Return the names of the training and the test folder, or [] without official split."""
+    # the folders that the config names, or those of the usual names
     folder, names, entries = next(walk(str(root)))
     chosen = settings.get("split")
     if chosen is None and {*names} == {"train", "test"}:
         chosen = ["train", "test"]
 
+    # other folders of a split would be taken for classes, unless classes_in names the only folder
+    # below the root that is read
     halves = [name for name in names if name.lower() in SPLITS]
-    # then classes_in names the only folder below the root that is read
     one_folder = "classes_in" in settings and not settings["domains"]
     if chosen is None and not one_folder and halves and (len(halves) > 1 or halves == names):
         raise FedLoomError(
@@ -164,6 +168,8 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
         parts = Path(folder).relative_to(base).parts
         if any(layer not in ("*", part) for layer, part in zip(layers, parts, strict=False)):
             continue
+
+        # a folder above those of images
         if len(parts) < len(layers):
             layer = layers[len(parts)]
             if not inner or layer not in ("*", *inner):
@@ -188,8 +194,12 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
         if len(images) < len(entries):
             others = [entry.name for entry in entries if not _may_be_image(entry.name)]
             _log_left_out(folder, others)
+
+        # class and domain are folders of its path
         label = parts[-1 - len(below)]
-        domain = parts[0] if settings["domains"] else "all"
+        domain = "all"
+        if settings["domains"]:
+            domain = parts[0]
         for path in images:
             yield Row(path, label, domain, test)
 
@@ -274,6 +284,7 @@ def _classes(root: Path, folders: set[str], settings: dict[str, Any]) -> dict[st
             f"{file}: no name for the folder '{min(unnamed)}'; add a line, or remove it"
         )
 
+    # classes in the order of these lines
     classes = dict[str, str]()
     for folder in sorted(folders, key=line_of.__getitem__):
         in_file, name = named[line_of[folder]]

@@ -57,13 +57,16 @@ def read(settings: dict[str, Any]) -> ImageList:
     provenance = f"lists: {described(settings)}"
     files = listed_files(root, settings)
     labels, classes, named = _classes(files, settings)
+    test = None
+    if "test" in settings:
+        test = np.array([file.test for file in files])
     return ImageList(
         items=file_items([file.path for file in files]),
         labels=labels,
         classes=classes,
         provenance=provenance,
         domains=np.array(tidied([file.domain for file in files])),
-        test=np.array([file.test for file in files]) if "test" in settings else None,
+        test=test,
         named=named,
     )
 
@@ -74,10 +77,12 @@ def _classes(files: list[Row], settings: dict[str, Any]) -> tuple[np.ndarray, li
         return _by_folder(tidied([Path(file.path).parent.name for file in files]))
     found = classes_of([file.label for file in files], lambda image: files[image].where)
 
+    # the name of each class, which all files that have one must agree on
     names: list[str | None] = [None] * len(found.labels)
     for file, number in zip(files, found.numbers.tolist(), strict=True):
         if file.name is None:
             continue
+
         name = tidy(file.name)
         before = names[number]
         if before not in (None, name):

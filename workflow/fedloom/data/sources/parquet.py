@@ -21,8 +21,10 @@ from fedloom.data.labels import classes_of, tidied
 from fedloom.data.pixels import decoded
 from fedloom.machine.install import matching
 
-ROWS = 64  # images held in memory at a time
-BUFFER = 1 << 20  # bytes; without it a whole row group is read at once
+# images that are held in memory at a time
+ROWS = 64
+# bytes that are read at once; without a buffer it is a whole row group
+BUFFER = 1 << 20
 NONE = '{"info": {"features": {}}}'
 OPTIONS = ("image_column", "label_column", "domain_column")
 
@@ -51,6 +53,7 @@ def read(settings: dict[str, Any]) -> ImageList:
 
     Labels are numbers, named by the Hugging Face metadata if it is there, or strings.
     """
+    # the classes of all files, and the rows of test files
     files = _files(settings)
     names = {file: _names(file, settings) for file in files}
     labels, classes, named = _classes(names, settings)
@@ -80,10 +83,14 @@ def _files(settings: dict[str, Any]) -> dict[Path, str]:
     files: dict[Path, str] = {}
     for key in ("train_files", "test_files"):
         patterns = settings.get(key, [])
-        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        if isinstance(patterns, str):
+            patterns = [patterns]
+
+        for pattern in patterns:
             matches = matching(pattern)
             if not matches:
                 raise FedLoomError(f"{key}: no file matches '{pattern}'; correct the pattern")
+
             for file in matches:
                 if not file.is_file():
                     raise FedLoomError(f"{file}: not a file; end {key} with *.parquet")
@@ -117,6 +124,7 @@ def _names(file: Path, settings: dict[str, Any]) -> dict[str, list[str] | None]:
     for option, column in options.items():
         check_known(column, columns, f"{file}: {option}: no column")
 
+    # Hugging Face's metadata have the names of numbers
     try:
         features = json.loads(metadata.get(b"huggingface", NONE))["info"]["features"]
         names = {column: features.get(column, {}).get("names") for column in options.values()}
@@ -142,6 +150,7 @@ def _values(file: Path, column: str) -> Iterator[Any]:
 
 
 def _load(data: Any) -> Image.Image:
+    """Decode the bytes of an image; a ValueError says what else a row holds."""
     if not isinstance(data, bytes):
         raise ValueError(f"no encoded image, but {type(data).__name__}")
     return decoded(io.BytesIO(data))
@@ -175,7 +184,9 @@ def _domains(
     if "domain_column" not in settings:
         return None
     values, names = _column(named, settings, "domain_column")
-    return np.array(tidied([str(value) if names is None else names[value] for value in values]))
+    if names is None:
+        return np.array(tidied([str(value) for value in values]))
+    return np.array(tidied([names[value] for value in values]))
 
 
 def _column(
@@ -191,11 +202,14 @@ def _column(
 
     values: list[Any] = []
     for file, of_columns in named.items():
+        # numbers must mean the same in all files
         if of_columns[column] != names:
             raise FedLoomError(
                 f"{file}: other names in the metadata of column '{column}' ({key}) than in {first};"
                 " take files of one dataset"
             )
+
+        # numbers of names, or text or whole numbers, and the same in all rows
         for row, value in enumerate(_values(file, column)):
             is_alike = not values or type(value) is type(values[0])
             if names is None:

@@ -31,6 +31,7 @@ class Several(ImageSource):
 
 def read(settings: dict[str, Any]) -> ImageList:
     """List the images of the parts, one after the other, each prepared by its keys first."""
+    # the images of each part
     parts = {}
     for name, entry in settings["parts"].items():
         own = {key: value for key, value in entry.items() if key != "source"}
@@ -39,7 +40,9 @@ def read(settings: dict[str, Any]) -> ImageList:
     # the first class of each part, and their images one after the other
     starts = np.cumsum([0, *(len(part.classes) for part in parts.values())])
     labels = [start + part.labels for start, part in zip(starts[:-1], parts.values(), strict=True)]
-    classes = [f"{name}/{label}" for name, part in parts.items() for label in part.classes]
+    classes = []
+    for name, part in parts.items():
+        classes += [f"{name}/{label}" for label in part.classes]
     return ImageList(
         items=lambda: chain.from_iterable(part.items() for part in parts.values()),
         labels=np.concatenate(labels),

@@ -51,16 +51,21 @@ def read(settings: dict[str, Any]) -> ImageList:
     labels_of_halves = [_labels(half) for half in halves]
 
     def items() -> Iterator[Item]:
-        words = (" train", " test") if len(halves) == 2 else ("",)
+        """Yield the images of both halves, named by half, number and file."""
+        words = ("",)
+        if len(halves) == 2:
+            words = (" train", " test")
         for half, word, own in zip(halves, words, labels_of_halves, strict=True):
             for row, label in enumerate(own):
                 place = f"{word} image {row}{_path(half, row)}"
                 name = printable(f"torchvision {settings['name']}{place}")
                 yield Item(name, partial(_load, half, row, int(label)))
 
+    # classes have torchvision's names, or their numbers
     labels = np.concatenate(labels_of_halves)
     names = _class_names(halves[0])
     numbers = [str(number) for number in range(labels.max(initial=-1) + 1)]
+
     test = None
     if len(halves) == 2:
         test = np.repeat([False, True], [len(half) for half in halves])
@@ -106,10 +111,10 @@ def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
 
     # those of each half: the config's, or what most of torchvision's classes call it
     if settings["train"] or settings["test"]:
-        return [{**common, **settings["train"]}, {**common, **settings["test"]}]
+        return [common | settings["train"], common | settings["test"]]
     for key, values in OFFICIAL.items():
         if key in names and key not in settings["options"]:
-            return [{**common, key: value} for value in values]
+            return [common | {key: value} for value in values]
     return [common]
 
 
@@ -126,8 +131,11 @@ def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> An
             f"torchvision {kind.__name__}: {one_line(error).rstrip('.')}; set options, train or "
             "test to arguments that it takes"
         ) from None
-    except Exception as error:  # damaged files raise whatever their format's reader does
-        cure = "mend the connection" if settings["download"] else "set download: true"
+    except Exception as error:
+        # damaged files raise whatever their format's reader does
+        cure = "set download: true"
+        if settings["download"]:
+            cure = "mend the connection"
         raise FedLoomError(
             f"torchvision {kind.__name__}: not there, or not whole: "
             f"{in_words(error).rstrip('.')}; put its unpacked files below "
@@ -166,6 +174,8 @@ def _listed_labels(dataset: Any) -> Any:
         labels = getattr(dataset, name, None)
         if labels is not None and len(labels) == len(dataset):
             return labels
+
+    # labels beside files, in pairs
     for name in ("samples", "_samples"):
         files = getattr(dataset, name, None)
         if not isinstance(files, list) or len(files) != len(dataset):
@@ -179,7 +189,14 @@ def _path(dataset: Any, row: int) -> str:
     """Return ' (file)' for an image, or '' where torchvision keeps no list of files."""
     for name in ("samples", "_samples", "_image_files", "_images"):
         files = getattr(dataset, name, None)
-        if isinstance(files, list) and len(files) == len(dataset):
-            entry = files[row][0] if isinstance(files[row], tuple | list) else files[row]
-            return f" ({entry})" if isinstance(entry, str | Path) else ""
+        if not isinstance(files, list) or len(files) != len(dataset):
+            continue
+
+        # an entry is a file, or begins with one
+        entry = files[row]
+        if isinstance(entry, tuple | list):
+            entry = entry[0]
+        if isinstance(entry, str | Path):
+            return f" ({entry})"
+        return ""
     return ""

@@ -71,7 +71,10 @@ class AccuracyBars(RunsFigure):
             side_by_side(axis, runs, self.numbers)
             axis.set_ylim(0, 103)
 
-        keys = style.BACKBONE if self.by == "partition" else metrics.SCENARIO
+        # bars by partition are in one panel
+        keys: tuple[str, ...] = metrics.SCENARIO
+        if self.by == "partition":
+            keys = style.BACKBONE
         return style.by_scenario(series, panel, AXES[self.metric], keys)
 
     def numbers(self, run: PlottedRun) -> pd.Series:
@@ -125,6 +128,7 @@ class Shots(RunsFigure):
         """Return the output with the shots of every partition, which must have different ones."""
         labels = dict.fromkeys(scenario.partition for scenario in output.scenarios)
         shots = {label: settings.partitions[label].settings.get("shots") for label in labels}
+
         if None in shots.values() or len({*shots.values()}) < len(shots):
             each = ", ".join(f"partitions.{label} {number}" for label, number in shots.items())
             raise where.error(
@@ -223,22 +227,33 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
     def value(run: PlottedRun) -> Any:
         return member(run).at[across(run)]
 
+    # where each value lies on the axis
     values = {text(value(run)): value(run) for run in runs}
     numeric = all(isinstance(each, int | float) for each in values.values())
-    places = values if numeric else {name: place for place, name in enumerate(values)}
+    places = values
+    if not numeric:
+        places = {name: place for place, name in enumerate(values)}
+
+    # the runs of each line, by the other options, and by the grid where there are several
     several = len({member(run).grid for run in runs}) > 1
     lines: dict[tuple[str, str], list[PlottedRun]] = {}
     for run in runs:
         at = member(run).at
         parts = [f"{name} = {text(at[name])}" for name in at if name != across(run)]
-        label = ", ".join([member(run).title, *parts] if several else parts)
-        lines.setdefault((member(run).grid, label), []).append(run)
+        if several:
+            parts.insert(0, member(run).title)
+        lines.setdefault((member(run).grid, ", ".join(parts)), []).append(run)
+
     for (_, label), points in lines.items():
         band = over_seeds(points, lambda run: pd.Series({places[text(value(run))]: measure(run)}))
         look: dict[str, Any] = style.of_run(points[0]) | {"label": style.legend_text(label)}
         axis.errorbar(band.index, band["mean"], band["std"], **look)
-    slanted = {} if numeric or len(values) <= 4 else style.SLANTED
-    axis.set_xticks(list(places.values()), list(values), **slanted)
+
+    # many words are slanted
+    look = {}
+    if not numeric and len(values) > 4:
+        look = style.SLANTED
+    axis.set_xticks(list(places.values()), list(values), **look)
     axis.set_xlabel(", ".join(dict.fromkeys(map(across, runs))))
 
 

@@ -24,6 +24,7 @@ def used(plan: Plan) -> dict[str, Any]:
     A job that was resumed or repeated has the events of its last attempt alone. Left out are
     artefacts and what figures of frozen backbones need.
     """
+    # what every job tells of itself
     rows = []
     facts = {name: Counter[str]() for name in FACTS.values()}
     for rule, log in _logs(plan):

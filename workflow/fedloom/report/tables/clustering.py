@@ -41,7 +41,8 @@ class Clustering(RunsTable):
         The paper's accuracy can be high where groups say nothing: if most images have one
         superclass, a single group for all images has a high accuracy.
         """
-        import scipy  # slow to import, and plans need none
+        # imported here, for both are slow to import, and plans need none
+        import scipy
         from sklearn.metrics import adjusted_mutual_info_score
 
         images = artefact(run)
@@ -49,9 +50,11 @@ class Clustering(RunsTable):
         test = images["test"]
         groups = images["group"][test]
         train = images[~test]
+
+        # groups and superclasses one for one, with most images in common (Hungarian method)
         counts = pd.crosstab(groups, coarse[test]).to_numpy()
-        # groups and superclasses one for one (Hungarian method)
         matched = scipy.optimize.linear_sum_assignment(counts, maximize=True)
+
         return {
             "information": 100 * adjusted_mutual_info_score(coarse[test], groups),
             "accuracy": 100 * counts[matched].sum() / len(groups),

@@ -11,13 +11,14 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import artefact, by_round, evaluation, frame
 from fedloom.report.tables.layout import Column
 
-NUMBER = 4  # bytes of a number that is sent as it is
+# bytes of a number that no wrapper packs
+NUMBER = 4
 COLUMNS = {
     "rounds": Column("Rounds", higher_is_better=False, decimals=1),
     "megabytes_up": Column("Up (MB)", higher_is_better=False),
     "megabytes_down": Column("Down (MB)", higher_is_better=False),
     "million_params": Column("Params (M)", higher_is_better=False),
-    # of one machine and its load, so that none is best
+    # seconds are of one machine and its load, so that none is best
     "processor_seconds": Column("Processor seconds", higher_is_better=None, decimals=1),
     "params_up": Column("Sent by a client", higher_is_better=False, decimals=0),
     "params_down": Column("Sent to a client", higher_is_better=False, decimals=0),
@@ -39,7 +40,8 @@ class Communication(AccuracyTable):
     def describe(self, runs: list[PlottedRun]) -> str:
         rounds = pd.concat([frame(run.rounds) for run in runs])
         ends = rounds[["threads", "cores"]].agg(["min", "max"]).astype(int).astype(str)
-        threads, cores = (" to ".join(dict.fromkeys(ends[name])) for name in ends)
+        threads = " to ".join(dict.fromkeys(ends["threads"]))
+        cores = " to ".join(dict.fromkeys(ends["cores"]))
         return (
             f"cost of reaching a mean accuracy of {self.target:g} % over participating clients at "
             "the evaluated rounds (> if never reached): rounds, bytes of all clients, numbers of "
@@ -58,9 +60,14 @@ def cost_to_target(
     client sends which takes part in every round. `<name>_above` is true if the target, in percent,
     was never reached: the numbers then belong to the last evaluated round.
     """
+    # the round that reached the target, or the last one
     curve = by_round(evaluated[evaluated["participating"]])
     reached = curve.index[curve >= target]
-    last = reached[0] if len(reached) else curve.index[-1]
+    last = curve.index[-1]
+    if len(reached):
+        last = reached[0]
+
+    # what was spent until then
     spent = rounds[rounds["round"] <= last]
     numbers = {
         "rounds": float(last),
@@ -114,8 +121,11 @@ class Timings(RunsTable):
     def column(self, metric: str) -> Column:
         stage, _, unit = metric.rpartition("_")
         name = stage.replace("_", " ").capitalize()
-        title = f"{name} (ms)" if unit == "ms" else f"{name} (% of training)"
-        return Column(title, higher_is_better=None)  # of one machine, so that none is best
+        title = f"{name} (% of training)"
+        if unit == "ms":
+            title = f"{name} (ms)"
+        # times are of one machine, so that none is best
+        return Column(title, higher_is_better=None)
 
     def describe(self, runs: list[PlottedRun]) -> str:
         return (

@@ -13,11 +13,14 @@ from fedloom.config.settings import Method
 from fedloom.hooks.manifest import find
 from fedloom.report.tables.published import number
 
-EACH_DOMAIN = "each_domain"  # metric of a claim
-DOMAIN = "domain_"  # begins the metrics that it stands for
+# the metric of a claim that holds in every domain
+EACH_DOMAIN = "each_domain"
+# how the metrics begin that it stands for
+DOMAIN = "domain_"
 
 
 def _listed(value: Any) -> Any:
+    """Return a value that stands alone as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
@@ -26,7 +29,8 @@ Listed = Annotated[
     BeforeValidator(_listed, json_schema_input_type=OneOrMore[str]),
     Field(min_length=1),
 ]
-Range = Annotated[  # a number stands for both ways
+# one number is a range that reaches as far either way
+Range = Annotated[
     list[Number | None],
     BeforeValidator(lambda v: [-v, v] if isinstance(v, int | float) else v),
     Field(min_length=2, max_length=2),
@@ -120,16 +124,20 @@ def read_claims(paper: str, where: KeyPath) -> dict[str, Any]:
     file = KeyPath(f"workflow/papers/{paper}/claims.yaml")
     content = checked(PaperClaims, read_paper(paper, where, CLAIMS), file).plain
     published = read_paper(paper, where)
+
+    # the names in every claim, and what the paper prints for its settings
     for position, claim in enumerate(content["claims"]):
         at = file / "claims" / position
         for row in (*claim["above"], *claim["below"]):
             at.check_known(row, content["rows"], "no row")
         for setting in (*claim["in"], *claim.get("from", ())):
             at.check_known(setting, content["settings"], "in or from: no setting")
+
         claim["printed"] = {
             setting: _printed(claim, columns, content["rows"], published["tables"], at)
             for setting, columns in claim["in"].items()
         }
+
     return content | {"citation": published["citation"]}
 
 
@@ -145,13 +153,18 @@ def _printed(
         return [min(claim["by"]), max(claim["by"])]
     if "table" not in claim or not columns:
         return None
+
     printed = [tables[table]["rows"] for table in claim["table"]]
 
     def cell(row: str, column: str) -> dict:
-        names = [row, *rows[row]["printed"]]
-        return next((t[n][column] for t in printed for n in names if column in t.get(n, {})), {})
+        """Return the numbers of a row in a column, from the first table that has them."""
+        for table, name in product(printed, [row, *rows[row]["printed"]]):
+            if column in table.get(name, {}):
+                return table[name][column]
+        return {}
 
     def level(row: str, metric: str, columns: list[str]) -> float:
+        """Return the mean of a row's numbers over some columns; 0 over none."""
         values = [number(cell(row, column).get(metric)) for column in columns]
         if any(map(math.isnan, values)):
             raise where.error(f"table {claim['table']} has no {metric} of '{row}' in {columns}")
@@ -160,11 +173,16 @@ def _printed(
     def change(row: str, metric: str, end: list[str], start: list[str]) -> float:
         return level(row, metric, end) - level(row, metric, start)
 
+    # the columns of each difference, and those that it starts from: all together for an average
     (starts,) = claim.get("from", {"": []}).values()
-    places: list[tuple[list[str], list[str]]] = [(columns, starts)]
-    if not claim["average"]:
-        pairs = zip(columns, starts or [None] * len(columns), strict=True)
-        places = [([end], [start] if start else []) for end, start in pairs]
+    places: list[tuple[list[str], list[str]]] = []
+    if claim["average"]:
+        places.append((columns, starts))
+    else:
+        for end, start in zip(columns, starts or [None] * len(columns), strict=True):
+            places.append(([end], [start] if start else []))
+
+    # the differences of all pairs of rows, and in each place the one that speaks most against it
     every = []
     smallest = []
     times = claim.get("times", 1)
@@ -172,15 +190,22 @@ def _printed(
         metrics = [claim["metric"]]
         if metrics == [EACH_DOMAIN]:
             metrics = [m for m in cell(claim["above"][0], place[0][0]) if m.startswith(DOMAIN)]
+
         pairs = []
         for metric, above, below in product(metrics, claim["above"], claim["below"] or [None]):
-            other = claim.get("below_metric", metric)
-            less = times * change(below, other, *place) if below else 0.0
+            less = 0.0
+            if below:
+                other = claim.get("below_metric", metric)
+                less = times * change(below, other, *place)
             pairs.append(change(above, metric, *place) - less)
         smallest.append(min(pairs))
         every += pairs
-    bounded = claim.get("within", [None, None])[1] is not None
-    return [round(min(smallest), 6), round(max(every if bounded else smallest), 6)]
+
+    # a claim with an upper end is about all pairs
+    highest = max(smallest)
+    if claim.get("within", [None, None])[1] is not None:
+        highest = max(every)
+    return [round(min(smallest), 6), round(highest, 6)]
 
 
 def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, list[str]]) -> dict:
@@ -191,25 +216,42 @@ def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, li
     title, if the options that the row states are equal.
     """
     labels = {}
-
-    def rank(row: str, entry: dict, options: dict[str, Any], method: Method) -> float:
-        if method.label in chosen:
-            return -1 if row in chosen[method.label] else math.inf
-        wrappers = [wrapper.plugin for wrapper in method.wrappers]
-        if method.plugin != entry["plugin"] or wrappers != entry["wrappers"]:
-            return math.inf
-        other = {name for name, value in options.items() if method.options[name] != value}
-        if other <= set(entry["free"]):
-            return len(other) > 0
-        return 2 if method.title == row and not other & set(entry["options"]) else math.inf
-
     for row, entry in rows.items():
         where = KeyPath("claims.yaml") / "rows" / row
         options = find(entry["plugin"]).complete_options(entry["options"], where / "options")
         for option in entry["free"]:
             (where / "free").check_known(option, options, "no option")
-        ranks = {each.label: rank(row, entry, options, each) for each in methods}
+
+        # the method that stands for it best, if one does
+        ranks = {each.label: _rank(row, entry, options, each, chosen) for each in methods}
         best = min(ranks, key=ranks.__getitem__)
         if ranks[best] < math.inf:
             labels[row] = best
     return labels
+
+
+def _rank(
+    row: str, entry: dict, options: dict[str, Any], method: Method, chosen: dict[str, list[str]]
+) -> float:
+    """Return how well a method stands for a paper's row, lower for better; infinite if it does not.
+
+    See `labels_of`; `options` are those of the row, with the plugin's defaults.
+    """
+    if method.label in chosen:
+        if row in chosen[method.label]:
+            return -1
+        return math.inf
+
+    wrappers = [wrapper.plugin for wrapper in method.wrappers]
+    if method.plugin != entry["plugin"] or wrappers != entry["wrappers"]:
+        return math.inf
+
+    # options that are not as in the row
+    other = {name for name, value in options.items() if method.options[name] != value}
+    if not other:
+        return 0
+    if other <= set(entry["free"]):
+        return 1
+    if method.title == row and not other & set(entry["options"]):
+        return 2
+    return math.inf
