@@ -12,6 +12,8 @@ STORE = "results/datasets/{dataset}/images.arrow"
 PARTITION = "results/partitions/{dataset}/{partition}/seed{seed}.parquet"
 PARTITION_CHART = "results/partitions/{dataset}/{partition}/seed{seed}.png"
 CACHE = "results/{cache}/{dataset}/{backbone}.safetensors"
+FEATURES = CACHE.replace("{cache}", "features")
+PATCHES = CACHE.replace("{cache}", "patches")
 PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.safetensors"
 BLOCK_ACCURACY = "results/block_accuracy/{dataset}/{backbone}.parquet"
 # the digest of a hub's weights
@@ -53,8 +55,8 @@ RECEIPTS = "results/receipts"
 DATA = {
     "store": STORE,
     "partition": PARTITION,
-    "features": CACHE.replace("{cache}", "features"),
-    "patches": CACHE.replace("{cache}", "patches"),
+    "features": FEATURES,
+    "patches": PATCHES,
     "prototypes": PROTOTYPES,
 }
 INPUTS = {

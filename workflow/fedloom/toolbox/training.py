@@ -1,5 +1,6 @@
 """Losses, gradients and uploads of local training."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
@@ -14,6 +15,30 @@ from fedloom.federated.task import Cohort, Update
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy [K, B] of every example, from logits [K, B, C] and labels [K, B]."""
     return F.cross_entropy(logits.mT, labels, reduction="none")
+
+
+def cross_entropy_among(logits: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
+    """Return the cross-entropy [K, B] of every example among its client's classes alone.
+
+    Args:
+        logits: of all classes [K, B, C].
+        labels: [K, B]; the loss of a label that is not among its client's classes is infinite.
+        classes: each client's classes, bool [K, C].
+    """
+    return cross_entropy(logits.masked_fill(~classes[:, None], float("-inf")), labels)
+
+
+def guessing_losses(classes: Tensor) -> Tensor:
+    """Return the loss [K] that a guess among each client's classes has: the log of their number.
+
+    It is the metric `guessing_loss` of clients that train with `cross_entropy_among`.
+
+    Args:
+        classes: each client's classes, bool [K, C], at least one.
+    """
+    # as the runtime computes log C: the last bit of torch's logarithm may be another
+    logs = [math.log(count) for count in classes.sum(-1).tolist()]
+    return torch.tensor(logs, dtype=torch.float64)
 
 
 def squared_distance(params: Tree, start: Tree) -> Tensor:
