@@ -172,7 +172,7 @@ def test_a_failed_job_without_an_error_in_its_log_was_killed(two_jobs, tmp_path,
 def test_quiet_jobs_get_a_line_where_there_is_no_terminal(tmp_path, monkeypatch, log, terminal):
     events = [BEGIN, {"event": "run_info", "stats": {"train": 2}}, _started(0, "a/0004", log)]
     monkeypatch.setattr(display, "EVENTS", tmp_path / "events")
-    monkeypatch.setattr(display, "QUIET", 0)
+    monkeypatch.setattr(display, "SECONDS_BETWEEN_LINES", 0)
     display.EVENTS.write_text("".join(json.dumps(event) + "\n" for event in events))
     out = io.StringIO()
     display.follow(lambda: True, Console(file=out, width=200, force_terminal=terminal))

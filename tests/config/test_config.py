@@ -19,7 +19,7 @@ from fedloom.config.reading import merge, parse, read, read_change
 from fedloom.config.settings import Reported
 from fedloom.hooks import manifest
 from fedloom.machine.install import ROOT
-from fedloom.planning.load_plan import CONFIG, load_plan, resolve
+from fedloom.planning.load_plan import DEFAULT_CONFIG, load_plan, resolve
 from fedloom.planning.plan import Plan
 from fedloom.planning.runs import runs
 from refusals import refused
@@ -241,7 +241,7 @@ def test_a_file_that_is_no_config_is_one_line(content, line, tmp_path):
     path = tmp_path / "x.yaml"
     path.write_bytes(content)
     with refused(line):
-        resolve(merge([(CONFIG, DEFAULT), (path, read(path))]))
+        resolve(merge([(DEFAULT_CONFIG, DEFAULT), (path, read(path))]))
 
 
 def test_a_folder_and_a_missing_file_are_one_line(tmp_path):
@@ -347,7 +347,7 @@ def test_yamls_merge_keys_work(tmp_path):
 
 def test_hardly_a_round_of_the_default_study_misses_a_style():
     """Inverted letters' loss is ten times the others': without them, the curve falls and rises."""
-    config = read(CONFIG)
+    config = read(DEFAULT_CONFIG)
     study, scheme = config["study"], config["partitions"]["domains"]
     of_style = scheme["clients_per_domain"] - scheme["held_out_per_domain"]
     clients = of_style * len(config["datasets"]["styles"]["styles"])
@@ -436,4 +436,4 @@ def test_a_seed_fits_the_tables_that_name_it(seed):
 )
 def test_the_name_in_tables_finds_the_name_in_studies(word, near):
     with pytest.raises(FedLoomError, match=rf"'{word}'; did you mean '{near}'\?"):
-        manifest.find(word)
+        manifest.find_method(word)

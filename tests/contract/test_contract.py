@@ -16,7 +16,7 @@ from refusals import refused
 
 pytestmark = pytest.mark.slow
 
-PLUGINS = manifest.discover()
+PLUGINS = manifest.discover_methods()
 METHODS = {name: m for name, m in PLUGINS.items() if m.kind == "method"}
 WRAPPERS = {name: m for name, m in PLUGINS.items() if m.kind == "wrapper"}
 AROUND = {  # what wrappers are checked around that do not accept any method, or change more
@@ -123,7 +123,7 @@ def test_wrappers_keep_the_contract_around_methods_and_refuse_others_by_name(nam
 def test_a_new_method_is_made_of_the_template_and_keeps_the_contract(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     new_method("my_method")
-    method = manifest.discover(tmp_path / "plugins")["my_method"]
+    method = manifest.discover_methods(tmp_path / "plugins")["my_method"]
     assert method.title == "My method"
     assert driver.check(method, [method]) == "11 checks"
     for taken in ("my_method", "fedvpt"):
@@ -140,8 +140,8 @@ def test_a_method_that_cannot_be_stacked_gets_one_client_at_a_time(check, tmp_pa
     method = _plugin(tmp_path, old, "    assert len(batch.index) == 1\n" + old)
     toml = method.folder / "method.toml"
     toml.write_text(toml.read_text().replace('family = "vit"', 'family = "vit"\nstacked = false'))
-    manifest.discover.cache_clear()
-    check(manifest.discover(tmp_path)["head_tuning"], tmp_path)
+    manifest.discover_methods.cache_clear()
+    check(manifest.discover_methods(tmp_path)["head_tuning"], tmp_path)
 
 
 def test_every_hook_is_documented():
@@ -153,7 +153,7 @@ def test_every_hook_is_documented():
 
 def _copy(name, target):
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(manifest.find(name).folder, target, ignore=ignored)
+    shutil.copytree(manifest.find_method(name).folder, target, ignore=ignored)
     return target
 
 
@@ -162,7 +162,7 @@ def _plugin(tmp_path, old, new):
     file = folder / "plugin.py"
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
-    return manifest.discover(tmp_path)["head_tuning"]
+    return manifest.discover_methods(tmp_path)["head_tuning"]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_plugin_that_imports_another_is_refused(tmp_path, line, monkeypatch):
 def test_a_listed_table_that_the_hook_does_not_give_is_found(tmp_path):
     toml = _copy("head_tuning", tmp_path / "head_tuning") / "method.toml"
     toml.write_text(toml.read_text() + '\n[artefacts.norms]\ndescription = "none"\n')
-    method = manifest.discover(tmp_path)["head_tuning"]
+    method = manifest.discover_methods(tmp_path)["head_tuning"]
     with pytest.raises(FedLoomError, match="artefact"):
         checks.gives_its_tables(checks.TinyRun(method, tmp_path))
 
@@ -275,8 +275,8 @@ def test_whether_the_server_has_a_model_is_declared(tmp_path, declared, code, li
     method = _plugin(tmp_path, SAME, OWN + f"{code}batch")
     toml = method.folder / "method.toml"
     toml.write_text(f"{toml.read_text()}\n[cost]\nno_server_model = {declared}\n")
-    manifest.discover.cache_clear()
-    method = manifest.discover(tmp_path)["head_tuning"]
+    manifest.discover_methods.cache_clear()
+    method = manifest.discover_methods(tmp_path)["head_tuning"]
     with pytest.raises(FedLoomError, match=line):
         checks.answers_as_declared(checks.TinyRun(method, tmp_path))
 
@@ -284,7 +284,7 @@ def test_whether_the_server_has_a_model_is_declared(tmp_path, declared, code, li
 def test_a_method_that_reads_more_than_it_needs_is_told(tmp_path):
     toml = _copy("head_tuning", tmp_path / "head_tuning") / "method.toml"
     toml.write_text(toml.read_text().replace('needs = ["features"]', ""))
-    method = manifest.discover(tmp_path)["head_tuning"]
+    method = manifest.discover_methods(tmp_path)["head_tuning"]
     line = 'the method reads features, which its method.toml does not ask for; add "features"'
     with pytest.raises(FedLoomError, match=line):
         driver.check(method, [method])
@@ -299,7 +299,7 @@ def test_what_a_family_has_not_cannot_be_needed(name, needs, family, tmp_path):
     toml.write_text(toml.read_text().replace('["features"]', f'["features", "{needs}"]'))
     line = f"method.toml: needs: a {family} has no {needs}; remove it$"
     with pytest.raises(FedLoomError, match=line):
-        manifest.discover(tmp_path)[name]
+        manifest.discover_methods(tmp_path)[name]
 
 
 @pytest.mark.parametrize("key", ['preserves = "sum"', 'updates = "unread"'])
@@ -307,7 +307,7 @@ def test_a_method_may_not_set_the_keys_of_wrappers(key, tmp_path):
     toml = _copy("head_tuning", tmp_path / "head_tuning") / "method.toml"
     toml.write_text(f"{key}\n{toml.read_text()}")
     with refused("method.toml", key.split()[0], "wrappers"):
-        manifest.discover(tmp_path)["head_tuning"]
+        manifest.discover_methods(tmp_path)["head_tuning"]
 
 
 def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkeypatch):
@@ -325,7 +325,7 @@ def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkey
         """)
     )
     monkeypatch.syspath_prepend(tmp_path / "site")
-    found = manifest.find("theirs")
+    found = manifest.find_method("theirs")
     assert found.folder == package
     files = {path.name for path in found.folder.iterdir()}
     assert files == {"method.toml", "plugin.py", "options.py", "__init__.py"}

@@ -36,7 +36,7 @@ WRAPPERS = ("krum_receive", "masks", "power_of_choice", "topk")
 
 
 def plugin(name):
-    return manifest.discover(FOLDER)[name]
+    return manifest.discover_methods(FOLDER)[name]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def run(tmp_path):
         if own.kind == "method":
             task = tiny_task(own, tmp_path, **options)
             return task, loader.load_hooks(own)
-        method = manifest.find(around)
+        method = manifest.find_method(around)
         task = tiny_task(method, tmp_path, (own,))
         vars(task.wrappers[name]).update(options)
         return task, loader.load_hooks(method, wrappers=(own,))
@@ -93,7 +93,7 @@ def test_a_method_keeps_the_contract(name, check, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_wrapper_keeps_the_contract(name, monkeypatch):
     three_blocks.check_on(monkeypatch)
-    assert "around head_tuning" in driver.check(plugin(name), [manifest.find("head_tuning")])
+    assert "around head_tuning" in driver.check(plugin(name), [manifest.find_method("head_tuning")])
 
 
 # APFL
@@ -275,7 +275,7 @@ def test_topk_sends_the_largest_changes_and_the_server_adds_them(run):
     at = replace(task.at(1), selected=(1, 2, 3))
     received = stack(download_to(at, hooks, start, [1, 2, 3])[1])
     clients = cohort(task, [1, 2, 3], [{}] * 3)
-    plain = loader.load_hooks(manifest.find("head_tuning"))
+    plain = loader.load_hooks(manifest.find_method("head_tuning"))
     whole = plain.client_update(task=at, received=received, clients=clients)
     sent = hooks.client_update(task=at, received=received, clients=clients)
     sent = [replace(update, received={"params": start.server["params"]}) for update in sent]

@@ -91,7 +91,7 @@ def test_a_module_that_never_ends_is_an_error_of_the_study_that_runs_it(folder, 
 def test_a_source_that_is_broken(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "examples/sources/medmnist", tmp_path / "medmnist")
     (tmp_path / "medmnist/source.toml").write_text("name = 3")
-    found = kinds.discover("source", tmp_path)
+    found = kinds.plugins_of_kind("source", tmp_path)
     monkeypatch.setattr(kinds, "broken", lambda: found.errors)
     config = default_config()
     config["datasets"]["scans"] = {"source": "medmnist", "file": "x"}
@@ -100,10 +100,12 @@ def test_a_source_that_is_broken(tmp_path, monkeypatch):
 
 
 def test_a_label_of_a_broken_plugin_harms_only_who_selects_it(monkeypatch):
-    plugins = {name: each for name, each in manifest.discover().items() if name != "pep_fedpt"}
+    plugins = {
+        name: each for name, each in manifest.discover_methods().items() if name != "pep_fedpt"
+    }
     found = PluginCatalogue(plugins, {"pep_fedpt": FedLoomError("method.toml: broken")})
     for module in (manifest, method_labels):
-        monkeypatch.setattr(module, "discover", lambda: found)
+        monkeypatch.setattr(module, "discover_methods", lambda: found)
     config = default_config()
     config["select"] |= {"methods": ["fedvpt"], "tables": ["main"], "figures": []}
     assert "pep_fedpt" not in resolve(config).methods

@@ -14,7 +14,7 @@ from fedloom.hooks.discovery import PluginCatalogue
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import resolve
 
-PLUGINS = manifest.discover()
+PLUGINS = manifest.discover_methods()
 WRAPPER = PLUGINS["dropout"]
 MASK = WRAPPER.model_copy(update={"name": "mask", "preserves": "sum", "updates": "read"})
 SECOND = MASK.model_copy(update={"name": "second"})
@@ -60,12 +60,12 @@ def test_the_method_must_use_that_sum_alone_with_the_options_that_it_has():
 def study(tmp_path, monkeypatch):
     """study(wrappers): the default study with the example `masks`, and a label that names them."""
     for name in ("head_tuning", "gmm_pt", "dropout"):
-        shutil.copytree(manifest.find(name).folder, tmp_path / name)
+        shutil.copytree(manifest.find_method(name).folder, tmp_path / name)
     shutil.copytree(ROOT / "examples/methods/masks", tmp_path / "masks")
-    plugins = copy(manifest.discover())
-    plugins = PluginCatalogue({**plugins, **manifest.discover(tmp_path)}, {})
+    plugins = copy(manifest.discover_methods())
+    plugins = PluginCatalogue({**plugins, **manifest.discover_methods(tmp_path)}, {})
     for module in (manifest, method_labels):
-        monkeypatch.setattr(module, "discover", lambda: plugins)
+        monkeypatch.setattr(module, "discover_methods", lambda: plugins)
 
     def make(*wrappers, **entry):
         config = default_config()
@@ -122,10 +122,10 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
 )
 def test_a_declaration_that_cannot_be_is_told_by_its_key(name, line, told, tmp_path):
     folder = tmp_path / name
-    shutil.copytree(manifest.find(name).folder, folder)
+    shutil.copytree(manifest.find_method(name).folder, folder)
     toml = folder / "method.toml"
     kept = [k for k in toml.read_text().splitlines() if not k.startswith(line.split(" ")[0])]
     toml.write_text("\n".join([line, *kept]))
     with pytest.raises(FedLoomError) as error:
-        manifest.discover(tmp_path)[name]
+        manifest.discover_methods(tmp_path)[name]
     assert str(error.value).startswith(f"{toml}: {told}")

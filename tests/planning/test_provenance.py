@@ -54,8 +54,8 @@ def study(made, tmp_path, monkeypatch):
     shutil.copytree(ROOT / "plugins/methods/head_tuning", own)
     toml = own / "method.toml"
     toml.write_text(toml.read_text().replace('"head_tuning"', '"mine"'))
-    plugins = manifest.discover(tmp_path / "plugins")
-    monkeypatch.setattr(manifest, "discover", lambda: plugins)
+    plugins = manifest.discover_methods(tmp_path / "plugins")
+    monkeypatch.setattr(manifest, "discover_methods", lambda: plugins)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

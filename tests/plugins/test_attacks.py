@@ -30,7 +30,10 @@ def run(tmp_path):
     """run(wrappers, method, **options of the first): a task and its hooks; two of five attack."""
 
     def make(*names, method="head_tuning", **options):
-        plugin, around = manifest.find(method), tuple(manifest.find(name) for name in names)
+        plugin, around = (
+            manifest.find_method(method),
+            tuple(manifest.find_method(name) for name in names),
+        )
         task = tiny_task(plugin, tmp_path, around)
         for name in names:
             if "share" in vars(task.wrappers[name]):
@@ -81,7 +84,9 @@ def test_wrappers_of_one_seed_have_the_same_attackers(run):
 def test_attackers_are_not_evaluated_and_are_named_in_each_round(run, tmp_path):
     task, hooks = run("label_flip")
     attackers = draw_attackers(task, 0.4)
-    job = replace(tiny_job(manifest.find("head_tuning"), last=2), evaluate=(1, 2), global_test=True)
+    job = replace(
+        tiny_job(manifest.find_method("head_tuning"), last=2), evaluate=(1, 2), global_test=True
+    )
     (tmp_path / "out").mkdir()
     outputs = tiny_outputs(tmp_path / "out", 2)
     training_job.train_rounds(task, hooks, job, None, outputs, "a")
@@ -97,16 +102,16 @@ def test_attackers_are_not_evaluated_and_are_named_in_each_round(run, tmp_path):
 
 def test_a_sample_of_clients_is_one_of_honest_clients(run):
     task, _ = run()
-    job = replace(tiny_job(manifest.find("head_tuning")), sampled=(1,), evaluate_clients=1)
+    job = replace(tiny_job(manifest.find_method("head_tuning")), sampled=(1,), evaluate_clients=1)
     for seed in range(6):
         now = replace(task, seed=seed).at(1)
-        drawn = training_job.evaluated_clients(now, job, [1, 2, 3, 4])
+        drawn = training_job.clients_to_evaluate(now, job, [1, 2, 3, 4])
         assert list(drawn) == [5], "at least one that participates"
 
 
 def test_a_job_that_is_stopped_under_an_attack_resumes(run, tmp_path):
     task, hooks = run("label_flip")
-    job = replace(tiny_job(manifest.find("head_tuning"), last=2), evaluate=(1, 2))
+    job = replace(tiny_job(manifest.find_method("head_tuning"), last=2), evaluate=(1, 2))
     outputs = tiny_outputs(tmp_path, 2)
     training_job.train_rounds(task, hooks, job, None, outputs, "a")
     attackers = draw_attackers(task, 0.4)
@@ -140,7 +145,7 @@ def test_attackers_alone_train_on_other_classes_and_have_their_priors(run, flip)
 
 def test_the_cohort_trains_on_the_poisoned_data(run):
     task, hooks = run("label_flip")
-    honest = heads(task, loader.load_hooks(manifest.find("head_tuning")))
+    honest = heads(task, loader.load_hooks(manifest.find_method("head_tuning")))
     poisoned = heads(task, hooks)
     changed = {k for k in IDS if not torch.equal(honest[k], poisoned[k])}
     assert changed == set(draw_attackers(task, 0.4))
@@ -172,7 +177,7 @@ def stream(tmp_path):
     """stream(wrapper, arrivals): PEP-FedPT, which reads priors, on a stream, and its hooks."""
 
     def make(name, arrivals):
-        method, wrapper = manifest.find("pep_fedpt"), manifest.find(name)
+        method, wrapper = manifest.find_method("pep_fedpt"), manifest.find_method(name)
         partition = {"scheme": "iid", "clients": 6, "held_out": 0, "arrivals": arrivals}
         task = tiny_task(method, tmp_path, (wrapper,), partition=partition)
         vars(task.wrappers[name]).update(ATTACKS[name])
@@ -239,7 +244,7 @@ def test_a_client_without_images_has_equal_priors_under_an_attack(stream, name):
 def test_attackers_send_a_multiple_of_their_change(run, scale):
     task, hooks = run("forged_update", scale=scale)
     start = initial_state(task, hooks).server["params"]["head"].double()
-    honest = heads(task, loader.load_hooks(manifest.find("head_tuning")))
+    honest = heads(task, loader.load_hooks(manifest.find_method("head_tuning")))
     for k, sent in heads(task, hooks).items():
         gamma = scale if k in draw_attackers(task, 0.4) else 1
         expected = start + gamma * (honest[k].double() - start)
@@ -267,7 +272,9 @@ def test_the_first_wrapper_acts_first_on_the_client_and_a_robust_mean_sees_both(
     task, hooks = run("label_flip", "forged_update", "krum")
     task.wrappers["forged_update"].scale = 100.0
     vars(task.wrappers["krum"]).update(byzantine=1, kept=3)
-    inner = loader.load_hooks(manifest.find("head_tuning"), wrappers=[manifest.find("label_flip")])
+    inner = loader.load_hooks(
+        manifest.find_method("head_tuning"), wrappers=[manifest.find_method("label_flip")]
+    )
     start, flipped, sent = 0.0, heads(task, inner), uploads(task, hooks)
     attackers = draw_attackers(task, 0.4)
     for u in sent:

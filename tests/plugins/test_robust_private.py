@@ -32,7 +32,10 @@ def run(tmp_path):
     """run(wrappers, method, **options of the first): a task and its hooks."""
 
     def make(*names, method="head_tuning", **options):
-        plugin, around = manifest.find(method), tuple(manifest.find(name) for name in names)
+        plugin, around = (
+            manifest.find_method(method),
+            tuple(manifest.find_method(name) for name in names),
+        )
         task = tiny_task(plugin, tmp_path, around)
         task = replace(task, secret=bytes(32))  # so that no test fails by chance
         vars(task.wrappers[names[0]]).update(options)
@@ -107,7 +110,7 @@ def test_trimmed_mean_leaves_the_extreme_values_of_every_coordinate_out(run, tri
 
 @pytest.mark.parametrize("name", ["trimmed_mean", "dp_gaussian"])
 def test_methods_whose_server_uses_each_update_are_refused(name):
-    line = driver.refusal(manifest.find(name), manifest.find("pfedmoap"))
+    line = driver.refusal(manifest.find_method(name), manifest.find_method("pfedmoap"))
     assert line.startswith(f"{name}: method pfedmoap declares no aggregation")
 
 
@@ -127,7 +130,7 @@ def test_the_server_gets_the_mean_of_those_whose_upload_arrives(run, weighted, l
     task, hooks = run("secure_mask")
     task = with_facts(task, aggregation="weighted" if weighted else "plain")
     now, masked = sent_by(task, hooks, ids)
-    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), ids)
+    _, plain = sent_by(task, loader.load_hooks(manifest.find_method("head_tuning")), ids)
     arrived = [u for u in masked if u.client not in lost]
     found = hooks.receive(task=now, server={}, updates=arrived)
     kept = [u for u in plain if u.client not in lost]
@@ -145,7 +148,7 @@ def test_the_server_gets_the_mean_of_those_whose_upload_arrives(run, weighted, l
 def test_the_sum_of_what_is_sent_is_that_of_the_rounded_parameters_modulo_r(run):
     task, hooks = run("secure_mask", fraction_bits=10)
     _, masked = sent_by(task, hooks, [1, 2, 3])
-    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), [1, 2, 3])
+    _, plain = sent_by(task, loader.load_hooks(manifest.find_method("head_tuning")), [1, 2, 3])
     total = sum(u.payload["params"]["head"].numpy().astype(object) for u in masked)
     exact = sum(
         np.rint(u.payload["params"]["head"].double().numpy() * 2**10).astype(int) for u in plain
@@ -192,7 +195,7 @@ def test_a_parameter_beyond_the_modulus_is_refused(run):
 def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
     task, hooks = run("dp_gaussian", method="fedvpt", clip=0.05, sampling="study")
     now, clipped = sent_by(task, hooks, [1, 2, 3])
-    plain_hooks = loader.load_hooks(manifest.find("fedvpt"))
+    plain_hooks = loader.load_hooks(manifest.find_method("fedvpt"))
     _, plain = sent_by(task, plain_hooks, [1, 2, 3])
     start = dict(leaves(initial_state(task, hooks).server["params"]))
     for u, other in zip(clipped, plain, strict=True):
@@ -216,7 +219,7 @@ def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
 @pytest.fixture(scope="module")
 def almost_noiseless(tmp_path_factory):
     """dp_gaussian around Head-Tuning with next to no noise: a task of 64 clients, and its hooks."""
-    method, wrapper = manifest.find("head_tuning"), manifest.find("dp_gaussian")
+    method, wrapper = manifest.find_method("head_tuning"), manifest.find_method("dp_gaussian")
     task = tiny_task(method, tmp_path_factory.mktemp("private"), (wrapper,))
     vars(task.wrappers["dp_gaussian"]).update(noise=1e-9, sampling="study")
     hooks = loader.load_hooks(method, wrappers=(wrapper,))
@@ -303,7 +306,7 @@ def test_clients_take_part_independently_with_probability_q(run, randomness):
 @RANDOMNESS
 def test_those_who_train_are_those_who_count_also_where_a_study_fixes_the_sampling(run, randomness):
     task, hooks = run("dp_gaussian", randomness=randomness)
-    task = replace(task, fixed=ResolvedSeeds(sampling=7))
+    task = replace(task, fixed_seeds=ResolvedSeeds(sampling=7))
     state, drawn = initial_state(task, hooks), module("dp_gaussian").drawn
     for number in range(1, 30):
         now = task.at(number)
@@ -318,7 +321,7 @@ def test_secret_draws_are_uniform_the_same_within_a_job_and_other_ones_in_anothe
     assert found.min() > 0 and found.max() < 1 and len(found.unique()) == found.numel()
     assert stats.kstest(found.flatten().numpy(), "uniform").pvalue > 1e-3
     assert torch.equal(found, secret_uniform(replace(task, seed=5).at(1), "x", many))
-    jobs = [tiny_task(manifest.find("head_tuning"), tmp_path) for _ in range(2)]
+    jobs = [tiny_task(manifest.find_method("head_tuning"), tmp_path) for _ in range(2)]
     others = [
         secret_uniform(task.at(2), "x", many),
         secret_uniform(task.at(1), "y", many),
@@ -330,7 +333,7 @@ def test_secret_draws_are_uniform_the_same_within_a_job_and_other_ones_in_anothe
 
 def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tmp_path):
     """And the next rounds are drawn anew, so that each counts once in the budget."""
-    method, wrapper = manifest.find("head_tuning"), manifest.find("dp_gaussian")
+    method, wrapper = manifest.find_method("head_tuning"), manifest.find_method("dp_gaussian")
     job, outputs = tiny_job(method), tiny_outputs(tmp_path)
     saved = {}
 

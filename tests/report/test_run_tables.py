@@ -26,7 +26,7 @@ COUNTS = ["round", "client_id", "label", "predicted", "count"]
 def _train(tiny, name, folder, confusion=True):
     task, hooks = tiny(name)
     folder.mkdir(exist_ok=True)
-    four = replace(tiny_job(manifest.find(name)), confusion=confusion)
+    four = replace(tiny_job(manifest.find_method(name)), confusion=confusion)
     training_job.train_rounds(task, hooks, four, None, tiny_outputs(folder), "same")
     return task, hooks, tiny_outputs(folder)
 

@@ -36,7 +36,7 @@ from fedloom.data.federation import Batch, Federation
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
 from fedloom.hooks import manifest
-from fedloom.hooks.manifest import Plugin, discover
+from fedloom.hooks.manifest import Plugin, discover_methods
 from fedloom.machine.install import ROOT
 from fedloom.planning import runs
 from fedloom.planning.load_plan import resolve
@@ -147,7 +147,7 @@ def _make_first_method() -> None:
 def test_the_method_that_a_page_grows_keeps_the_contract(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _make_first_method()
-    driver.check(discover()["near_home"], [])
+    driver.check(discover_methods()["near_home"], [])
 
 
 def test_the_functions_that_a_page_shows_are_those_of_its_whole_file():
@@ -187,12 +187,12 @@ QUICK = {"methods", "datasets", "kinds", "data", "new"}
 def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:
     """Run a quick command of `fedloom` in this process; of others, parse the arguments."""
     defaults = (folder / "plugins",)
-    monkeypatch.setattr(manifest.discover.__wrapped__, "__defaults__", defaults)
-    manifest.discover.cache_clear()
+    monkeypatch.setattr(manifest.discover_methods.__wrapped__, "__defaults__", defaults)
+    manifest.discover_methods.cache_clear()
     monkeypatch.setattr(runs, "finished", lambda name: name)  # no run of a page has been made
     context = command_line.parsed(*words)
     if method := context.params.get("method"):
-        manifest.find(method)
+        manifest.find_method(method)
     if words[0] in QUICK:
         context.command.invoke(context)
 
@@ -287,7 +287,7 @@ def test_the_readme_is_short():
 
 def test_every_plugin_has_a_card_and_every_card_a_plugin():
     cards = {path.stem for path in (ROOT / "docs/methods").glob("*.md")} - {"index"}
-    assert cards == set(discover())
+    assert cards == set(discover_methods())
 
 
 @pytest.fixture(scope="module")
@@ -355,7 +355,7 @@ def test_the_site_says_what_the_schemas_and_plugins_say(site):
     for room in KINDS.values():
         for kind in room:
             assert re.search(rf"<h3[^>]*>\w+: {kind}<", config), kind
-    for name, plugin in discover().items():
+    for name, plugin in discover_methods().items():
         card = (site / f"methods/{name}.html").read_text()
         for option in plugin.option_schemas:
             assert f"<td><code>{option}</code></td>" in card, f"{name}: {option}"

@@ -20,7 +20,7 @@ from fedloom.cli.run.run_progress import EVENTS, Job, RunProgress, ended, last_b
 # seconds between two looks at the events, and at the logs of the jobs at work
 POLL = 0.5
 # seconds without a line, after which a file or a pipe gets one for each job at work
-QUIET = 60.0
+SECONDS_BETWEEN_LINES = 60.0
 # rules whose ends are worth a line
 TOLD = ("train", "dataset", "cache")
 COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
@@ -47,7 +47,7 @@ def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] =
 
             # a file or a pipe, where nothing is redrawn, gets a line now and then
             silent = not told and not console.is_terminal
-            if silent and time.monotonic() - told_at >= QUIET:
+            if silent and time.monotonic() - told_at >= SECONDS_BETWEEN_LINES:
                 told = [_line(progress, "at work", job) for job in progress.running.values()]
 
             # lines stay, and what is drawn in place is below them
