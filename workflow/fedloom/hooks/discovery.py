@@ -101,7 +101,7 @@ class PluginManifest(Keys):
 
 def _plugins_in(folder: Path) -> list[Path]:
     """Return the folders of plugins that lie in `folder`, directly or in one of its rooms."""
-    # a room of that name which declares a plugin is that plugin
+    # a folder of a room's name that declares a plugin is a plugin, and no room
     rooms = [folder / room for room in ROOMS if (folder / room).is_dir()]
     rooms = [room for room in rooms if not _toml_files(room)]
 
