@@ -102,8 +102,8 @@ class PluginManifest(Keys):
 
 def _plugins_in(folder: Path) -> list[Path]:
     """Return the folders of plugins that lie in `folder`, directly or in one of its subfolders."""
-    # a subfolder of that name which declares a plugin is that plugin
-    subfolders = [folder / subfolder for subfolder in SUBFOLDERS if (folder / subfolder).is_dir()]
+    # a folder of a subfolder's name that declares a plugin is a plugin, and no subfolder
+    subfolders = [folder / subfolder for subfolder in ROOMS if (folder / subfolder).is_dir()]
     subfolders = [subfolder for subfolder in subfolders if not _toml_files(subfolder)]
 
     found: list[Path] = []

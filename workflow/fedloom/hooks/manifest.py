@@ -259,7 +259,7 @@ class Plugin(PluginManifest):
         if not isinstance(self.aggregation, dict):
             return self.aggregation
         holds = [kind for kind, condition in self.aggregation.items() if _holds(condition, options)]
-        # where both hold, as with conditions that overlap, plain comes first
+        # where the conditions of both hold, plain comes first
         if "plain" in holds:
             return "plain"
         return next(iter(holds), None)
