@@ -103,7 +103,7 @@ class PluginManifest(Keys):
 def _plugins_in(folder: Path) -> list[Path]:
     """Return the folders of plugins that lie in `folder`, directly or in one of its subfolders."""
     # a folder of a subfolder's name that declares a plugin is a plugin, and no subfolder
-    subfolders = [folder / subfolder for subfolder in ROOMS if (folder / subfolder).is_dir()]
+    subfolders = [folder / subfolder for subfolder in SUBFOLDERS if (folder / subfolder).is_dir()]
     subfolders = [subfolder for subfolder in subfolders if not _toml_files(subfolder)]
 
     found: list[Path] = []
