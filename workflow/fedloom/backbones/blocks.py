@@ -44,7 +44,7 @@ Read = slice | Tensor
 EVERY = slice(None)
 
 PLACES = ("input", "q", "k", "v", "proj", "attention", "fc1", "fc2", "mlp")
-# the places that a token passes which is a key and value alone
+# places that every token passes; the later ones see only the tokens whose output is read
 BEFORE = {"input", "k", "v"}
 # beginnings of the names of weights that are not of the embedding
 BEHIND = ("blocks.", "norm.", "fc_norm.", "head.", "transformer.", "ln_post.", "proj")

@@ -253,7 +253,7 @@ class FrozenResNet(Backbone):
 
 
 def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
-    """Build a backbone from an entry of the config's `backbones`, see `base.load`.
+    """Build a backbone from an entry of the config's `backbones`, see `backbone.load_backbone`.
 
     Untrained weights (`weights: none`) are drawn with a fixed seed: they are the same in all runs.
     """

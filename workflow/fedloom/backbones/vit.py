@@ -227,7 +227,7 @@ def replace(tokens: Tensor, prompts: Tensor) -> Tensor:
 
 
 def load(spec: dict, device: Device = "cpu") -> FrozenViT:
-    """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
+    """Build a backbone from an entry of the config's `backbones`, see `backbone.load_backbone`."""
     name = spec["name"]
     weights = spec["weights"]
     check_model(name.split(".")[0], timm.list_models(), f"timm {timm.__version__}")

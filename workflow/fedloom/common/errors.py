@@ -3,10 +3,11 @@
 import difflib
 from collections.abc import Collection
 
-# characters of an exception's text that fit into a line, and of a name that an error quotes
+# the most characters of an exception's text, and of a name, that an error quotes
 MAX_REASON_CHARACTERS = 300
 MAX_NAME_CHARACTERS = 100
-# characters of an error's line that are kept: its place at the beginning, its cure at the end
+# Characters that are kept of a line that is too long, which is cut in the middle: the place of the
+# error is at its beginning, the advice at its end.
 BEGINNING = 1400
 END = 500
 

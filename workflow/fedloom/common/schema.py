@@ -102,9 +102,10 @@ def checked(model: type[Model], value: Any, where: KeyPath) -> Model:
 
 
 def _nearest(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str]:
-    """Return path and message of the error nearest to the root, with all alternatives.
+    """Return path and message of the error nearest to the root.
 
-    If one alternative is a mapping or a list that was given, and wrong inside, its error is meant.
+    If a key allows several types, the message lists them. But if the value has one of these types,
+    and only its inside is wrong, the message is about the inside.
     """
     # the nearest place, and the errors of all alternatives there
     placed = [(_path(error, value), error) for error in errors]

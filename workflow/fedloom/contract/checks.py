@@ -158,7 +158,8 @@ class TinyRun:
 
     def require_same_aggregate(self, others: list[Update], what: str, tolerance: float) -> None:
         """Require the server to make of the `others` what it makes of the run's own updates."""
-        before, after = (self.aggregate(sent) for sent in (self.uploads[1], others))
+        before = self.aggregate(self.uploads[1])
+        after = self.aggregate(others)
         require_equal(self, before, after, what, tolerance)
 
 
@@ -173,8 +174,10 @@ def ignores_order(run: TinyRun) -> None:
         tolerance = CLOSE_IN_SUM
 
     # how far the reverse order moves each tensor
-    before, after = (run.aggregate(run.uploads[1][::step]) for step in (1, -1))
-    moved = differences(before, after)
+    sent = run.uploads[1]
+    forward = run.aggregate(sent)
+    backward = run.aggregate(sent[::-1])
+    moved = differences(forward, backward)
 
     if tolerance < max(moved.values(), default=0.0) < math.inf:
         generator = run.task.generator("rounding")
@@ -187,7 +190,7 @@ def ignores_order(run: TinyRun) -> None:
             return value + noise
 
         # how far noise in the last bits moves it; an aggregate of another shape tells nothing
-        draws = [differences(before, run.aggregate(run.uploads[1], noisy)) for _ in range(DRAWS)]
+        draws = [differences(forward, run.aggregate(sent, noisy)) for _ in range(DRAWS)]
         draws = [far for far in draws if math.inf not in far.values()]
         reach: dict[str, float] = {}
         for path in moved:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks
@@ -88,7 +88,7 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     One option is changed at a time; values that the plugin itself refuses are passed over. All
     clients take part at first, then one, two, ...
     """
-    for number, (words, changed, *around) in enumerate(_variations(method, *wrappers)):
+    for number, (words, changed, around) in enumerate(_variations(method, *wrappers)):
         # with another option, the method may refuse its wrappers
         if changed.refused_wrappers(changed.complete_options({}), around):
             continue
@@ -109,12 +109,24 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
 CHECKS = (*checks.CHECKS, other_options)
 
 
-def _variations(*plugins: Plugin) -> Iterator[list[Any]]:
-    """Yield words and plugins: as they are, twice, then with one option of one of them changed."""
-    yield from [["", *plugins]] * 2
+class Variation(NamedTuple):
+    """A method and wrappers to check, and what an error says of their options."""
+
+    words: str
+    method: Plugin
+    wrappers: list[Plugin]
+
+
+def _variations(method: Plugin, *wrappers: Plugin) -> Iterator[Variation]:
+    """Yield the plugins as they are, twice, then with one option of one of them changed."""
+    unchanged = Variation("", method, [*wrappers])
+    yield unchanged
+    yield unchanged
 
     # around a method, wrappers' options are changed alone: another check changes the method's
-    for position in range(len(plugins) > 1, len(plugins)):
+    plugins = [method, *wrappers]
+    first = 1 if wrappers else 0
+    for position in range(first, len(plugins)):
         plugin = plugins[position]
         for name, option in plugin.option_schemas.items():
             for value in other_values(option):
@@ -126,7 +138,8 @@ def _variations(*plugins: Plugin) -> Iterator[list[Any]]:
 
                 changed = [*plugins]
                 changed[position] = plugin.with_defaults({name: value})
-                yield [f", with {plugin.name}'s option {name}: {value}", *changed]
+                words = f", with {plugin.name}'s option {name}: {value}"
+                yield Variation(words, changed[0], changed[1:])
 
 
 def other_values(option: dict[str, Any]) -> list[Any]:

@@ -292,7 +292,11 @@ def pinned(values: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
-    """Yield batches; the CPU reads the next images while a GPU works, once a batch's are used."""
+    """Yield the batches.
+
+    As soon as the images of one batch are in use, the CPU reads those of the next one while the
+    GPU works.
+    """
     # whether somebody asked for the images of the batch before
     images_are_used = False
     # the images of the following batch, being read

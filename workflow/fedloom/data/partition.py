@@ -79,10 +79,17 @@ def _test_owners(
 ) -> np.ndarray:
     """Return the client [M] of every test image, in proportion to the training images of its class.
 
-    What rounding gives a client too much or too little of one class is made good with the next,
-    so that its number of test images is in proportion to its training images as well. `labels` [M]
-    are those of the test images; `train` and `owner` [N] label and client of the training images.
-    `classes` are the names of the classes, for errors.
+    A client that rounding favours in one class gets less of the next class, so that its number of
+    test images is in proportion to its training images as well.
+
+    Args:
+        labels: labels of the test images, [M].
+        train: labels of the training images, [N].
+        owner: client of every training image, [N].
+        clients: number of clients.
+        rng: breaks ties.
+        where: what an error says of the place, as " in domain 'x'".
+        classes: names of the classes, for errors.
     """
     _check_trained(labels, train, where, classes)
     result = np.empty(len(labels), int)
@@ -156,9 +163,9 @@ def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> 
 def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: int) -> np.ndarray:
     """Draw the validation images, by which options are chosen, bool [N].
 
-    Of a client's images lined up by class, every 1/share-th is drawn, but one image of each class
-    is left to train on, and one at least is drawn. `owner` [N] is the client of every training
-    image, and UNASSIGNED for all others.
+    Each client's images are sorted by class, and every (1 / share)-th is drawn. One image of each
+    class is left to train on, and at least one is drawn. `owner` [N] is the client of every
+    training image, and UNASSIGNED for all others.
     """
     rng = numpy_generator(seed, "validation")
     held = np.zeros(len(labels), bool)

@@ -27,12 +27,13 @@ def fixed_test_split(
 ) -> tuple[np.ndarray, str]:
     """Choose test images, bool [N], the same ones on every call; also return the rule as text.
 
-    They are stratified as finely as the counts allow. Images are lined up by class, within it by
-    domain, within that at random, and every 1/fraction-th is taken, but one image of each class in
-    each domain is left to train on. If that costs a class more test images than one, or leaves a
-    large domain with none (writers, say, who wrote every letter once), `fraction` holds for every
-    class by itself, within one image, and for every domain by itself as nearly as the classes
-    allow; a class keeps a training image.
+    They are stratified as finely as the counts allow:
+
+    1. Images are sorted by class, then by domain, then at random, and every (1 / fraction)-th is
+       taken. One image of each class in each domain is left to train on.
+    2. If a class then lacks more than one test image, or a large domain has none (writers, say, who
+       wrote every letter once), `fraction` is taken of every class, within one image, and of every
+       domain as nearly as the classes allow. A class keeps a training image.
     """
     if fraction == 1:
         return np.ones(len(labels), bool), "all images"

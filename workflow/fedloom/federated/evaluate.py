@@ -159,7 +159,10 @@ def _backdoor_rates(
 def evaluation_row(
     task: Task, client: int, answers: list[list[Score]], personalized: bool = False
 ) -> EvaluationRow:
-    """Return a row of evaluation.parquet from the answers of a client, or by cohort of several."""
+    """Return a row of evaluation.parquet.
+
+    `answers` holds the scores of the clients of each cohort; for one client it is `[[score]]`.
+    """
     scores = list(chain.from_iterable(answers))
     images = sum(len(score.images) for score in scores)
 

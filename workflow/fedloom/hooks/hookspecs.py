@@ -68,10 +68,10 @@ def init_client(task: "Task", client: int) -> "Tree":
 def unseen_client_state(
     task: "Task", client: int, states: "PersonalStates", received: "Tree"
 ) -> "Tree":
-    """Return the personal state with which a client is evaluated that never trained.
+    """Return the personal state of a client that never trained, for its evaluation.
 
-    It is held out, not sampled yet, or stands for the server's model (SERVER_MODEL). Default: what
-    `init_client` gives.
+    Such a client is held out, was not sampled yet, or stands for the server's model (SERVER_MODEL).
+    Default: what `init_client` gives.
 
     Args:
         states: personal states of the clients that did train, by id, and `states.mean(key)`, which
@@ -181,9 +181,10 @@ def client_update(task: "Task", received: "Tree", clients: "Cohort") -> "list[Up
 def receive(task: "Task", server: "Tree", updates: "list[Update]") -> "list[Update]":
     """Return what `aggregate` gets of the updates that the clients of the round sent.
 
-    For wrappers, which unpack payloads whose bytes were counted as sent, or leave some updates out.
-    One yields for what those outside of it make of them; `dataclasses.replace(update, payload=...)`
-    returns a new update. Default: the updates as they are, sorted by client id.
+    This hook is for wrappers, which unpack payloads whose bytes were counted as sent, or leave some
+    updates out. In a wrapper, `yield` returns the updates as the wrappers outside of it have
+    changed them; `dataclasses.replace(update, payload=...)` makes a new update. Default: the
+    updates as they are, sorted by client id.
     """
     return updates
 
@@ -211,7 +212,7 @@ def aggregate(task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
 def personalize(task: "Task", received: "Tree", clients: "Cohort") -> "Tree | None":
     """Return the personal states [K, ...] with which the cohort's clients answer their test images.
 
-    Every client is asked once per evaluation, those that never trained too. The hook may train on
+    Every client is asked once per evaluation, also those that never trained. The hook may train on
     the clients' training images; its result, of any keys, becomes `clients.state` in `predict`, and
     is then thrown away. Clients are evaluated with it and without it (column `personalized` of
     evaluation.parquet); the global test is without it. Default: None, no such step.
@@ -220,7 +221,9 @@ def personalize(task: "Task", received: "Tree", clients: "Cohort") -> "Tree | No
 
 @hookspec(firstresult=True)
 def predict(task: "Task", received: "Tree", clients: "Cohort", batch: "Batch") -> "Tensor | None":
-    """Return logits [K, B, C] of B images of each client; those where `batch.mask` is false pad.
+    """Return logits [K, B, C] for B images of each client.
+
+    Where `batch.mask` is false, an image only fills up the batch, and its logits are ignored.
 
     A client comes with its personal state, that of `unseen_client_state` if it never trained, and
     in a second pass with that of `personalize`. On the global test set the server's model is a

@@ -12,7 +12,6 @@ import shutil
 import stat
 import subprocess
 import time
-from itertools import takewhile
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -26,6 +25,8 @@ log = logging.getLogger(__name__)
 # the variable with the number of GPUs that this job asks for: 0 or 1
 ASKED = "FEDLOOM_GPU"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+# how a word of that variable begins which names a device: an index, a UUID, or that of a MIG slice
+DEVICE_NAME = re.compile(r"\d+$|GPU-|MIG-")
 # seconds between two attempts where all devices are taken
 PAUSE = 1.0
 
@@ -113,7 +114,12 @@ def visible() -> list[str]:
         return devices
 
     # words that may be names of devices: an index, or a UUID
-    names = [*takewhile(re.compile(r"\d+$|GPU-|MIG-").match, map(str.strip, words.split(",")))]
+    names = list[str]()
+    for word in words.split(","):
+        name = word.strip()
+        if not DEVICE_NAME.match(name):
+            break
+        names.append(name)
     if not names:
         return []
 

@@ -6,6 +6,7 @@ device alone, so that a run is divided alike on all machines of a kind.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Numbers of four bytes that wait for the backward pass, per token, feature and block: a ViT-B/16 at
 # 224 px keeps 10.0, in bf16 6.6. If its weights train, it keeps TRAINED times as many.
@@ -90,19 +91,31 @@ class ClientStep:
         return COPIES * at_once + clients * self.state_bytes
 
 
-def forward_counts(inputs: Sequence[str], passes: int | str, images: float) -> tuple[float, float]:
-    """Return how many images a step of `images` encodes, and how often the texts of all classes.
+class ForwardCounts(NamedTuple):
+    """What a step encodes: a number of images, and how often the texts of all classes."""
 
-    `passes` is a number of passes over both, or a word, as "image": then each image has own texts.
+    images: float
+    texts: float
+
+
+def forward_counts(inputs: Sequence[str], passes: int | str, images: float) -> ForwardCounts:
+    """Return what a step of `images` encodes of the method's forward `inputs`.
+
+    `passes` is a number of passes over both images and texts, or a word, as "image": then each
+    image has texts of its own.
     """
-    # how often each image is encoded, and how often the texts are
-    of_images: float = 1
-    of_texts = images
+    image_passes: float = 1
+    text_passes: float = images
     if not isinstance(passes, str):
-        of_images = of_texts = passes
+        image_passes = passes
+        text_passes = passes
 
-    # a method that reads features, say, encodes no images
-    return ("images" in inputs) * of_images * images, ("texts" in inputs) * of_texts
+    # a method that reads cached features, say, encodes no images
+    if "images" not in inputs:
+        image_passes = 0
+    if "texts" not in inputs:
+        text_passes = 0
+    return ForwardCounts(image_passes * images, text_passes)
 
 
 def images_at_once(image_floats: int, on_gpu: bool = False) -> int:

@@ -59,7 +59,8 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         inherited = len(read_all(below))
     set_by_files = merge(contents[inherited:])
 
-    # the keys to which all others are fitted: the changes, or else those of the study's own files
+    # the keys that the user set: by changes, else in the study's own files; keys that the study
+    # inherits are lowered to fit them
     own = given or set_by_files or None
     if given and set_by_files:
         # changes do not unselect the tables and figures that the study's own files select

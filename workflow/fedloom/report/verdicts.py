@@ -157,22 +157,17 @@ def decide(
     one of several rivals may be ahead by chance, the probability of error of these is divided by
     their number (Bonferroni). One seed decides nothing but counts, and neither do equal seeds.
     """
-    # how far each 95 % interval lies within the range, and beyond it
     found = [difference(terms, resamples) for terms in rivals]
-    plain = [each.interval() for each in found]
-    inside, beyond = zip(*(_margins(each, within) for each in plain), strict=True)
-
-    # how far each wider interval lies beyond it; those of equal seeds, as of worst clients that are
-    # all at 0 %, decide nothing
-    same = [low == high for low, high in plain]
     corrected = 1 - (1 - CONFIDENCE) / len(rivals)
-    outside = []
-    for each, is_same in zip(found, same, strict=True):
-        _, out = _margins(each.interval(corrected), within)
-        outside.append(-math.inf if is_same else out)
+    judged = [_judge(each, within, corrected) for each in found]
 
     # the rival that is nearest to contradict the claim
-    rival = min(range(len(rivals)), key=lambda k: (inside[k], found[k].value))
+    rival = min(range(len(rivals)), key=lambda k: (judged[k].inside, found[k].value))
+
+    # what all rivals together decide
+    all_inside = min(each.inside for each in judged) > 0
+    constant = [each.is_constant for each in judged]
+    outside = [each.outside for each in judged]
 
     text = UNDECIDED
     reason = ""
@@ -180,26 +175,52 @@ def decide(
     power = math.inf
 
     # counts decide even with one seed; all else needs more, and intervals on one side of an end
-    if all(same) and all(term.count for term in chain.from_iterable(rivals)):
+    if all(constant) and all(term.count for term in chain.from_iterable(rivals)):
         text = FAILS
-        if min(inside) > 0:
+        if all_inside:
             text = HOLDS
     elif min(each.seeds for each in found) < 2:
         reason = "one seed"
-    elif min(inside) > 0 and not any(same):
+    elif all_inside and not any(constant):
         text = HOLDS
     elif max(outside) > 0:
         text = FAILS
         rival = outside.index(max(outside))
-    elif any(same):
-        rival = same.index(True)
+    elif any(constant):
+        rival = constant.index(True)
         reason = "the same difference in every seed"
     else:
         # an interval reaches over an end of the range
-        if max(beyond) > 0:
+        if max(each.beyond for each in judged) > 0:
             reason = f"one of {len(rivals)} may differ by chance"
         leaning, power = _power(found, within, corrected)
     return Verdict(text, rival, found[rival], reason, leaning, power)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How far the intervals of one difference lie within a range, and beyond it."""
+
+    # how far the 95 % interval lies within the range, and beyond one of its ends; negative: not
+    inside: float
+    beyond: float
+    # how far the interval that is corrected for several rivals lies beyond an end
+    outside: float
+    # True if all seeds have the same difference, as of worst clients that are all at 0 %
+    is_constant: bool
+
+
+def _judge(found: Difference, within: Ends, corrected: float) -> Judged:
+    """Return how a difference's intervals lie; `corrected` is the confidence of the wider one.
+
+    A difference that is the same in all seeds has no wider interval, and is never outside.
+    """
+    low, high = found.interval()
+    inside, beyond = _margins((low, high), within)
+    if low == high:
+        return Judged(inside, beyond, -math.inf, True)
+    _, outside = _margins(found.interval(corrected), within)
+    return Judged(inside, beyond, outside, False)
 
 
 def _power(found: Sequence[Difference], within: Ends, corrected: float) -> tuple[str | None, float]:
@@ -217,11 +238,11 @@ def _power(found: Sequence[Difference], within: Ends, corrected: float) -> tuple
 
 
 def _seeds_needed(difference: Difference, within: Ends, confidence: float) -> float:
-    """Return the number of seeds with which the interval would not reach the end of the range.
+    """Return how many seeds it takes until the interval does not reach the end of the range.
 
-    So it is with a probability of POWER, since the mean scatters, too. With the same mean and
-    deviations, the interval shrinks over seeds as Student's t does, and over clients with the root
-    of the number of seeds.
+    With them it does not with probability POWER, since the mean scatters too. Mean and deviations
+    are taken to stay as they are; the interval narrows as Student's t over seeds, and as
+    1 / sqrt(seeds) over clients.
     """
     import scipy
 

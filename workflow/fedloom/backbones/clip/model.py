@@ -150,10 +150,10 @@ class FrozenCLIP(Backbone):
     ) -> Tensor:
         """Return the features [..., C, d_joint] of learned contexts before every class's name.
 
-        With `eot_offset` o, a feature is read o positions behind its EOT. The prompt is then what
-        becomes of a text that was tokenised for a context of o tokens more, and got a shorter one
-        in its place (the authors' code of FedPHA): the EOT is followed by embeddings of token 0,
-        with which CLIP's tokenizer fills up a text, and the tower's last o positions are zeros.
+        With `eot_offset` o, a feature is read o positions behind its EOT. This reproduces FedPHA's
+        code: it tokenises for a context that is o tokens longer, and then puts in the shorter one.
+        So the EOT is followed by embeddings of token 0, with which CLIP's tokenizer fills up a
+        text, and the last o positions of the tower are zeros.
 
         Args:
             context: [..., L, d]; [K, ..., L, d] with weights or inserts.
@@ -257,7 +257,7 @@ def _check_tag(name: str, tag: str, quick_gelu: bool | None) -> None:
 
 
 def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
-    """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
+    """Build a backbone from an entry of the config's `backbones`, see `backbone.load_backbone`."""
     name = spec["name"]
     weights = spec["weights"]
     quick_gelu = spec.get("quick_gelu")

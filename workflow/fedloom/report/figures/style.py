@@ -92,10 +92,10 @@ def with_styles(runs: Sequence[PlottedRun]) -> list[PlottedRun]:
 def deal(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
     """Return the line styles of a figure's rows, in their order: no two look alike.
 
-    The first row that wishes a pair (`colour` and `marker`) gets it. Every other row gets the pair
-    that fewest rows have; of those one of the colour that it wishes, so that the labels of one
-    plugin share their colour, then of the marker, then of what is rarest in the figure. Rows of one
-    colour differ by their lines too, for bars have no markers.
+    The first row that wishes a pair (`colour` and `marker`) gets it. All other rows take, in this
+    order of preference: the least used pair, the wished colour (so that the labels of one plugin
+    share it), the wished marker, the rarest colour, the rarest marker. Rows of one colour also
+    differ by their lines, for bars have no markers.
     """
     asked = [(str(w.get("colour", "")).upper(), str(w.get("marker", ""))) for w in wishes]
     firsts = {asked.index(wish) for wish in asked if all(wish)}

@@ -7,6 +7,7 @@ An entry has `rows` {label: the paper's row}, `columns` {dataset/partition: the 
 
 import math
 from decimal import Decimal
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -61,43 +62,59 @@ def join_published(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
             continue
 
         # what the paper prints in every row, and how far ours is from it
-        values = [_parts(cell.get(name, [])) for cell in cells]
-        pairs = zip(frame[name], frame[f"{name}_std"], values, strict=True)
-        verdicts = [verdict(mean, std, *value) for mean, std, value in pairs]
+        values = [PublishedNumber.of(cell.get(name, [])) for cell in cells]
+        measured = zip(frame[name], frame[f"{name}_std"], strict=True)
+        verdicts = [
+            verdict(mean, std, value) for (mean, std), value in zip(measured, values, strict=True)
+        ]
 
-        columns = [*zip(*values, strict=True), verdicts]
-        for end, column in zip(("", "_std", "_above", "_below", "_verdict"), columns, strict=True):
-            frame[f"{name}_published{end}"] = column
+        frame[f"{name}_published"] = [value.number for value in values]
+        frame[f"{name}_published_std"] = [value.std for value in values]
+        frame[f"{name}_published_above"] = [value.is_above for value in values]
+        frame[f"{name}_published_below"] = [value.is_below for value in values]
+        frame[f"{name}_published_verdict"] = verdicts
     return frame
 
 
-def _parts(value: list | dict) -> tuple[float, float, bool, bool]:
-    """Return number and deviation of a printed value, NaN if missing, and which bound it is."""
-    deviation = NAN
-    if isinstance(value, list):
-        deviation = number(value[1:])
-    return number(value), deviation, "above" in value, "below" in value
+class PublishedNumber(NamedTuple):
+    """A number of a paper with its standard deviation, each NaN if the paper prints none."""
+
+    number: float
+    std: float
+    # True if the paper's number is only a bound: ours should be above it, or below it
+    is_above: bool
+    is_below: bool
+
+    @classmethod
+    def of(cls, value: list | dict) -> "PublishedNumber":
+        """Read a value of numbers.yaml: [mean, std], [mean], {above: bound}, {below: bound}, []."""
+        if isinstance(value, dict):
+            return cls(number(value), NAN, "above" in value, "below" in value)
+        return cls(number(value), number(value[1:]), False, False)
 
 
-def verdict(
-    mean: float, std: float, published: float, published_std: float, above: bool, below: bool
-) -> str:
+def verdict(mean: float, std: float, published: PublishedNumber) -> str:
     """Return within how many standard deviations a measured mean lies of a published one.
 
     The deviation is that of the difference, sqrt(std^2 + published_std^2), a missing one of the
     paper 0. Without any deviation, as of a count, only the printed digits can agree ("as printed").
     Return "" where they do not, for a bound, a missing number, and a mean of one seed.
     """
-    if above or below or any(map(math.isnan, (mean, std, published))):
+    if published.is_above or published.is_below:
+        return ""
+    if any(map(math.isnan, (mean, std, published.number))):
         return ""
 
     # the difference, and whether rounding explains it: up to 0.005 of 84.86
-    apart = abs(mean - published)
-    exponent = Decimal(str(published)).as_tuple().exponent
+    apart = abs(mean - published.number)
+    exponent = Decimal(str(published.number)).as_tuple().exponent
     as_printed = apart <= 0.5 * 10.0 ** min(int(exponent), 0) * (1 + 1e-9)
 
     # the difference in deviations, if there are any
-    deviation = math.hypot(std, 0.0 if math.isnan(published_std) else published_std)
+    published_std = published.std
+    if math.isnan(published_std):
+        published_std = 0.0
+    deviation = math.hypot(std, published_std)
     if deviation <= NO_DEVIATION:
         if as_printed:
             return "as printed"
