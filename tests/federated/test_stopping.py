@@ -62,9 +62,13 @@ def test_the_round_is_finished_and_the_next_job_goes_on_after_it(
 
 
 def test_a_signal_in_the_last_round_lets_the_job_finish(tiny, tmp_path, signalled):
+    task, hooks = tiny("fedvpt")
+    _train(task, hooks, tmp_path / "whole")
     signalled(signal.SIGTERM, 3)
-    _train(*tiny("fedvpt"), tmp_path)
-    assert tiny_outputs(tmp_path).state.exists()
+    _train(task, hooks, tmp_path / "signalled")
+    for file in FILES:
+        whole, late = (getattr(tiny_outputs(tmp_path / x), file) for x in ("whole", "signalled"))
+        assert whole.read_bytes() == late.read_bytes()
 
 
 def test_after_the_rounds_signals_mean_what_they_meant_before(tiny, tmp_path, signalled):

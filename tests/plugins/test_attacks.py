@@ -14,7 +14,7 @@ from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.data import federation
 from fedloom.federated import training_job
-from fedloom.federated.evaluate import answer_test_sets, evaluate
+from fedloom.federated.evaluate import answer_test_sets, evaluate, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.report.metrics import accuracies
@@ -495,11 +495,22 @@ def test_the_rate_is_the_share_of_other_classes_that_the_trigger_puts_in_the_tar
 def test_a_personalised_client_has_the_rate_of_its_personal_model(run):
     task, hooks = run("backdoor", method="fedbabu", target=3)
     task = with_training(task, lr=1.0)
-    rows = pd.DataFrame(
-        [row.columns() for row in evaluate(task.at(1), hooks, initial_state(task, hooks))]
-    )
-    rates = rows.groupby("personalized")["backdoor_rate"].mean()
-    assert rates[True] != rates[False]
+    task, state = task.at(1), initial_state(task, hooks)
+    rows = {(row.client_id, row.personalized): row for row in evaluate(task, hooks, state)}
+    poisoned, differ = hooks.triggered(task=task), 0
+    for k, images in enumerate(poisoned.test):
+        if not len(images):
+            continue
+        received, clients = received_by(task, hooks, state, [k])
+        own = hooks.personalize(task=task, received=received, clients=clients)
+        batch, rates = poisoned.batch([images]), []
+        for personalized, held in ((False, clients), (True, replace(clients, state=own))):
+            answers = hooks.predict(task=task, received=received, clients=held, batch=batch)
+            rates.append((answers.argmax(-1) == 3).float().mean().item())
+            rate = rows[k, personalized].metrics["backdoor_rate"]
+            assert rate == pytest.approx(rates[-1])
+        differ += rates[0] != rates[1]
+    assert differ
 
 
 def test_a_backdoor_is_a_number_of_a_run_where_there_is_a_trigger():

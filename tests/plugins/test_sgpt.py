@@ -424,7 +424,11 @@ def test_options_that_do_not_fit(tiny, options, line):
 def test_the_last_block_may_have_prompts_and_be_the_query(tiny):
     options = {"shared_blocks": [11], "group_blocks": [12], "query_block": 12}
     task, hooks = tiny("sgpt", **options)
-    train_round(task.at(1), hooks, initial_state(task, hooks))
+    start = initial_state(task, hooks)
+    state, _ = train_round(task.at(1), hooks, start)
+    before, after = start.server["params"], state.server["params"]
+    moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert moved == {"head", "shared_prompts", "group_prompts", "keys"}
 
 
 def test_without_groups_it_is_a_vit_with_deep_prompts(tiny):
