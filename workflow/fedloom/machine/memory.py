@@ -33,6 +33,7 @@ class BatchLimits:
             micro ViT. Larger batches are not faster and need more memory.
         text_floats: of prompts before all classes, at the inputs of a text tower's blocks: 1,000
             classes of five clients of the micro CLIP.
+        prompts: of all clients, each before a class's name, where an image has its own context.
         images: of a pass without training.
         features: of images, where a pass reads nothing else; logits of 1000 classes are then 16 MB.
     """
@@ -40,6 +41,7 @@ class BatchLimits:
     state_bytes: int = 256 * 2**20
     floats: int = 2**17
     text_floats: int = 6 * 2**20
+    prompts: int = 6400
     images: int = 256
     features: int = 4096
 
