@@ -42,12 +42,14 @@ def write_images(
     skipped: Sized = (),
     named: bool = True,
     test_split: str = "official",
+    batch: int = BATCH,
 ) -> None:
     """Stream `examples`, of both splits, into the file `store`, and describe it in its receipt.
 
     Args:
         skipped: images that are left out; it may grow while `examples` are drawn.
         named, test_split: see ImageList.
+        batch: images of one chunk of the file, at most.
     """
     height, width, channels = shape
     bytes_of_image = int(np.prod(shape))
@@ -63,7 +65,7 @@ def write_images(
 
     total = 0
     tests = 0
-    size = max(1, min(BATCH, CHUNK // bytes_of_image))
+    size = max(1, min(batch, CHUNK // bytes_of_image))
     iterator = iter(examples)
     with atomic_write(store) as temporary, pa.ipc.new_file(temporary, schema) as writer:
         while group := list(islice(iterator, size)):

@@ -23,7 +23,13 @@ TOLD = ("train", "dataset", "cache")  # rules whose ends are worth a line
 COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
 
 
-def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] = ()) -> None:
+def follow(
+    ended: Callable[[], bool],
+    console: Console,
+    signals: Sequence[int] = (),
+    poll: float = POLL,
+    quiet: float = QUIET,
+) -> None:
     """Show the progress of the run whose events are in EVENTS until it has ended.
 
     The display stops at the first of `signals`: jobs that it ends would seem to have failed.
@@ -41,7 +47,7 @@ def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] =
 
             # a file or a pipe, where nothing is redrawn, gets a line now and then
             silent = not told and not console.is_terminal
-            if silent and time.monotonic() - told_at >= QUIET:
+            if silent and time.monotonic() - told_at >= quiet:
                 told = [_line(progress, "at work", job) for job in progress.running.values()]
 
             for line in told:
@@ -49,7 +55,7 @@ def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] =
                 told_at = time.monotonic()
             live.update(_drawing(progress), refresh=True)
             if not over:
-                time.sleep(POLL)
+                time.sleep(poll)
     console.print(_heading(progress, over=True), highlight=False, soft_wrap=True)
 
 
