@@ -129,12 +129,12 @@ def make_task(backbone: clip.FrozenCLIP, data: federation.Federation, name: str)
     method = manifest.find(name)
     return Task(
         seed=0,
-        options=SimpleNamespace(**method.options({}, name)),
-        training=TrainingOptions(**method.training(), schedule_rounds=1),
+        options=SimpleNamespace(**method.complete_options({})),
+        training=TrainingOptions(**method.merge_training(), schedule_rounds=1),
         backbone=backbone,
         data=data,
         clients_per_round=len(data.participating),
-        plugin=method_facts(method, method.options({}, name)),
+        plugin=method_facts(method, method.complete_options({})),
     ).at(1)
 
 

@@ -88,14 +88,14 @@ def task_of(name: str, data: Federation, cohort: int, batch: int, **options: Any
     shape = getattr(backbone, "depth", 1), data.num_classes
     task = Task(
         seed=0,
-        options=SimpleNamespace(**method.options(options, name)),
+        options=SimpleNamespace(**method.complete_options(options)),
         training=TrainingOptions(
-            **method.training({"epochs": 1, "batch_size": batch}), schedule_rounds=1
+            **method.merge_training({"epochs": 1, "batch_size": batch}), schedule_rounds=1
         ),
         backbone=backbone,
         data=data,
         clients_per_round=cohort,
-        plugin=method_facts(method, method.options(options, name)),
+        plugin=method_facts(method, method.complete_options(options)),
         warm_start=WarmStart(
             mean=torch.randn(*shape, backbone.width),
             spread=torch.ones(shape),

@@ -81,14 +81,15 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
     method = manifest.find(name)
     task = Task(
         seed=0,
-        options=SimpleNamespace(**method.options({}, name)),
+        options=SimpleNamespace(**method.complete_options({})),
         training=TrainingOptions(
-            **method.training({"epochs": 1, "batch_size": TRAIN, "lr": 0.1}), schedule_rounds=1
+            **method.merge_training({"epochs": 1, "batch_size": TRAIN, "lr": 0.1}),
+            schedule_rounds=1,
         ),
         backbone=backbone,
         data=data,
         clients_per_round=SAMPLED,
-        plugin=method_facts(method, method.options({}, name)),
+        plugin=method_facts(method, method.complete_options({})),
     )
     return task, seconds
 

@@ -96,7 +96,7 @@ def backbone_of(family: str, small: bool, device: torch.device, precision: str):
 def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> tuple[Task, object]:
     """Build a method's task, as a job does, and load its hooks."""
     method = manifest.find(name)
-    training = method.training({"epochs": epochs, "batch_size": batch})
+    training = method.merge_training({"epochs": epochs, "batch_size": batch})
     prototypes = None
     if "prototypes" in method.needs:
         shape = backbone.depth, CLASSES
@@ -107,12 +107,12 @@ def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> t
         )
     task = Task(
         seed=0,
-        options=SimpleNamespace(**method.options({}, name)),
+        options=SimpleNamespace(**method.complete_options({})),
         training=TrainingOptions(**training, schedule_rounds=100),
         backbone=backbone,
         data=data,
         clients_per_round=COHORT,
-        plugin=method_facts(method, method.options({}, name)),
+        plugin=method_facts(method, method.complete_options({})),
         warm_start=prototypes,
     )
     return task, loader.load_hooks(method)

@@ -39,7 +39,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     task = SimpleNamespace(
         backbone=SimpleNamespace(width=WIDTH, device="cpu"),
-        options=SimpleNamespace(**method.options({}, method.name)),
+        options=SimpleNamespace(**method.complete_options({})),
         generator=lambda name: generator,
     )
     print(

@@ -73,15 +73,15 @@ def main() -> None:
             method = manifest.find(name)
             hooks = loader.load_hooks(method)
             for batch in (4, 16, 64):
-                training = method.training({"epochs": 1, "batch_size": batch, "lr": 0.3})
+                training = method.merge_training({"epochs": 1, "batch_size": batch, "lr": 0.3})
                 task = Task(
                     seed=0,
-                    options=SimpleNamespace(**method.options({}, name)),
+                    options=SimpleNamespace(**method.complete_options({})),
                     training=TrainingOptions(**training, schedule_rounds=1),
                     backbone=backbone,
                     data=data,
                     clients_per_round=10,
-                    plugin=method_facts(method, method.options({}, name)),
+                    plugin=method_facts(method, method.complete_options({})),
                     warm_start=WarmStart(**prototypes),
                 )
                 state = initial_state(task, hooks)

@@ -47,7 +47,7 @@ def main() -> None:
     plugin = loader.import_plugin(method)
     torch.manual_seed(0)
     backbone = clip.FrozenCLIP(open_clip.create_model(MODEL), open_clip.get_tokenizer(MODEL), MODEL)
-    options = SimpleNamespace(**method.options({}, method.name))
+    options = SimpleNamespace(**method.complete_options({}))
     classes = [f"class number {k}" for k in range(CLASSES)]
     task = SimpleNamespace(
         options=options, backbone=backbone, data=SimpleNamespace(classes=classes)

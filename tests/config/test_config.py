@@ -120,6 +120,9 @@ PLACED = [  # a study, and the line of the value that its error names
     ("select:\n  methods:\n    - fedvpt\n    - fedvptt\n", 4),
     ("methods:\n  new:\n    plugin: fedvpt\n    options: {prompt: 3}\n", 4),
     ("tables:\n  new:\n    kind: accuracy\n    methods: [fedvptt]\nselect: {tables: [new]}\n", 4),
+    ("methods:\n  new.one:\n    plugin: fedvpt\n    wrappers:\n      - plugin: top_kk\n", 5),
+    ("study:\n  tune: {values: {lrr: [1]}, trials: 1}\n", 2),
+    ("datasets:\n  mine: {source: glyphs}\nselect:\n  scenarios:\n    - mine/no\n", 5),
 ]
 
 

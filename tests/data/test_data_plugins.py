@@ -132,7 +132,7 @@ def test_fedloom_datasets_lists_them(drop):
     drop(*EXAMPLES)
     text = describe.describe_kinds(datasets="source", partitions="scheme")
     assert "source: medmnist" in text
-    assert "  validation (boolean, default False)\n      train on val_images as well" in text
+    assert "  validation (boolean, default False)\n      Whether to train on val_images" in text
     assert "scheme: quantity_skew" in text
     assert "  beta (number, default 0.5)" in text
     assert "  test_fraction (number, default 0.3)" in text

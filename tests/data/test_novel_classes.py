@@ -33,7 +33,7 @@ from shown_runs import draw, filled, shown, table_job
 METHODS = [
     name
     for name, plugin in manifest.discover().items()
-    if TEST_SETS in plugin.all_artefacts(plugin.options({}, name))
+    if TEST_SETS in plugin.all_artefacts(plugin.complete_options({}))
 ]
 NOVEL = {"scheme": "pathological", "clients": 6, "classes_per_client": 2, "held_out": 0.2}
 NOVEL |= {"novel_classes": [1]}

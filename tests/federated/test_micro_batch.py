@@ -23,7 +23,7 @@ METHODS = [
     for name, method in manifest.discover().items()
     if method.kind == "method"
     and method.trained
-    and method.refused_parts(method.options({}, name), micro_batch=3, stacked=True) is None
+    and method.refused_parts(method.complete_options({}), micro_batch=3, stacked=True) is None
 ]
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from changed_task import with_training
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import KeyPath
 from fedloom.config.kinds import KINDS
 from fedloom.data.federation import shuffled_batches
 from fedloom.data.schemes import dirichlet, disjoint
@@ -59,11 +60,11 @@ def test_four_shots_of_ten_classes_are_one_step_and_not_two(tiny):
 
 
 def test_nothing_is_dropped_unless_the_study_says_so():
-    training = manifest.find("promptfl").training()
+    training = manifest.find("promptfl").merge_training()
     assert training["drop_last"] is False
-    assert schema.checked(Training, {"drop_last": True}, "x").given == {"drop_last": True}
-    with pytest.raises(FedLoomError, match=r"x\.drop_last: must be"):
-        schema.checked(Training, {"drop_last": 1}, "x")
+    assert schema.checked(Training, {"drop_last": True}, KeyPath("x")).given == {"drop_last": True}
+    with pytest.raises(FedLoomError, match=r"x: drop_last: must be"):
+        schema.checked(Training, {"drop_last": 1}, KeyPath("x"))
 
 
 # ---- partitions.seed ------------------------------------------------------------------------
@@ -87,7 +88,7 @@ def test_a_partition_with_a_seed_is_the_same_in_all_runs(scheme):
     assert fixed[0].equals(fixed[1])
     assert fixed[0].equals(make(spec, 7, data)) and not fixed[0].equals(make(spec, 0, data))
     keys = EVERY_SCHEME[scheme] | {"seed": 7}
-    assert schema.checked(KINDS["partitions"][scheme], keys, "x").seed == 7
+    assert schema.checked(KINDS["partitions"][scheme], keys, KeyPath("x")).seed == 7
 
 
 # ---- dirichlet, kind class_capped -----------------------------------------------------------

@@ -35,7 +35,7 @@ def files(tmp_path, monkeypatch):
         around = () if wrapper is None else (manifest.find(wrapper, kind="wrapper"),)
         task = tiny_task(method, tmp_path, around)
         spec = tiny_job(method).spec
-        wrappers = tuple(Wrapper(w.name, w.options({}, w.name)) for w in around)
+        wrappers = tuple(Wrapper(w.name, w.complete_options({})) for w in around)
         training = {
             key: value for key, value in asdict(task.training).items() if key != "schedule_rounds"
         }

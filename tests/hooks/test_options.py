@@ -5,7 +5,10 @@ import math
 import pytest
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import KeyPath
 from fedloom.hooks.options import check_schemas, check_value, fill_in
+
+OPTIONS = KeyPath("file") / "options"
 
 
 @pytest.mark.parametrize(
@@ -27,17 +30,19 @@ from fedloom.hooks.options import check_schemas, check_value, fill_in
 )
 def test_a_value_fits_or_is_refused_by_its_key(schema, good, bad):
     for value in good:
-        check_value(value, schema, "options.x")
+        check_value(value, schema, OPTIONS / "x")
     for value in bad:
-        with pytest.raises(FedLoomError, match=r"^options\.x(\[0\])?: must have .*, got "):
-            check_value(value, schema, "options.x")
+        with pytest.raises(FedLoomError, match=r"^file: options\.x(\[0\])?: must have .*, got "):
+            check_value(value, schema, OPTIONS / "x")
 
 
 def test_options_that_are_left_out_have_their_defaults():
     schemas = {"a": {"type": "integer", "default": 1}, "path": {"type": "string"}}
-    assert fill_in({"path": "x"}, schemas, "options") == {"a": 1, "path": "x"}
-    with pytest.raises(FedLoomError, match=r"^options\.pth: unknown key; did you mean 'path'\?$"):
-        fill_in({"pth": "x"}, schemas, "options")
+    assert fill_in({"path": "x"}, schemas, OPTIONS) == {"a": 1, "path": "x"}
+    with pytest.raises(
+        FedLoomError, match=r"^file: options\.pth: unknown key; did you mean 'path'\?$"
+    ):
+        fill_in({"pth": "x"}, schemas, OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -56,12 +61,12 @@ def test_options_that_are_left_out_have_their_defaults():
 def test_a_schema_that_is_wrong_is_refused_by_its_key(key, value):
     option = {"type": "integer", "description": "x", "default": 1} | {key: value}
     with pytest.raises(FedLoomError, match=rf"^file: options\.x\.{key}"):
-        check_schemas({"x": option}, "file: options")
+        check_schemas({"x": option}, OPTIONS)
 
 
 @pytest.mark.parametrize("key", ["type", "description", "default"])
 def test_a_key_that_every_option_has_is_missed(key):
     option = {"type": "integer", "description": "x", "default": 1}
     del option[key]
-    with pytest.raises(FedLoomError, match=rf"^options\.x\.{key}: is missing$"):
-        check_schemas({"x": option}, "options", ("default",))
+    with pytest.raises(FedLoomError, match=rf"^file: options\.x\.{key}: is missing$"):
+        check_schemas({"x": option}, OPTIONS, ("default",))

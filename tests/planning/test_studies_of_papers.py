@@ -4,6 +4,7 @@ import pytest
 
 from bundled_plans import STUDIES, name_of_study, plan_of
 from fedloom.cli.run import bundled_studies
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import read_yaml
 from fedloom.config.reading import PAPERS
 from fedloom.machine.install import ROOT
@@ -183,7 +184,7 @@ def test_every_claim_is_decided_by_a_study_of_its_paper_or_says_why_none_can(pap
         if settings.tables[label].kind == "claims"
     ]
     undecided = []
-    for claim in read_claims(paper, "x")["claims"]:
+    for claim in read_claims(paper, KeyPath("x"))["claims"]:
         for setting, columns in claim["in"].items() if "untested" not in claim else ():
             each = [_deciding(claim, setting, *table) for table in tables]
             most = max(map(len, each)) if claim["average"] else len(set().union(*each))

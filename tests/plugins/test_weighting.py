@@ -56,7 +56,7 @@ CASES = [case for case in ALL_CASES if case[0] not in BY_DEFAULT or case[0] in (
 @pytest.mark.parametrize(("name", "options", "weighted"), ALL_CASES)
 def test_the_declared_mean_is_the_one_that_the_default_hook_takes(name, options, weighted):
     plugin = manifest.find(name)
-    declared = plugin.aggregation_with(plugin.options(options, name))
+    declared = plugin.aggregation_with(plugin.complete_options(options))
     mean = "weighted" if weighted else "plain"
     assert declared == (None if name in UNDECLARED else mean)
 

@@ -7,6 +7,7 @@ import pytest
 
 from default_config import default_config
 from fedloom.cli.run import bundled_studies
+from fedloom.common.key_path import KeyPath
 from fedloom.config import reading
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import load_plan, resolve
@@ -19,7 +20,7 @@ PAPERS = sorted(path.parent.name for path in (ROOT / "workflow/papers").glob("*/
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_claim_has_rows_settings_and_numbers_that_exist(paper):
-    content = read_claims(paper, "x")
+    content = read_claims(paper, KeyPath("x"))
     assert len(content["claims"]) >= 10
     assert len({claim["says"] for claim in content["claims"]}) == len(content["claims"])
     used = {name for claim in content["claims"] for name in (*claim["in"], *claim.get("from", ()))}
@@ -29,7 +30,7 @@ def test_every_claim_has_rows_settings_and_numbers_that_exist(paper):
 
 
 def _claims(paper):
-    return {claim["says"]: claim for claim in read_claims(paper, "x")["claims"]}
+    return {claim["says"]: claim for claim in read_claims(paper, KeyPath("x"))["claims"]}
 
 
 def test_the_papers_differences_are_those_of_its_tables():
@@ -72,7 +73,7 @@ def test_no_paper_contradicts_its_claims_but_where_known():
     against = [
         (paper, claim["says"])
         for paper in PAPERS
-        for claim in read_claims(paper, "x")["claims"]
+        for claim in read_claims(paper, KeyPath("x"))["claims"]
         for printed in claim["printed"].values()
         if printed and not _agrees(printed, claim.get("within"))
     ]
@@ -139,7 +140,7 @@ def test_a_file_of_claims_that_is_wrong_is_one_line(change, words, tmp_path, mon
     )
     monkeypatch.setattr(reading, "PAPERS", tmp_path)
     with refused(*words):
-        read_claims("pep_fedpt", "x")
+        read_claims("pep_fedpt", KeyPath("x"))
 
 
 def _resolved(**entry):
@@ -208,7 +209,7 @@ def _study_labels(name, paper):
     settings = load_plan([bundled_studies.file_of(name)]).settings
     methods = [settings.methods[label] for label in settings.methods]
     methods = [m for m in methods if m.label in settings.select.methods]
-    return paper_claims.labels_of(read_claims(paper, "x")["rows"], methods, {})
+    return paper_claims.labels_of(read_claims(paper, KeyPath("x"))["rows"], methods, {})
 
 
 def test_rows_of_shipped_studies():

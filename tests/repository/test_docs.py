@@ -19,6 +19,7 @@ import checkout
 import command_line
 from fedloom.cli.make import templates
 from fedloom.common import schema
+from fedloom.common.key_path import KeyPath
 from fedloom.common.run_tables import OF_RUNS
 from fedloom.config import kinds
 from fedloom.config.reading import merge, read
@@ -91,10 +92,10 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
         if block.text.startswith(f"# {kind}.toml"):
             data = kind in ("source", "scheme")
             model = kinds.DataPlugin if data else kinds.KindPlugin
-            schema.checked(model, content, f"{name_of_page(block)}: ")
+            schema.checked(model, content, KeyPath(name_of_page(block)))
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
-    schema.checked(Plugin, template | content, f"{name_of_page(block)}: ")
+    schema.checked(Plugin, template | content, KeyPath(name_of_page(block)))
 
 
 def _pages_with(language: str):

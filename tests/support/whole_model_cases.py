@@ -62,7 +62,7 @@ def descend(model, loss, parts, steps, lr=0.2):
 def slopes_of(value, params):
     """Gradient of a sum by parameter."""
     flat = dict(leaves(params))
-    return build(zip(flat, torch.autograd.grad(value.sum(), flat.values()), strict=True))
+    return build(zip(flat, torch.autograd.grad(value.sum(), tuple(flat.values())), strict=True))
 
 
 def entropy(task, client):

@@ -1,7 +1,7 @@
 rule dataset:
     """Images, labels and split as a memory-mapped Arrow file."""
     input:
-        compared,
+        compare_receipts,
     output:
         store=paths.STORE,
         receipt=paths.receipt(paths.STORE),
@@ -9,17 +9,20 @@ rule dataset:
         paths.log("dataset", paths.STORE),
     threads: 1
     resources:
-        **requested("dataset"),
+        mem_mb=estimated("mem_mb", "dataset"),
+        runtime=estimated("runtime", "dataset"),
     params:
-        **described("dataset"),
+        job=job_of("dataset"),
+        sources=sources_of("dataset"),
     shell:
-        stage("dataset")
+        job_command("dataset")
 
 
 rule partition:
     """The client of every image."""
     input:
-        **data_of("partition"),
+        store=ancient(paths.STORE),
+        store_receipt=paths.receipt(paths.STORE),
     output:
         partition=paths.PARTITION,
         receipt=paths.receipt(paths.PARTITION),
@@ -30,6 +33,7 @@ rule partition:
         mem_mb=2000,
         runtime=30,
     params:
-        **described("partition"),
+        job=job_of("partition"),
+        sources=sources_of("partition"),
     shell:
-        stage("partition")
+        job_command("partition")

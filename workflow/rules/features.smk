@@ -1,7 +1,8 @@
 rule cache:
     """What the frozen backbone computes of every image, once: features, or a CLIP's patches."""
     input:
-        **data_of("cache"),
+        store=ancient(paths.STORE),
+        store_receipt=paths.receipt(paths.STORE),
         weights=ancient(PLAN.weights),
     output:
         tensors=paths.CACHE,
@@ -10,18 +11,25 @@ rule cache:
         paths.log("{cache}", paths.CACHE),
     threads: 1
     resources:
-        **requested("cache"),
+        mem_mb=estimated("mem_mb", "cache"),
+        runtime=estimated("runtime", "cache"),
         gpu=GPU,
     params:
-        **described("cache"),
+        job=job_of("cache"),
+        sources=sources_of("cache"),
     shell:
-        stage("cache", gpu=True)
+        job_command("cache", gpu=True)
 
 
 rule prototypes:
     """The warm start of class prototypes, for methods that need it (PEP-FedPT, Eq. 18-19)."""
     input:
-        **data_of("prototypes"),
+        store=ancient(paths.STORE),
+        partition=ancient(paths.PARTITION),
+        features=ancient(paths.FEATURES),
+        store_receipt=paths.receipt(paths.STORE),
+        partition_receipt=paths.receipt(paths.PARTITION),
+        features_receipt=paths.receipt(paths.FEATURES),
     output:
         tensors=paths.PROTOTYPES,
         receipt=paths.receipt(paths.PROTOTYPES),
@@ -29,25 +37,32 @@ rule prototypes:
         paths.log("prototypes", paths.PROTOTYPES),
     threads: 1
     resources:
-        **requested("prototypes"),
+        mem_mb=estimated("mem_mb", "prototypes"),
+        runtime=estimated("runtime", "prototypes"),
     params:
-        **described("prototypes"),
+        job=job_of("prototypes"),
+        sources=sources_of("prototypes"),
     shell:
-        stage("prototypes")
+        job_command("prototypes")
 
 
 rule block_accuracy:
     """How well class prototypes tell test images apart at every block, before any training."""
     input:
-        **data_of("block_accuracy"),
+        store=ancient(paths.STORE),
+        features=ancient(paths.FEATURES),
+        store_receipt=paths.receipt(paths.STORE),
+        features_receipt=paths.receipt(paths.FEATURES),
     output:
         paths.BLOCK_ACCURACY,
     log:
         paths.log("block_accuracy", paths.BLOCK_ACCURACY),
     threads: 1
     resources:
-        **requested("block_accuracy"),
+        mem_mb=estimated("mem_mb", "block_accuracy"),
+        runtime=estimated("runtime", "block_accuracy"),
     params:
-        **described("block_accuracy"),
+        job=job_of("block_accuracy"),
+        sources=sources_of("block_accuracy"),
     shell:
-        stage("block_accuracy")
+        job_command("block_accuracy")

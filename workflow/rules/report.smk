@@ -1,50 +1,58 @@
-TABLE = paths.TABLE.replace("{study}", PLAN.name)
-FIGURE = paths.FIGURE.replace("{study}", PLAN.name)
+# Patterns of the files of the study's tables and figures, which end in their formats.
+TABLE = paths.TABLE.replace("{study}", PLAN.name).removesuffix(".md")
+FIGURE = paths.FIGURE.replace("{study}", PLAN.name).removesuffix(".pdf")
 
 
 rule table:
     """Numbers of the runs by method, over seeds."""
     input:
-        compared,
-        results=lambda w: PLAN.shown_files("table", w),
+        compare_receipts,
+        results=lambda w: PLAN.shown_files("table", w),  # as its kind asks
     output:
-        **{f: TABLE.replace(".md", f".{f}") for f in paths.TABLE_FORMATS},
+        md=f"{TABLE}.md",
+        csv=f"{TABLE}.csv",
+        tex=f"{TABLE}.tex",
+        html=f"{TABLE}.html",
+        parquet=f"{TABLE}.parquet",
     log:
-        paths.log("table", TABLE),
+        paths.log("table", f"{TABLE}.md"),
     threads: 1
     resources:
         mem_mb=2000,
         runtime=30,
     params:
-        **described("table"),
+        job=job_of("table"),
+        sources=sources_of("table"),
     shell:
-        stage("table")
+        job_command("table")
 
 
 rule figure:
     """A figure as PDF (vector) and PNG."""
     input:
-        compared,
-        results=lambda w: PLAN.shown_files("figure", w),
+        compare_receipts,
+        results=lambda w: PLAN.shown_files("figure", w),  # as its kind asks
     output:
-        pdf=FIGURE,
-        png=FIGURE.replace(".pdf", ".png"),
+        pdf=f"{FIGURE}.pdf",
+        png=f"{FIGURE}.png",
     log:
-        paths.log("figure", FIGURE),
+        paths.log("figure", f"{FIGURE}.pdf"),
     threads: 1
     resources:
         mem_mb=4000,
         runtime=60,
     params:
-        **described("figure"),
+        job=job_of("figure"),
+        sources=sources_of("figure"),
     shell:
-        stage("figure")
+        job_command("figure")
 
 
 rule partition_chart:
     """Who holds what: clients, classes, training images."""
     input:
-        **data_of("partition_chart"),
+        partition=ancient(paths.PARTITION),
+        partition_receipt=paths.receipt(paths.PARTITION),
         store_receipt=paths.receipt(paths.STORE),  # for the names of classes
     output:
         png=paths.PARTITION_CHART,
@@ -56,6 +64,7 @@ rule partition_chart:
         mem_mb=1000,
         runtime=30,
     params:
-        **described("partition_chart"),
+        job=job_of("partition_chart"),
+        sources=sources_of("partition_chart"),
     shell:
-        stage("partition_chart")
+        job_command("partition_chart")

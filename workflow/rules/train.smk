@@ -1,29 +1,48 @@
+CONFUSION = PLAN.settings.study.confusion  # whether runs have that table
+
+
 rule train:
     """A job of several rounds; killed, it resumes after its last finished round."""
     input:
-        **RUN_INPUTS,
-        start=lambda w: ancient(PLAN.start(w, paths.STATE)),
+        store=ancient(paths.STORE),
+        partition=ancient(paths.PARTITION),
+        features=ancient(if_needed("features", paths.FEATURES)),
+        patches=ancient(if_needed("patches", paths.PATCHES)),
+        prototypes=ancient(if_needed("prototypes", paths.PROTOTYPES)),
+        store_receipt=paths.receipt(paths.STORE),
+        partition_receipt=paths.receipt(paths.PARTITION),
+        features_receipt=if_needed("features", paths.receipt(paths.FEATURES)),
+        patches_receipt=if_needed("patches", paths.receipt(paths.PATCHES)),
+        prototypes_receipt=if_needed("prototypes", paths.receipt(paths.PROTOTYPES)),
+        weights=ancient(PLAN.weights),
+        choice=if_tuned(paths.CHOICE),
+        start=ancient(lambda w: PLAN.start(w, paths.STATE)),
         start_receipt=lambda w: PLAN.start(w, paths.receipt(paths.STATE)),
     output:
-        **{name: paths.JOB_TABLES[name] for name in PLAN.run_tables},
+        evaluation=paths.JOB_TABLES["evaluation"],
+        rounds=paths.JOB_TABLES["rounds"],
+        clients=paths.JOB_TABLES["clients"],
+        confusion=paths.JOB_TABLES["confusion"] if CONFUSION else [],
         state=paths.STATE,
         receipt=paths.receipt(paths.STATE),
     log:
         paths.log("train", paths.STATE),
     threads: 1
     resources:
-        **requested("train"),
+        mem_mb=estimated("mem_mb", "train"),
+        runtime=estimated("runtime", "train"),
         gpu=GPU,
     params:
-        **described("train"),
+        job=job_of("train"),
+        sources=sources_of("train"),
     shell:
-        stage("train", gpu=True)
+        job_command("train", gpu=True)
 
 
 rule choose:
     """The best of a method's trials (study.tune), by accuracy on images that they held back."""
     input:
-        evaluations=PLAN.trials,
+        evaluations=PLAN.trials,  # paths.EVALUATION of each trial
     output:
         trials=paths.TRIALS,
         chosen=paths.CHOICE,  # alone, so that runs stay when another trial's number changes
@@ -34,18 +53,27 @@ rule choose:
         mem_mb=2000,
         runtime=30,
     params:
-        **described("choose"),
+        job=job_of("choose"),
+        sources=sources_of("choose"),
     shell:
-        stage("choose")
+        job_command("choose")
 
 
 rule evaluate:
     """The rows of a run's jobs in one file each: evaluations, rounds, and updates of clients."""
     input:
-        **{name: tables_of_jobs(name) for name in PLAN.run_tables},
+        evaluation=lambda w: PLAN.job_files(w, paths.JOB_TABLES["evaluation"]),
+        rounds=lambda w: PLAN.job_files(w, paths.JOB_TABLES["rounds"]),
+        clients=lambda w: PLAN.job_files(w, paths.JOB_TABLES["clients"]),
+        confusion=lambda w: (
+            PLAN.job_files(w, paths.JOB_TABLES["confusion"]) if CONFUSION else []
+        ),
         receipts=lambda w: PLAN.job_files(w, paths.receipt(paths.STATE)),
     output:
-        **{name: paths.RUN_TABLES[name] for name in PLAN.run_tables},
+        evaluation=paths.RUN_TABLES["evaluation"],
+        rounds=paths.RUN_TABLES["rounds"],
+        clients=paths.RUN_TABLES["clients"],
+        confusion=paths.RUN_TABLES["confusion"] if CONFUSION else [],
     log:
         paths.log("evaluate", paths.EVALUATION),
     threads: 1
@@ -53,16 +81,30 @@ rule evaluate:
         mem_mb=2000,
         runtime=30,
     params:
-        **described("evaluate"),
+        job=job_of("evaluate"),
+        sources=sources_of("evaluate"),
     shell:
-        stage("evaluate")
+        job_command("evaluate")
 
 
 rule artefact:
     """A method's own table for figures and tables: soft weights, groups, sizes of a pool, ..."""
     input:
-        **RUN_INPUTS,
-        state=lambda w: ancient(PLAN.last(w, paths.STATE)),
+        store=ancient(paths.STORE),
+        partition=ancient(paths.PARTITION),
+        features=ancient(if_needed("features", paths.FEATURES)),
+        patches=ancient(if_needed("patches", paths.PATCHES)),
+        prototypes=ancient(if_needed("prototypes", paths.PROTOTYPES)),
+        others=ancient(PLAN.other_inputs),  # of datasets that clients are tested on besides
+        store_receipt=paths.receipt(paths.STORE),
+        partition_receipt=paths.receipt(paths.PARTITION),
+        features_receipt=if_needed("features", paths.receipt(paths.FEATURES)),
+        patches_receipt=if_needed("patches", paths.receipt(paths.PATCHES)),
+        prototypes_receipt=if_needed("prototypes", paths.receipt(paths.PROTOTYPES)),
+        other_receipts=lambda w: list(map(paths.receipt, PLAN.other_inputs(w))),
+        weights=ancient(PLAN.weights),
+        choice=if_tuned(paths.CHOICE),
+        state=ancient(lambda w: PLAN.last(w, paths.STATE)),
         state_receipt=lambda w: PLAN.last(w, paths.receipt(paths.STATE)),
     output:
         paths.ARTEFACT,
@@ -70,9 +112,11 @@ rule artefact:
         paths.log("artefact", paths.ARTEFACT),
     threads: 1
     resources:
-        **requested("artefact"),
+        mem_mb=estimated("mem_mb", "artefact"),
+        runtime=estimated("runtime", "artefact"),
         gpu=GPU,
     params:
-        **described("artefact"),
+        job=job_of("artefact"),
+        sources=sources_of("artefact"),
     shell:
-        stage("artefact", gpu=True)
+        job_command("artefact", gpu=True)

@@ -11,7 +11,7 @@ class Options:
     """The class of task.options."""
 
     prompts: int
-    """Prompt tokens at the first block."""
+    """Number of prompt tokens at the first block."""
 
     alpha: float
     """Share of the personal model in the mixture."""

@@ -12,10 +12,10 @@ class Options:
     """The class of task.options."""
 
     prompts: int
-    """Prompt tokens at the first block: the body."""
+    """Number of prompt tokens at the first block, which are the body."""
 
     tuning_epochs: int
-    """Epochs of fine-tuning before a test."""
+    """Number of epochs of fine-tuning before a test."""
 
     tuned: Literal["all", "head"]
-    """The part of the model that is fine-tuned before a test."""
+    """Part of the model that is fine-tuned before a test."""

@@ -11,7 +11,7 @@ class Options:
     """The class of task.options."""
 
     prompts: int
-    """Prompt tokens at the first block: the body."""
+    """Number of prompt tokens at the first block, which are the body."""
 
     head_epochs: int
-    """Epochs of the head before the body's, and before a test."""
+    """Number of epochs that train the head, before those of the body and before a test."""

@@ -11,4 +11,4 @@ class Options:
     """The class of task.options."""
 
     clusters: int
-    """Number of models."""
+    """Number of models, one for each cluster of clients."""

@@ -30,7 +30,7 @@ class Spread(AccuracyTable):
     """
 
     share: Annotated[float, Field(gt=0, le=50)] = 10.0
-    """Percent of the clients whose mean is the worst, or the best."""
+    """Percentage of the clients that count as the worst, and as the best."""
     column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:

@@ -11,11 +11,11 @@ class Options:
     """The class of task.options."""
 
     train: str
-    """Trained beside the head: 'prompts', nothing ('head'), or weights of the backbone in whose
-    names this regular expression is found ('': all)."""
+    """What is trained beside the head: `prompts`; nothing (`head`); or the backbone's weights in
+    whose names this regular expression is found (empty: all of them)."""
 
     prompts: int
-    """Prompt tokens at the first block; with train: prompts."""
+    """Number of prompt tokens at the first block, with `train: prompts`."""
 
     history: int
-    """Prompts are kept for the figure every this many rounds; with train: prompts."""
+    """Number of rounds between the prompts that are kept for the figure, with `train: prompts`."""

@@ -11,7 +11,7 @@ class Options:
     """The class of task.options."""
 
     length: int
-    """Tokens of the context."""
+    """Number of tokens of the context."""
 
     words: str
-    """Text whose embedding the first tokens start from; the others from N(0, 0.02)."""
+    """Text from whose embedding the first tokens start; the others start from N(0, 0.02)."""

@@ -11,29 +11,29 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     features: int
-    """Federated features of each class."""
+    """Number of federated features of each class."""
 
     matching_steps: int
-    """Steps that fit them to the gradients, I."""
+    """Number of steps that fit the federated features to the gradients, I."""
 
     feature_lr: float
-    """Learning rate of those steps."""
+    """Learning rate of the steps that fit the federated features."""
 
     retraining_epochs: int
-    """Epochs in which the classifier is trained again, J."""
+    """Number of epochs in which the classifier is trained again, J."""
 
     retraining_lr: float
-    """Learning rate of those epochs."""
+    """Learning rate of the epochs that train the classifier again."""
 
     retraining_batch: int
-    """Federated features in a batch of those epochs."""
+    """Number of federated features in a batch when the classifier is trained again."""
 
     train: str
-    """Trained below the head: weights of the backbone in whose names this regular expression is
-    found (all by default), or 'prompts'."""
+    """Part of the model below the head that is trained: a regular expression that is found in the
+    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
 
     prompts: int
-    """Prompt tokens at the first block; with train: prompts."""
+    """Number of prompt tokens at the first block, with `train: prompts`."""

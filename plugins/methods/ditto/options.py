@@ -11,10 +11,11 @@ class Options:
     """The class of task.options."""
 
     lam: float
-    """lambda, how strongly a personal model is held to the shared one; 0: local training."""
+    """Strength lambda of the pull of a personal model towards the shared one. With 0, personal
+    models are trained locally."""
 
     weighted: bool
-    """Weigh clients by their training images; Algorithm 1 does not."""
+    """Weight clients by their numbers of training images. Algorithm 1 does not."""
 
     prompts: int
-    """Prompt tokens at the first block."""
+    """Number of prompt tokens at the first block."""

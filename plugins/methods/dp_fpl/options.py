@@ -12,21 +12,22 @@ class Options:
     """The class of task.options."""
 
     length: int
-    """Tokens of each context."""
+    """Number of tokens of each context."""
 
     words: str
-    """Text whose embedding the first tokens start from; the others from N(0, 0.02)."""
+    """Text from whose embedding the first tokens start; the others start from N(0, 0.02)."""
 
     rank: int
-    """r, rank of the part of the personal context whose gradients are used; at most length."""
+    """Rank r of the part of the personal context whose gradients are used, at most `length`."""
 
     variant: Literal["paper", "released"]
-    """released: the steps of the released code, one a round, with a momentum of all clients and
-    rounds and the last client's gradient of every personal context."""
+    """`paper` follows the paper. `released` makes the steps of the released code, one in each
+    round, with one momentum for all clients and rounds, and the last client's gradient for every
+    personal context."""
 
     epsilon: float
-    """The paper's privacy budget, which sets the noise; 0: neither clip nor noise, as the released
-    script's default."""
+    """Privacy budget of the paper, which sets the noise. With 0, as in the released script, nothing
+    is clipped and no noise is added."""
 
     limit: float
-    """S, norm to which gradients are clipped."""
+    """Norm S to which gradients are clipped."""

@@ -12,15 +12,16 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     mu: float
-    """Weight of the distance from the received parameters (FedProx); 0: none."""
+    """Weight of the proximal term, the distance from the received parameters (FedProx). With 0
+    there is none."""
 
     train: str
-    """Regular expression: the backbone's weights whose names it is found in are trained; all by
-    default, 'bias$' for biases alone (BitFit)."""
+    """Regular expression: the backbone's weights in whose names it is found are trained. Empty: all
+    of them; 'bias$': biases alone (BitFit)."""
 
     statistics: Literal["averaged", "kept", "frozen"]
-    """Running statistics of a ResNet's batch norm: averaged with the weights, kept on the client
-    (FedBN), or the backbone's; a ViT has none."""
+    """Running statistics of a ResNet's batch norm: `averaged` with the weights, `kept` on the
+    client (FedBN), or `frozen` at the backbone's. A ViT has none."""

@@ -12,14 +12,15 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     mu: float
-    """Weight of the distance from the received parameters (FedProx); 0: none."""
+    """Weight of the proximal term, the distance from the received parameters (FedProx). With 0
+    there is none."""
 
     hidden: int
-    """Width of the bottleneck."""
+    """Width of an adapter's bottleneck."""
 
     form: Literal["houlsby", "adaptformer"]
-    """houlsby: behind both sub-layers of every block; adaptformer: beside the MLP, scaled by
-    0.1."""
+    """Place of the adapters: `houlsby`, behind both sub-layers of every block; or `adaptformer`,
+    beside the MLP, scaled by 0.1."""

@@ -11,13 +11,14 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     prompts: int
-    """Prompt tokens at the first block; with selection, those that a client picks."""
+    """Number of prompt tokens at the first block; with `selection`, of those that a client
+    picks."""
 
     selection: bool
-    """Each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
+    """Whether each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
 
     pool: int
-    """Prompts in the pool; with selection only."""
+    """Number of prompts in the pool, with `selection`."""

@@ -12,21 +12,21 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     tuning_epochs: int
-    """Epochs of fine-tuning before a test."""
+    """Number of epochs of fine-tuning before a test."""
 
     tuning_lr: float
-    """Learning rate of fine-tuning, as a factor of that of training in round 1; 0.01 in the
-    released code."""
+    """Learning rate of fine-tuning, as a multiple of the learning rate of training in round 1. The
+    released code has 0.01."""
 
     tuned: Literal["all", "head"]
-    """The part of the model that is fine-tuned before a test."""
+    """Part of the model that is fine-tuned before a test."""
 
     train: str
-    """Trained below the head: weights of the backbone in whose names this regular expression is
-    found (all by default), or 'prompts'."""
+    """Part of the model below the head that is trained: a regular expression that is found in the
+    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
 
     prompts: int
-    """Prompt tokens at the first block; with train: prompts."""
+    """Number of prompt tokens at the first block, with `train: prompts`."""

@@ -12,11 +12,11 @@ class Options:
     """The class of task.options."""
 
     template: str
-    """Text of a class, whose {} its name takes."""
+    """Text that describes a class; its name takes the place of {}."""
 
     loss: Literal["contrastive", "classes"]
-    """contrastive: images of a batch against the texts of the batch, both ways; classes: images
-    against all classes."""
+    """Loss: `contrastive` compares the images and the texts of a batch, both ways; `classes`
+    compares images with all classes."""
 
     weighted: bool
-    """Weigh clients by their training images; the released code does not."""
+    """Weight clients by their numbers of training images. The released code does not."""

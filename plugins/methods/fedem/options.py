@@ -12,20 +12,21 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     components: int
-    """M, number of models that are mixed."""
+    """Number M of models that are mixed."""
 
     newcomer_steps: int
-    """Steps of EM for the weights alone, before a test."""
+    """Number of EM steps that estimate a client's mixture weights before a test; they leave the
+    models as they are."""
 
     train: str
-    """Trained below the head: weights of the backbone in whose names this regular expression is
-    found (all by default), or 'prompts'."""
+    """Part of the model below the head that is trained: a regular expression that is found in the
+    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
 
     prompts: int
-    """Prompt tokens at the first block; with train: prompts."""
+    """Number of prompt tokens at the first block, with `train: prompts`."""
 
     head: Literal["zero", "drawn"]
-    """Heads start at zero, as in all methods, or drawn apart, as in the paper."""
+    """How heads start: at `zero`, as in all methods, or each `drawn` at random, as in the paper."""

@@ -11,26 +11,28 @@ class Options:
     """The class of task.options."""
 
     auxiliary: int
-    """Images of each class that the server has, at most, of held-out clients."""
+    """Largest number of images of each class on the server, which are training images of held-out
+    clients."""
 
     server_steps: int
-    """Steps of Adam in each of the server's three phases."""
+    """Number of Adam steps in each of the server's three phases."""
 
     server_lr: float
-    """Learning rate of the three phases."""
+    """Learning rate of the server's three phases."""
 
     server_batch: int
-    """Images in a batch of the server."""
+    """Number of images in a batch of the server."""
 
     temperature: float
-    """T of the distillation."""
+    """Temperature T of the distillation."""
 
     balance: float
-    """Weight of the distillation against the labels of the server's images."""
+    """Weight of the distillation loss; the loss by the labels of the server's images has the
+    rest."""
 
     train: str
-    """Trained below the head: weights of the backbone in whose names this regular expression is
-    found (all by default), or 'prompts'."""
+    """Part of the model below the head that is trained: a regular expression that is found in the
+    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
 
     prompts: int
-    """Prompt tokens at the first block; with train: prompts."""
+    """Number of prompt tokens at the first block, with `train: prompts`."""

@@ -12,21 +12,21 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     rank: int
-    """r, rank of the addition to a matrix."""
+    """Rank r of the addition to a matrix."""
 
     alpha: float
-    """The addition is scaled by alpha / r."""
+    """Numerator of the scale of an addition, which is alpha / r."""
 
     targets: list[Literal["q", "k", "v", "proj"]]
-    """Matrices of the attention that are added to."""
+    """Matrices of the attention that get an addition."""
 
     shared: Literal["both", "a", "b"]
-    """Which of A and B the server averages; a: B and the head stay with the client (FedSA-LoRA); b:
-    A stays as drawn (FFA-LoRA)."""
+    """Factors that the server averages. `both`: A and B; `a`: A alone, and B and the head stay with
+    the client (FedSA-LoRA); `b`: B alone, and A stays as it was drawn (FFA-LoRA)."""
 
     ranks: list[int]
-    """Ranks of the clients, in place of rank: consecutive clients share an entry, as the clients of
-    a domain do."""
+    """Ranks of the clients, in place of `rank`. Consecutive clients share an entry, as the clients
+    of a domain do."""

@@ -12,16 +12,17 @@ class Options:
     """The class of task.options."""
 
     length: int
-    """Tokens of the context, and prompts at a block of either tower."""
+    """Number of context tokens, and of image prompts, at a block."""
 
     depth: int
-    """J: number of blocks of both towers, from the first, that have prompts; no more than the
-    shallower tower has."""
+    """Number J of blocks of each tower, from the first on, that have prompts; at most as many as
+    the shallower tower has."""
 
     words: str
-    """Text whose embedding, cut to length, the first block's context starts from; what is longer,
-    from N(0, 0.02)."""
+    """Text from whose embedding, cut to `length`, the context of the first block starts; further
+    tokens start from N(0, 0.02)."""
 
     variant: Literal["paper", "released"]
-    """released: the first image prompts pass the norm before the image tower's first block, and the
-    words behind the context's tokens stay before every class's name."""
+    """`paper` follows the paper. With `released`, the first image prompts pass the norm before the
+    first block of the image tower, and the words behind the context tokens stay before every class
+    name."""

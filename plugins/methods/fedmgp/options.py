@@ -12,16 +12,16 @@ class Options:
     """The class of task.options."""
 
     groups: int
-    """G, groups of prompts that a client has."""
+    """Number G of prompt groups of a client."""
 
     shared: int
-    """s, groups that a client sends; at most G."""
+    """Number s of groups that a client sends, at most `groups`."""
 
     length: int
-    """Tokens of a group's context, and prompts of its images."""
+    """Number of context tokens, and of image prompts, in a group."""
 
     words: str
-    """Text whose embedding, cut to length, contexts start around; what is longer from N(0,
+    """Text around whose embedding, cut to `length`, contexts start; further tokens start from N(0,
     0.02)."""
 
     weight: float
@@ -31,4 +31,5 @@ class Options:
     """Temperature of the softmax over cosines by which groups are drawn."""
 
     variant: Literal["paper", "released"]
-    """released: the distance of groups is added to the loss instead of subtracted from it."""
+    """`paper` follows the paper. With `released`, the distance of groups is added to the loss, not
+    subtracted from it."""

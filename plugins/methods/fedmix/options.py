@@ -11,17 +11,17 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     ratio: float
-    """lambda, share of another client's mean image."""
+    """Share lambda of another client's mean image in the mixture."""
 
     means: int
-    """Mean images that a client sends; one is over all of its images."""
+    """Number of mean images that a client sends. With 1, the mean is over all of its images."""
 
     train: str
-    """Trained below the head: weights of the backbone in whose names this regular expression is
-    found (all by default), or 'prompts'."""
+    """Part of the model below the head that is trained: a regular expression that is found in the
+    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
 
     prompts: int
-    """Prompt tokens at the first block; with train: prompts."""
+    """Number of prompt tokens at the first block, with `train: prompts`."""

@@ -12,17 +12,18 @@ class Options:
     """The class of task.options."""
 
     prompts: int
-    """P, prompts that an image gets."""
+    """Number P of prompts for an image."""
 
     heads: int
-    """Heads of the cross-attention; they divide the width of the image tower."""
+    """Number of heads of the cross-attention, which must divide the width of the image tower."""
 
     weight: float
-    """alpha, of the distance from the image's features without prompts."""
+    """Weight alpha of the distance from the image's features without prompts."""
 
     attributes: dict[str, Any]
-    """Lists of texts that describe a class, by class name; a class without is described by the
-    templates."""
+    """Maps the name of a class to a list of texts that describe it. The templates describe the
+    other classes."""
 
     templates: list[str]
-    """Texts whose {} takes the name of a class without attributes."""
+    """Texts that describe classes without attributes; the name of the class takes the place of
+    {}."""

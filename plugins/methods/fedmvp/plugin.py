@@ -27,7 +27,6 @@ Choices that differ from the code:
 - A client starts each round with a fresh optimiser.
 """
 
-import math
 from functools import partial
 
 import torch
@@ -124,7 +123,7 @@ def loss(
     own = clients.priors > 0  # [K, C]
     described = received["features"][0], received["shares"][0]
     images, scores = prompted(task, params, described, own, batch)
-    entropy = fl.cross_entropy(scores.masked_fill(~own[:, None], float("-inf")), batch.labels)
+    entropy = fl.cross_entropy_among(scores, batch.labels, own)
     apart = 1 - (images * batch.features).sum(-1)
     return entropy + task.options.weight * apart, {"reported_loss": entropy}
 
@@ -133,11 +132,9 @@ def loss(
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     features, shares = (x.expand(len(clients), -1, -1) for x in descriptions(task))
     known = {**received, "features": features, "shares": shares}
-    updates = fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
-    counts = (clients.priors > 0).sum(-1).tolist()
-    for update, count in zip(updates, counts, strict=True):
-        update.metrics["guessing_loss"] = math.log(count)
-    return updates
+    trained = fl.train_locally(task, loss, known, clients)
+    guesses = fl.guessing_losses(clients.priors > 0)
+    return fl.make_updates(trained, clients, metrics={"guessing_loss": guesses})
 
 
 @fl.hookimpl

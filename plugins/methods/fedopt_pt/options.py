@@ -12,33 +12,35 @@ class Options:
     """The class of task.options."""
 
     server_optimizer: Literal["adam", "yogi", "adagrad", "sgd"]
-    """The server's optimiser."""
+    """Optimiser of the server."""
 
     server_momentum: float
-    """Momentum of the server's sgd; not of the others."""
+    """Momentum of the server's `sgd`; it has no effect on other optimisers."""
 
     server_lr: float
-    """Learning rate of the server; not reported in the paper, 5e-5 in the released code."""
+    """Learning rate of the server. The paper does not report it; the released code has 5e-5."""
 
     server_betas: list[float]
-    """Betas of the server's optimisers other than sgd; not reported in the paper, these in the
-    released code."""
+    """Betas of the server's optimiser, unless it is `sgd`. The paper does not report them; the
+    defaults are those of the released code."""
 
     server_eps: float
-    """Epsilon of the server's optimisers other than sgd; not reported in the paper, this in the
-    released code."""
+    """Epsilon of the server's optimiser, unless it is `sgd`. The paper does not report it; the
+    default is that of the released code."""
 
     variant: Literal["paper", "released"]
-    """Clients get what Adam makes, or their plain mean (PFPT's released code)."""
+    """What clients receive: the result of the server's optimiser (`paper`), or the plain mean of
+    the clients (`released`, PFPT's code)."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     prompts: int
-    """Prompt tokens at the first block; with selection, those that a client picks."""
+    """Number of prompt tokens at the first block; with `selection`, of those that a client
+    picks."""
 
     selection: bool
-    """Each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
+    """Whether each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
 
     pool: int
-    """Prompts in the pool; with selection only."""
+    """Number of prompts in the pool, with `selection`."""

@@ -11,18 +11,19 @@ class Options:
     """The class of task.options."""
 
     length: int
-    """Tokens of each context."""
+    """Number of tokens of each context."""
 
     words: str
-    """Text whose embedding the first tokens start from, as 'a photo of a'; the others from N(0,
-    0.02)."""
+    """Text from whose embedding the first tokens start, such as 'a photo of a'; the others start
+    from N(0, 0.02)."""
 
     mass: float
-    """Share of an image's patches that is moved onto the prompts (the authors' TOP_PERCENT)."""
+    """Share of an image's patches that the transport moves onto the prompts (the authors'
+    TOP_PERCENT)."""
 
     eps: float
-    """Weight of the entropy in the transport."""
+    """Weight of the entropy in the optimal transport."""
 
     balanced: bool
-    """Every patch gives exactly what it has (the authors' OT: Sinkhorn; needs mass 1), instead of
-    at most that (COT)."""
+    """Whether every patch gives exactly what it has (the authors' OT: Sinkhorn; needs mass 1). With
+    false, it gives at most that (COT)."""

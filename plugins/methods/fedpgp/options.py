@@ -11,13 +11,13 @@ class Options:
     """The class of task.options."""
 
     length: int
-    """Tokens of the context."""
+    """Number of tokens of the context."""
 
     rank: int
-    """Rank of the personal part."""
+    """Rank of the personal part of the context."""
 
     mu: float
-    """Weight of the contrast."""
+    """Weight of the contrastive loss."""
 
     temperature: float
-    """Temperature of the contrast."""
+    """Temperature of the contrastive loss."""

@@ -14,7 +14,7 @@ class Options:
     """Share of the directions, the strongest of the global prompts, that updates may not take."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     prompts: int
-    """Prompt tokens at the first block."""
+    """Number of prompt tokens at the first block."""

@@ -12,19 +12,22 @@ class Options:
     """The class of task.options."""
 
     mu: float
-    """Weight of the distance from the received parameters; not reported in the paper."""
+    """Weight of the proximal term, the distance from the received parameters. The paper does not
+    report it."""
 
     variant: Literal["paper", "released"]
-    """Distance squared (Li et al.), or not (PFPT's released code)."""
+    """Form of the distance: squared (`paper`, Li et al.), or not squared (`released`, PFPT's
+    code)."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     prompts: int
-    """Prompt tokens at the first block; with selection, those that a client picks."""
+    """Number of prompt tokens at the first block; with `selection`, of those that a client
+    picks."""
 
     selection: bool
-    """Each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
+    """Whether each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
 
     pool: int
-    """Prompts in the pool; with selection only."""
+    """Number of prompts in the pool, with `selection`."""

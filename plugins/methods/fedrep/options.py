@@ -11,14 +11,14 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images; Algorithm 1 weighs all alike."""
+    """Weight clients by their numbers of training images. Algorithm 1 weights all alike."""
 
     head_epochs: int
-    """Epochs of the head before those of the body, and before a test."""
+    """Number of epochs that train the head, before those of the body and before a test."""
 
     train: str
-    """Trained below the head: weights of the backbone in whose names this regular expression is
-    found (all by default), or 'prompts'."""
+    """Part of the model below the head that is trained: a regular expression that is found in the
+    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
 
     prompts: int
-    """Prompt tokens at the first block; with train: prompts."""
+    """Number of prompt tokens at the first block, with `train: prompts`."""

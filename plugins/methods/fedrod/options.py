@@ -11,14 +11,15 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images."""
+    """Weight clients by their numbers of training images."""
 
     gamma: float
-    """Exponent of the classes' shares in the balanced softmax; 0: plain cross-entropy."""
+    """Exponent of the classes' shares in the balanced softmax. With 0, the loss is the plain
+    cross-entropy."""
 
     train: str
-    """Trained below the head: weights of the backbone in whose names this regular expression is
-    found (all by default), or 'prompts'."""
+    """Part of the model below the head that is trained: a regular expression that is found in the
+    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
 
     prompts: int
-    """Prompt tokens at the first block; with train: prompts."""
+    """Number of prompt tokens at the first block, with `train: prompts`."""

@@ -12,14 +12,14 @@ class Options:
     """The class of task.options."""
 
     length: int
-    """m, tokens of the generated context."""
+    """Number m of tokens of the generated context."""
 
     heads: int
-    """Heads of the cross-attention; they divide the width of the text tower."""
+    """Number of heads of the cross-attention, which must divide the width of the text tower."""
 
     names: Literal["own", "all"]
-    """Class names that a client trains with: those of its training images (the paper), or all;
-    predictions are always among all."""
+    """Class names that a client trains with: those of its `own` training images (the paper), or
+    `all`. Predictions are always among all classes."""
 
     weighted: bool
-    """Weigh clients by their training images; Algorithm 1 does not."""
+    """Weight clients by their numbers of training images. Algorithm 1 does not."""

@@ -18,8 +18,6 @@ Choices, by the released code where the paper leaves one open:
 - With `names: all`, clients train among all classes, with the context of all names.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -77,18 +75,17 @@ def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
     if task.options.names == "own":
         given = clients.priors > 0  # [K, C]
     scores = logits(task, params, received["names"][0], given, batch)
-    return fl.cross_entropy(scores.masked_fill(~given[:, None], float("-inf")), batch.labels)
+    return fl.cross_entropy_among(scores, batch.labels, given)
 
 
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     known = {**received, "names": name_features(task).expand(len(clients), -1, -1)}
-    updates = fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
+    trained = fl.train_locally(task, loss, known, clients)
+    metrics = dict[str, Tensor]()
     if task.options.names == "own":
-        counts = (clients.priors > 0).sum(-1).tolist()
-        for update, count in zip(updates, counts, strict=True):
-            update.metrics["guessing_loss"] = math.log(count)
-    return updates
+        metrics["guessing_loss"] = fl.guessing_losses(clients.priors > 0)
+    return fl.make_updates(trained, clients, metrics=metrics)
 
 
 @fl.hookimpl

@@ -11,7 +11,7 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images; the paper's FedAvg does not."""
+    """Weight clients by their numbers of training images. The paper's FedAvg does not."""
 
     prompts: int
-    """Prompt tokens at the first block."""
+    """Number of prompt tokens at the first block."""

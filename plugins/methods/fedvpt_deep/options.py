@@ -11,10 +11,10 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images; the paper's FedAvg does not."""
+    """Weight clients by their numbers of training images. The paper's FedAvg does not."""
 
     prompts: int
-    """Prompt tokens at every block."""
+    """Number of prompt tokens at every block."""
 
     blocks: list[int]
-    """blocks, counted from 1, that get separate prompts; empty: all."""
+    """Blocks that get separate prompts, counted from 1. Empty: all blocks."""

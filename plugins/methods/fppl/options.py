@@ -11,22 +11,26 @@ class Options:
     """The class of task.options."""
 
     prompts: int
-    """Prompt tokens at each block of a part, 4 times 5 in the released code."""
+    """Number of prompt tokens at each block, for each part of the stream. The released code has 4
+    times 5."""
 
     blocks: int
-    """The first blocks, which have prompts; all if the backbone has fewer."""
+    """Number of blocks, from the first on, that have prompts; all blocks if the backbone has
+    fewer."""
 
     fusion: bool
-    """Mix the prompts of all parts by softmax; without it, an image takes those of the nearest."""
+    """Whether an image mixes the prompts of all parts of the stream by softmax. With false, it
+    takes those of the nearest part."""
 
     unified: float
     """Weight of the loss that draws features to the global prototypes of their classes."""
 
     temperature: float
-    """Temperature of that loss."""
+    """Temperature of the loss that draws features to prototypes."""
 
     debias_epochs: int
-    """Epochs for which the server trains the head on all clients' prototypes; 0: none."""
+    """Number of epochs for which the server trains the head on all clients' prototypes. With 0, it
+    does not."""
 
     debias_lr: float
     """Learning rate of the server's Adam."""

@@ -12,19 +12,22 @@ class Options:
     """The class of task.options."""
 
     variant: Literal["paper", "released"]
-    """Diagonal Gaussian mixture, or Bayesian with full covariances (PFPT's released code)."""
+    """Gaussian mixture of the server: with diagonal covariances (`paper`), or Bayesian with full
+    covariances (`released`, PFPT's code)."""
 
     weighted: bool
-    """Weigh clients by their training images, in the mean of heads."""
+    """Weight clients by their numbers of training images in the mean of the heads."""
 
     prompts: int
-    """Prompt tokens at the first block; with selection, those that a client picks."""
+    """Number of prompt tokens at the first block; with `selection`, of those that a client
+    picks."""
 
     selection: bool
-    """Each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
+    """Whether each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
 
     pool: int
-    """Prompts in the pool; with selection only."""
+    """Number of prompts in the pool, with `selection`."""
 
     history: int
-    """Keep the prompts of every n-th round, for figures; n doubles beyond 16 of them."""
+    """Number of rounds between the prompts that are kept for figures. It doubles whenever more than
+    16 sets are kept."""

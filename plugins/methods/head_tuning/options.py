@@ -11,4 +11,4 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images; the paper's FedAvg does not."""
+    """Weight clients by their numbers of training images. The paper's FedAvg does not."""

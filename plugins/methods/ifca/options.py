@@ -12,13 +12,13 @@ class Options:
     """The class of task.options."""
 
     clusters: int
-    """k, number of models."""
+    """Number k of models, one for each cluster of clients."""
 
     share_prompts: bool
-    """All clusters have the same prompts, averaged over all clients (weight sharing)."""
+    """Whether all clusters have the same prompts, averaged over all clients (weight sharing)."""
 
     prompts: int
-    """Prompt tokens at the first block."""
+    """Number of prompt tokens at the first block."""
 
     head: Literal["zero", "drawn"]
-    """Heads start at zero, as in all methods, or drawn apart, as in the paper."""
+    """How heads start: at `zero`, as in all methods, or each `drawn` at random, as in the paper."""

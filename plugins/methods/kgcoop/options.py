@@ -11,16 +11,19 @@ class Options:
     """The class of task.options."""
 
     length: int
-    """Tokens of the context."""
+    """Number of tokens of the context."""
 
     words: str
-    """Text whose embedding the first tokens start from; the others from N(0, 0.02)."""
+    """Text from whose embedding the first tokens start; the others start from N(0, 0.02)."""
 
     template: str
-    """hand-written prompt that the texts of classes are held near."""
+    """Hand-written prompt that the texts of the classes are held near; the name of the class takes
+    the place of {}."""
 
     weight: float
-    """lambda, of 1 - cosine, the mean over classes; 0: CoOp's loss."""
+    """Weight lambda of 1 - cosine between learned and hand-written texts, the mean over classes.
+    With 0, the loss is CoOp's."""
 
     averaged: bool
-    """The server averages the context; false: every client trains one alone (KgCoOp, CoOp)."""
+    """Whether the server averages the context. With false, every client trains one alone (KgCoOp,
+    CoOp)."""

@@ -11,22 +11,26 @@ class Options:
     """The class of task.options."""
 
     shared_prompts: int
-    """Shared prompt tokens at the first block, n_S (Table 10)."""
+    """Number n_S of shared prompt tokens at the first block (Table 10)."""
 
     ccmp: bool
-    """Mix class prompts into the blocks below; false leaves the shared prompts (Table 4)."""
+    """Whether class prompts are mixed into `blocks`. With false, there are shared prompts alone
+    (Table 4)."""
 
     class_priors: bool
-    """Weigh classes by their share at the client; false: all alike (Table 5)."""
+    """Whether classes are weighted by their share of the client's images. With false, all classes
+    count alike (Table 5)."""
 
     blocks: list[int]
-    """blocks, counted from 1, at whose input the mixed prompt is put (Table 12)."""
+    """Blocks, counted from 1, at whose input the mixed prompt is inserted (Table 12)."""
 
     tau: float
     """Temperature of Eq. 13."""
 
     momentum: float
-    """Rho of Eq. 12: what stays of the old prototypes; not reported in the paper."""
+    """Share rho of the old prototypes that stays at an update (Eq. 12). The paper does not report
+    it."""
 
     period: int
-    """R of Eq. 11: rounds between updates of the prototypes; not reported in the paper."""
+    """Number R of rounds between updates of the prototypes (Eq. 11). The paper does not report
+    it."""

@@ -12,23 +12,25 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weigh clients by their training images; Algorithm 1 weighs all alike."""
+    """Weight clients by their numbers of training images. Algorithm 1 weights all alike."""
 
     variant: Literal["fo", "hf"]
-    """The approximation of the Hessian: nothing (first order), or a difference of two gradients."""
+    """Approximation of the term with the Hessian: `fo` leaves it out (first order), `hf` takes a
+    difference of two gradients."""
 
     alpha: float
-    """Learning rate of the adaptation; that of the meta-step is the training's."""
+    """Learning rate of the adaptation; that of the meta-step is `training.lr`."""
 
     delta: float
-    """Half the distance of the two gradients, in lengths of the third; with hf."""
+    """Step of the difference: the two gradients are taken at w + delta g and at w - delta g, with
+    `variant: hf`."""
 
     adaptation_steps: int
-    """Steps of adaptation before a test."""
+    """Number of adaptation steps before a test."""
 
     train: str
-    """Trained below the head: weights of the backbone in whose names this regular expression is
-    found (all by default), or 'prompts'."""
+    """Part of the model below the head that is trained: a regular expression that is found in the
+    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
 
     prompts: int
-    """Prompt tokens at the first block; with train: prompts."""
+    """Number of prompt tokens at the first block, with `train: prompts`."""

@@ -11,13 +11,14 @@ class Options:
     """The class of task.options."""
 
     blocks: int
-    """S: last blocks of either tower that have adapters; no more than the shallower tower has."""
+    """Number S of blocks of each tower, the last ones, that have adapters; at most as many as the
+    shallower tower has."""
 
     hidden: int
     """Width of an adapter's shared layer."""
 
     scale: float
-    """Factor of what an adapter adds; its gradients are as if this were 1."""
+    """Factor of an adapter's output. Gradients are as if it were 1."""
 
     words: str
-    """Text before every class's name."""
+    """Text before every class name."""

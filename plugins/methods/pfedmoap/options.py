@@ -11,23 +11,24 @@ class Options:
     """The class of task.options."""
 
     length: int
-    """Tokens of a prompt."""
+    """Number of tokens of a prompt."""
 
     words: str
-    """Text whose embedding the first tokens start from; the others from N(0, 0.02)."""
+    """Text from whose embedding the first tokens start; the others start from N(0, 0.02)."""
 
     experts: int
-    """K, prompts that a client mixes, its own among them."""
+    """Number K of prompts that a client mixes, its own among them."""
 
     gate_width: int
-    """d_gating: entries of a feature that the gating network reads, evenly spaced; all, if there
-    are fewer."""
+    """Number d_gating of entries of a feature that the gating network reads, evenly spaced; all
+    entries if there are fewer."""
 
     heads: int
-    """Heads of the gating network; they divide the number of entries that it reads."""
+    """Number of heads of the gating network, which must divide the number of entries that it
+    reads."""
 
     scale: float
     """Factor of an attention score."""
 
     local: float
-    """lambda, weight of the own prompt's logits beside those of the mixture."""
+    """Weight lambda of the logits of the client's own prompt, beside those of the mixture."""

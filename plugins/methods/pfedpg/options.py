@@ -12,31 +12,35 @@ class Options:
     """The class of task.options."""
 
     prompts: int
-    """Prompt tokens at the first block, K (Table 5); 3 for Dermoscopic-FL."""
+    """Number K of prompt tokens at the first block (Table 5). The paper has 3 for
+    Dermoscopic-FL."""
 
     generator: Literal["attention", "mlp", "adain", "basis"]
-    """Source of a client's prompts (Table 4); basis: the same for all, P_n = P_base."""
+    """Source of a client's prompts (Table 4). With `basis`, they are the same for all, P_n =
+    P_base."""
 
     key_dim: int
-    """Length of keys and values of attention, l_k = l_v of Eq. 3, at most the width; not reported
-    in the paper."""
+    """Length of keys and values of the generator `attention`, l_k = l_v of Eq. 3, at most the width
+    of the backbone. The paper does not report it."""
 
     hidden_dim: int
-    """Hidden units of mlp; not reported in the paper."""
+    """Number of hidden units of the generator `mlp`. The paper does not report it."""
 
     server_lr: float
-    """Alpha of Eq. 5."""
+    """Learning rate alpha of the server (Eq. 5)."""
 
     inference: Literal["adapted", "generated"]
-    """Predict with the prompts that the client last trained, or with those the server last made."""
+    """Prompts to predict with: those that the client trained last (`adapted`), or those that the
+    server generated last (`generated`)."""
 
     newcomer_head: Literal["mean", "untrained"]
-    """Head of a client that never trained, and of the server's model; not given in any paper."""
+    """Head of a client that never trained, and of the server's model: the `mean` of the trained
+    heads, or an `untrained` one. No paper states it."""
 
     head: Literal["personal", "shared"]
-    """a head of every client's own, or one that the server averages by training images, as SGPT's
-    numbers of pFedPG imply."""
+    """`personal`: every client has its own head; `shared`: the server averages heads by training
+    images, as SGPT's numbers of pFedPG imply."""
 
     common_model: bool
-    """The accuracy on all test images is that of the basis with the shared or mean head (PFPT);
-    false: the mean over the participants' own models (SGPT)."""
+    """Whether the accuracy on all test images is that of the basis with the shared or mean head
+    (PFPT). With false, it is the mean over the participants' own models (SGPT)."""

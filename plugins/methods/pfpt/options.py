@@ -12,41 +12,46 @@ class Options:
     """The class of task.options."""
 
     variant: Literal["paper", "released"]
-    """paper, or released: what the authors' code computes instead
+    """`paper` follows the paper; `released` follows the authors' code
     (plugins/methods/pfpt/released.py)."""
 
     head: Literal["averaged", "personal"]
-    """personal: a head stays on its client, as Eq. 3 has it."""
+    """`averaged`: the server averages heads; `personal`: a head stays on its client, as in Eq.
+    3."""
 
     prompts: int
-    """Prompts that a client picks from the pool (Appendix G)."""
+    """Number of prompts that a client picks from the pool (Appendix G)."""
 
     pool: int
-    """Prompts in the pool before round 1; not reported, 20 in the released code."""
+    """Number of prompts in the pool before round 1. The paper does not report it; the released code
+    has 20."""
 
     hidden: int
-    """Hidden units of g and alpha; not reported, 128 in the released code."""
+    """Number of hidden units of the networks g and alpha. The paper does not report it; the
+    released code has 128."""
 
     separation: float
-    """nats, at alpha's lower bound, between two candidates as far apart as candidates are on
-    average; not in the paper."""
+    """Lower bound of alpha, given as the distance in nats, at that bound, of two candidates that
+    are as far apart as candidates are on average. It is not in the paper."""
 
     unused_prompts: Literal["free", "penalised"]
-    """Candidates that nobody is assigned to, in Eq. 14's second sum: left out of it, or penalised
-    by their log(1 - sigma(g)) as printed, where to open a new prompt costs nothing."""
+    """Candidates to which no client is assigned, in the second sum of Eq. 14: left out of it
+    (`free`), or `penalised` by log(1 - sigma(g)) as printed, where a new prompt costs nothing."""
 
     shared_pool: bool
-    """released: clients train one pool in memory one after another, as the authors' code has it
-    from round 2 on; false: each its copy."""
+    """Whether clients train one pool in memory, one after another, as the authors' code does from
+    round 2 on. With false, each trains a copy. It has an effect with `variant: released` alone."""
 
     iterations: int
-    """Maximum number of turns of gradient ascent and assignment; not reported."""
+    """Largest number of turns of gradient ascent and assignment. The paper does not report it."""
 
     steps: int
-    """Gradient steps in a turn; not reported."""
+    """Number of gradient steps in a turn. The paper does not report it."""
 
     server_lr: float
-    """Learning rate of the gradient ascent (Adam); not reported, 1e-3 in the released code."""
+    """Learning rate of the gradient ascent (Adam). The paper does not report it; the released code
+    has 1e-3."""
 
     history: int
-    """Rounds between the pools kept for the figure; doubled where they become more than 16."""
+    """Number of rounds between the pools that are kept for the figure. It doubles whenever more
+    than 16 pools are kept."""

@@ -11,11 +11,11 @@ class Options:
     """The class of task.options."""
 
     length: int
-    """Tokens of the context."""
+    """Number of tokens of the context."""
 
     words: str
-    """Text whose embedding the first tokens start from, as 'a photo of a'; the others from N(0,
-    0.02)."""
+    """Text from whose embedding the first tokens start, such as 'a photo of a'; the others start
+    from N(0, 0.02)."""
 
     mu: float
-    """Weight of the proximal term (FedProx); 0: none."""
+    """Weight of the proximal term (FedProx). With 0 there is none."""

@@ -11,11 +11,11 @@ class Options:
     """The class of task.options."""
 
     length: int
-    """Tokens of each context."""
+    """Number of tokens of each context."""
 
     words: str
-    """Text whose embedding the first tokens start from, as 'a photo of a'; the others from N(0,
-    0.02)."""
+    """Text from whose embedding the first tokens start, such as 'a photo of a'; the others start
+    from N(0, 0.02)."""
 
     theta: float
-    """Share of the personal context's texts in the mixture."""
+    """Share of the personal context's text features in the mixture."""

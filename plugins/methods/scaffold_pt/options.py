@@ -11,7 +11,7 @@ class Options:
     """The class of task.options."""
 
     server_lr: float
-    """Step towards the clients' mean, eta_g."""
+    """Size eta_g of the server's step towards the clients' mean."""
 
     prompts: int
-    """Prompt tokens at the first block."""
+    """Number of prompt tokens at the first block."""

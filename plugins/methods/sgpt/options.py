@@ -12,47 +12,50 @@ class Options:
     """The class of task.options."""
 
     variant: Literal["paper", "released"]
-    """paper, or released: what the authors' code does instead
+    """`paper` follows the paper; `released` follows the authors' code
     (plugins/methods/sgpt/released.py)."""
 
     groups: int
-    """G: 20 for CIFAR-100, 5 for Five-Dataset, 4 for Office, 6 for DomainNet."""
+    """Number G of groups. The paper has 20 for CIFAR-100, 5 for Five-Dataset, 4 for Office and 6
+    for DomainNet."""
 
     shared: bool
-    """With shared prompts (Table 3)."""
+    """Whether there are shared prompts (Table 3)."""
 
     group: bool
-    """With group prompts (Table 3)."""
+    """Whether there are group prompts (Table 3)."""
 
     bcd: Literal["shared_first", "group_first", "none"]
-    """Block coordinate descent: Algorithm 1, its two blocks swapped, or all at once (Table 3)."""
+    """Order of the block coordinate descent: Algorithm 1 (`shared_first`), its two blocks swapped
+    (`group_first`), or all at once (`none`) (Table 3)."""
 
     shared_prompts: int
-    """Shared prompt tokens at each of their blocks."""
+    """Number of shared prompt tokens at each block of `shared_blocks`."""
 
     group_prompts: int
-    """Group prompt tokens at each of their blocks."""
+    """Number of group prompt tokens at each block of `group_blocks`."""
 
     shared_blocks: list[int]
-    """blocks, counted from 1, with shared prompts (Fig. 4); released: 1-4 at s = 10, 1-5 at s =
-    50."""
+    """Blocks with shared prompts, counted from 1 (Fig. 4). The released code has 1-4 at s = 10, and
+    1-5 at s = 50."""
 
     group_blocks: list[int]
-    """Blocks with group prompts (Fig. 4); released: 5-7 at s = 10, 6-7 at s = 50."""
+    """Blocks with group prompts, counted from 1 (Fig. 4). The released code has 5-7 at s = 10, and
+    6-7 at s = 50."""
 
     query_block: int
-    """Select by the class token at the input of this block: 6 for feature heterogeneity, released
-    7; 0: by the final one."""
+    """Block at whose input the class token selects the group. The paper has 6 for feature
+    heterogeneity, the released code 7. With 0, the final class token selects it."""
 
     frequency: bool
-    """Weigh the groups by q_g while training (Eq. 6; Table 4)."""
+    """Whether groups are weighted by q_g in training (Eq. 6; Table 4)."""
 
     majority: bool
-    """While training, all images of a batch take the group that most of them chose, as the released
-    code does on domain data."""
+    """Whether all images of a training batch take the group that most of them chose, as in the
+    released code on domain data."""
 
     key_momentum: float
-    """alpha_k of Eq. 7 (Fig. 6a); released for Office: 0."""
+    """Momentum alpha_k of the keys (Eq. 7; Fig. 6a). The released code has 0 for Office."""
 
     prompt_momentum: float
-    """alpha_g of Eq. 7, of the group prompts (Fig. 6b)."""
+    """Momentum alpha_g of the group prompts (Eq. 7; Fig. 6b)."""

@@ -11,5 +11,5 @@ class Options:
     """The class of task.options."""
 
     train: str
-    """Regular expression: the backbone's weights whose names it is found in are trained; all by
-    default."""
+    """Regular expression: the backbone's weights in whose names it is found are trained. Empty: all
+    of them."""

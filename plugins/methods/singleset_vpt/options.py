@@ -11,4 +11,4 @@ class Options:
     """The class of task.options."""
 
     prompts: int
-    """Prompt tokens at the first block."""
+    """Number of prompt tokens at the first block."""

@@ -11,25 +11,30 @@ class Options:
     """The class of task.options."""
 
     experts: int
-    """E, contexts that are mixed."""
+    """Number E of experts, whose contexts are mixed."""
 
     length: int
-    """L, tokens of a context."""
+    """Number L of tokens of a context."""
 
     same_start: bool
-    """All experts start from one context, as in the released code; false: each from its own."""
+    """Whether all experts start from one context, as in the released code. With false, each is
+    drawn apart."""
 
     capacity_train: float
-    """Patches that a cluster takes in training, in equal shares of all patches."""
+    """Largest number of patches of a cluster in training, in multiples of an equal share of all
+    patches."""
 
     capacity_test: float
-    """The same where images are tested."""
+    """Largest number of patches of a cluster in tests, in multiples of an equal share of all
+    patches."""
 
     weight: float
-    """alpha, of the cross-entropy with hand-written texts' probabilities."""
+    """Weight alpha of the cross-entropy with the probabilities of hand-written texts."""
 
     beta: float
-    """Both parameters of the Beta density that weights the rounds in the mean that is tested."""
+    """Both parameters of the Beta density that weights rounds in the mean of contexts that is
+    tested."""
 
     templates: list[str]
-    """hand-written texts whose {} takes the class name; their features are averaged."""
+    """Hand-written texts, in which the class name takes the place of {}. Their features are
+    averaged."""

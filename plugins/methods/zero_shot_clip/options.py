@@ -11,4 +11,4 @@ class Options:
     """The class of task.options."""
 
     templates: list[str]
-    """Texts whose {} the class name takes; their features are averaged."""
+    """Texts in which the class name takes the place of {}. Their features are averaged."""

@@ -66,9 +66,10 @@ class Privacy(RunsTable):
     column: ClassVar = COLUMNS.__getitem__
 
     false_rate: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """The share of non-members that the attacker may take for members."""
+    """False-positive rate of the attacker: the share of non-members that it may take for
+    members."""
 
-    def complete(self, settings: Any, output: Any, where: str) -> Any:
+    def complete(self, settings: Any, output: Any, where: object) -> Any:
         """Return the output with the seeds, whose runs are references of each other."""
         return replace(output, extra=output.extra | {"seeds": [*settings.study.seeds]})
 

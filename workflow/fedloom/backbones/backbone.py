@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from fedloom.common.errors import FedLoomError, one_line, shortened, suggestion
 
 Device = torch.device | str
-LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
-NORMALISATION = ("mean", "std")  # keys of a backbone
+# the shares of red, green and blue in a grey value (ITU-R BT.601)
+LUMA = (0.299, 0.587, 0.114)
+# keys of an entry of the config's `backbones`
+NORMALISATION = ("mean", "std")
 log = logging.getLogger(__name__)
 
 
@@ -39,10 +41,18 @@ class Pixels:
 
         An interpolation other than "bilinear" is taken as bicubic.
         """
-        self.size = (size, size) if isinstance(size, int) else (size[0], size[1])
         self.channels = channels
-        bilinear = preprocessing["interpolation"] == "bilinear"
-        self._interpolation = "bilinear" if bilinear else "bicubic"
+        self.size: tuple[int, int]
+        if isinstance(size, int):
+            self.size = (size, size)
+        else:
+            self.size = (size[0], size[1])
+
+        self._interpolation = "bicubic"
+        if preprocessing["interpolation"] == "bilinear":
+            self._interpolation = "bilinear"
+
+        # a number per channel, [channels or 1, 1, 1]
         self._mean, self._std, self._luma = (
             torch.tensor(numbers, device=device).view(-1, 1, 1)
             for numbers in (preprocessing["mean"], preprocessing["std"], LUMA)
@@ -50,11 +60,15 @@ class Pixels:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Convert uint8 [N, H, W, channels] to normalised floats [N, channels', H', W']."""
-        x = images.movedim(-1, 1) / 255  # a copy, which all that follows writes to
+        # a copy, so that what follows may write to it
+        x = images.movedim(-1, 1) / 255
+
+        # grey images for a model of colours, or colours for a model of grey images
         if x.shape[1] == 1 and self.channels == 3:
             x = x.repeat(1, 3, 1, 1)
         elif x.shape[1] == 3 and self.channels == 1:
             x = (x * self._luma).sum(1, keepdim=True)
+
         if x.shape[-2:] != self.size:
             x = F.interpolate(x, self.size, mode=self._interpolation, antialias=True).clamp_(0, 1)
         return x.sub_(self._mean).div_(self._std)
@@ -74,7 +88,8 @@ class Backbone:
     pixels: Pixels
     image_floats: int
     training_bytes: int
-    _trainable = ("",)  # beginnings of the names of weights that may be trained
+    # beginnings of the names of weights that may be trained
+    _trainable = ("",)
 
     def __init__(
         self, model: nn.Module, device: Device, precision: str, gradient_checkpointing: bool = False
@@ -128,6 +143,7 @@ def preprocessing(spec: dict[str, Any], usual: Mapping[str, Any], channels: int)
 
     The job's log names the numbers that weights from a file are given.
     """
+    # the numbers that the entry sets
     own = {key: spec[key] for key in NORMALISATION if key in spec}
     for key, numbers in own.items():
         if len(numbers) not in (1, channels):
@@ -136,9 +152,13 @@ def preprocessing(spec: dict[str, Any], usual: Mapping[str, Any], channels: int)
                 f"{channels} channels, or one for all, got {len(numbers)}"
             )
     result = {**usual, **own}
+
+    # a file does not say how its images were normalised: let the user see what is assumed
     if spec["weights"].endswith((".safetensors", ".npz")):
         mean, deviation = (list(result[key]) for key in NORMALISATION)
-        origin = "which the keys mean and std set" if own else "the usual numbers of this model"
+        origin = "the usual numbers of this model"
+        if own:
+            origin = "which the keys mean and std set"
         line = "backbone %s: images are normalised by mean %s and standard deviation %s, %s"
         log.info(line, spec["name"], mean, deviation, origin)
     return result
@@ -163,7 +183,8 @@ def loading(name: str, weights: str) -> Iterator[None]:
         yield
     except FedLoomError:
         raise
-    except Exception as error:  # the libraries raise whatever they like
+    # the libraries raise whatever they like
+    except Exception as error:
         reason = shortened(one_line(error)) or type(error).__name__
         raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error
     finally:

@@ -34,18 +34,23 @@ from torch.utils.checkpoint import checkpoint
 
 from fedloom.common.errors import FedLoomError
 
-Weights = Mapping[str, Tensor]  # name of a parameter -> its values of every client [K, ...]
+# name of a parameter -> its values of every client [K, ...]
+Weights = Mapping[str, Tensor]
 Insert = Callable[[Tensor, Tensor], Tensor]
-Inserts = Mapping[int, Mapping[str, Insert]]  # number of a block, from 1 -> place -> insert
-Read = slice | Tensor  # the tokens of a block's output that are read: an index of the axis T
+# number of a block, from 1 -> place -> insert
+Inserts = Mapping[int, Mapping[str, Insert]]
+# the tokens of a block's output that are read: an index of the axis T
+Read = slice | Tensor
+EVERY = slice(None)
 
 PLACES = ("input", "q", "k", "v", "proj", "attention", "fc1", "fc2", "mlp")
-BEFORE = {"input", "k", "v"}  # the places that a token passes which is a key and value alone
-EVERY = slice(None)
+# the places that a token passes which is a key and value alone
+BEFORE = {"input", "k", "v"}
 # beginnings of the names of weights that are not of the embedding
 BEHIND = ("blocks.", "norm.", "fc_norm.", "head.", "transformer.", "ln_post.", "proj")
 
-PARTS = (  # of a block: role, name in timm's Block, name in open_clip's ResidualAttentionBlock
+# parts of a block: role, name in timm's Block, name in open_clip's ResidualAttentionBlock
+PARTS = (
     ("norm1", "norm1", "ln_1"),
     ("in_weight", "attn.qkv.weight", "attn.in_proj_weight"),
     ("in_bias", "attn.qkv.bias", "attn.in_proj_bias"),
@@ -68,7 +73,8 @@ def part_names(block: Any) -> dict[str, str]:
     """Return the dotted names of a block's parts by role; none if its inside is not known."""
     if isinstance(block, Block) and type(block.attn) is Attention and type(block.mlp) is Mlp:
         return {role: name for role, name, _ in PARTS}
-    if type(block).__name__ == "ResidualAttentionBlock":  # to import open_clip takes seconds
+    # known by its name, since to import open_clip takes seconds
+    if type(block).__name__ == "ResidualAttentionBlock":
         return {role: name for role, _, name in PARTS if name}
     return {}
 
@@ -135,8 +141,10 @@ def run_block(
             Keys that an insert puts in front of the others are seen by all.
         read: the R tokens whose output [K, B, R, d] is computed, counted behind the place "input".
     """
-    if not inserts.keys() <= BEFORE and read is not EVERY:  # a function may mix tokens
+    # an insert may mix tokens: behind the attention it must get all of them
+    if not inserts.keys() <= BEFORE and read is not EVERY:
         return run_block(block, tokens, weights, inserts, mask)[..., read, :]
+
     names = part_names(block)
     if not names:
         raise FedLoomError(
@@ -145,32 +153,46 @@ def run_block(
         )
 
     def step(role: str, x: Tensor) -> Tensor:
+        """Apply the part of this role, with the clients' weights; the block may lack it."""
         if role not in names:
             return x
         return layer(block.get_submodule(names[role]), x, below(weights, f"{names[role]}."))
 
     def place(name: str, given: Tensor, out: Tensor) -> Tensor:
-        return inserts[name](given, out) if name in inserts else out
+        """Return what goes on behind a place: the insert's result, or `out` without an insert."""
+        if name not in inserts:
+            return out
+        return inserts[name](given, out)
 
-    x = place("input", tokens, tokens)  # [K, B, T, d]; T may have changed
+    # an insert at "input" may change T, the number of tokens
+    x = place("input", tokens, tokens)  # [K, B, T, d]
     normed = step("norm1", x)
-    own = (names["in_weight"], names["in_bias"])  # [3 d, d], or [K, 3 d, d]; its bias
+
+    # queries, keys and values by one matrix [3 d, d], or [K, 3 d, d], and its bias
+    own = (names["in_weight"], names["in_bias"])
     weight, bias = (weights.get(name, attrgetter(name)(block)) for name in own)
     q, k, v = _project(normed, weight, bias, read)
     q = place("q", normed, q)
     k = place("k", normed, k)
     v = place("v", normed, v)
+
+    # from here on, only the R tokens that are read
     if read is not EVERY:
         x = x[..., read, :]  # [K, B, R, d]
         normed = normed[..., read, :]
-        mask = None if mask is None else mask[..., read, :]
+        if mask is not None:
+            mask = mask[..., read, :]
+
+    # the attention, with its skip connection
     mixed = _attend(step, (q, k, v), block.attn.num_heads, mask)  # [K, B, R, d]
     if getattr(block.attn, "gate", None) is not None:
         mixed = mixed * step("gate", normed).sigmoid()
     out = place("proj", mixed, step("proj", mixed))
     x = x + place("attention", normed, step("scale1", out))
+
+    # the MLP, with its skip connection
     normed = step("norm2", x)
-    hidden = step("activation", place("fc1", normed, step("fc1", normed)))  # [K, B, T, h]
+    hidden = step("activation", place("fc1", normed, step("fc1", normed)))  # [K, B, R, h]
     hidden = step("hidden_norm", hidden)
     out = place("fc2", hidden, step("fc2", hidden))
     return x + place("mlp", normed, step("scale2", out))
@@ -182,8 +204,11 @@ def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None
     The library's block computes all tokens, where all are read or its inside is not known; not in
     bf16 on a CPU, where open_clip's takes ten times as long.
     """
-    if (read is EVERY and not _bf16_on_cpu(tokens)) or not part_names(block):
-        return (block(tokens) if mask is None else block(tokens, attn_mask=mask))[:, read]
+    by_library = (read is EVERY and not _bf16_on_cpu(tokens)) or not part_names(block)
+    if by_library and mask is None:
+        return block(tokens)[:, read]
+    if by_library:
+        return block(tokens, attn_mask=mask)[:, read]
     return run_block(block, tokens[None], {}, {}, mask, read)[0]
 
 
@@ -201,7 +226,12 @@ def run_blocks(
     for number, block in enumerate(blocks, start=1):
         own = below(weights, f"{number - 1}.")
         places = (inserts or {}).get(number, {})
-        wanted = read if number == len(blocks) else EVERY
+
+        # each block but the last is followed by one that reads all tokens
+        wanted = EVERY
+        if number == len(blocks):
+            wanted = read
+
         step = partial(run_block, block, weights=own, inserts=places, mask=mask, read=wanted)
         tokens = recomputed(step, tokens, gradient_checkpointing)
     return tokens
@@ -211,9 +241,15 @@ def _project(normed: Tensor, weight: Tensor, bias: Tensor | None, read: Read) ->
     """Return the queries [K, B, R, d] of the tokens that are read, keys and values [K, B, T, d]."""
     if read is EVERY:
         return linear_layer(normed, weight, bias).chunk(3, -1)
+
+    # the rows of queries, and those of keys and values
     rows = [weight.shape[-2] // 3, weight.shape[-2] // 3 * 2]
     of_q, of_kv = weight.split(rows, -2)
-    q_bias, kv_bias = (None, None) if bias is None else bias.split(rows, -1)
+    q_bias = None
+    kv_bias = None
+    if bias is not None:
+        q_bias, kv_bias = bias.split(rows, -1)
+
     kv = linear_layer(normed, of_kv, kv_bias).chunk(2, -1)
     return linear_layer(normed[..., read, :], of_q, q_bias), *kv
 
@@ -222,28 +258,33 @@ def _attend(
     step: Callable[[str, Tensor], Tensor], qkv: Sequence[Tensor], heads: int, mask: Tensor | None
 ) -> Tensor:
     """Return what R queries [K, B, R, d] read of S keys and values [K, B, S, d]."""
+    # divided by heads, [K B, heads, tokens, d / heads]
     shape = qkv[0].shape[:2]
     q, k, v = (x.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2) for x in qkv)
-    q, k = (  # [K B, heads, tokens, d / heads]; a norm's own weights have the client axis in front
-        step(role, x.unflatten(0, shape)).flatten(0, 1)
-        for role, x in (("q_norm", q), ("k_norm", k))
-    )
 
-    # what each query may read
+    # a norm's own weights have the client axis in front
+    q = step("q_norm", q.unflatten(0, shape)).flatten(0, 1)
+    k = step("k_norm", k.unflatten(0, shape)).flatten(0, 1)
+
+    # what each query may read; keys that an insert put in front are seen by all
     if mask is not None:
-        mask = mask if mask.dim() == 2 else mask.unflatten(0, (-1, heads))
+        if mask.dim() != 2:
+            mask = mask.unflatten(0, (-1, heads))
         mask = F.pad(mask.to(q.dtype), (k.shape[-2] - mask.shape[-1], 0))
 
     if q.requires_grad and _bf16_on_cpu(q):
         # the backward pass of torch's fused attention takes five times as long there
         scores = (q * q.shape[-1] ** -0.5) @ k.mT  # [K B, heads, R, S]
-        mixed = (scores if mask is None else scores + mask).softmax(-1) @ v
+        if mask is not None:
+            scores = scores + mask
+        mixed = scores.softmax(-1) @ v
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     return step("inner_norm", mixed.transpose(1, 2).flatten(2).unflatten(0, shape))
 
 
 def _bf16_on_cpu(x: Tensor) -> bool:
+    """Return True if operations on x compute in bfloat16 on a CPU."""
     return not x.is_cuda and torch.is_autocast_enabled("cpu")
 
 
@@ -253,13 +294,18 @@ def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
         return module(x)
     if not isinstance(module, nn.Linear | nn.LayerNorm):
         return per_client(module, x, weights)
+
     weight, bias = (weights.get(name, getattr(module, name)) for name in ("weight", "bias"))
     if isinstance(module, nn.Linear):
         return linear_layer(x, weight, bias)
+
+    # torch's layer norm takes no scale and shift per client: it normalises alone
     normed = F.layer_norm(x, module.normalized_shape, eps=module.eps)
     if weight is not None:
         normed = normed * _broadcast(weight, x)
-    return normed if bias is None else normed + _broadcast(bias, x)
+    if bias is not None:
+        normed = normed + _broadcast(bias, x)
+    return normed
 
 
 def per_client(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
@@ -269,10 +315,13 @@ def per_client(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
 
 def linear_layer(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W^T + b [K, ..., o] of x [K, ..., i], W [o, i] or [K, o, i], and b [o] or [K, o]."""
+    # one weight for all clients
     if weight.dim() == 2:
         if bias is None or bias.dim() == 1:
             return F.linear(x, weight, bias)
         return F.linear(x, weight) + _broadcast(bias, x)
+
+    # a weight per client
     flat = x.flatten(1, -2)  # [K, N, i]
     transposed = weight.mT  # [K, i, o]
     if bias is None:
@@ -284,7 +333,9 @@ def linear_layer(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _broadcast(value: Tensor, x: Tensor) -> Tensor:
     """Return a vector [o], or one per client [K, o], so that it meets the last axis of x."""
-    return value if value.dim() == 1 else value.view(len(value), *[1] * (x.dim() - 2), -1)
+    if value.dim() == 1:
+        return value
+    return value.view(len(value), *[1] * (x.dim() - 2), -1)
 
 
 def recomputed(function: Callable[[Tensor], Tensor], tokens: Tensor, wanted: bool) -> Tensor:

@@ -31,6 +31,7 @@ def write(
     count = len(store)
     tensors = dict[str, Tensor]()
     with temporary_folder(path) as folder:
+        # compute part by part, so that memory holds one part at a time
         with progress(count, f"{cache} of {count} images") as bar:
             for rows in np.array_split(np.arange(count), -(-count // at_once)):
                 images = torch.from_numpy(store.images(rows)).to(backbone.device)
@@ -40,6 +41,7 @@ def write(
                         tensors[name] = _on_disk(folder / name, count, value)
                     tensors[name][rows] = value.cpu()
                 bar.update(len(rows))
+
         with atomic_write(path) as temporary:
             safetensors.torch.save_file(tensors, temporary)
 
@@ -47,7 +49,8 @@ def write(
 def _on_disk(file: Path, count: int, like: Tensor) -> Tensor:
     """Create a tensor [count, ...] whose memory is the new file `file`, if the disk has room."""
     size = count * like[0].numel()
-    with file.open("wb") as stream:  # without room, a later write would end the process
+    # ask for the room now: without it, a later write to the memory would end the process
+    with file.open("wb") as stream:
         os.posix_fallocate(stream.fileno(), 0, max(1, size * like.dtype.itemsize))
     whole = torch.from_file(str(file), shared=True, size=size, dtype=like.dtype)
     return whole.view(count, *like.shape[1:])

@@ -29,13 +29,17 @@ class ConvStem(nn.Module):
         embed_dim: int,
         bias: bool = True,
         dynamic_img_pad: bool = False,
-        **factory: Any,  # timm's `device` and `dtype`
+        **factory: Any,
     ) -> None:
+        """Take the arguments of timm's PatchEmbed; `factory` are its `device` and `dtype`."""
         super().__init__()
+
+        # the attributes of a PatchEmbed that timm reads
         sizes: Any = (to_2tuple(img_size), to_2tuple(patch_size))
         self.img_size, self.patch_size = sizes
         self.grid_size = (self.img_size[0] // 8, self.img_size[1] // 8)
         self.num_patches = self.grid_size[0] * self.grid_size[1]
+
         divisible = self.img_size == (8 * self.grid_size[0], 8 * self.grid_size[1])
         if self.patch_size != (8, 8) or dynamic_img_pad or not divisible:
             raise ValueError("micro_vit has patches of 8 pixels, and no padding for a part of one")

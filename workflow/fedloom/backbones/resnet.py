@@ -29,10 +29,17 @@ PREPROCESSING = {
     "interpolation": "bilinear",
 }
 # blocks per stage, and how many times as wide as He et al.'s
-SMALL = {"resnet8_wide": (1, 4)} | {f"resnet{6 * n + 2}": (n, 1) for n in (3, 5, 7, 9)}
+SMALL = {
+    "resnet8_wide": (1, 4),
+    "resnet20": (3, 1),
+    "resnet32": (5, 1),
+    "resnet44": (7, 1),
+    "resnet56": (9, 1),
+}
 LARGE = ("resnet18", "resnet34", "resnet50")
 MOMENTS = ("mean", "square")
-SAVED_MAPS = 27  # what training keeps of an image, in first feature maps, as a ResNet-50 does
+# what training keeps of an image, in first feature maps, as a ResNet-50 does
+SAVED_MAPS = 27
 
 
 class Norm(nn.Module):
@@ -58,12 +65,17 @@ class Norm(nn.Module):
         mean = self.running_mean
         variance = self.running_var
         if self.mask is not None:
+            # the moments of each image, which running statistics are made of
             means = x.mean((2, 3))
             for kind, value in zip(MOMENTS, (means, x.square().mean((2, 3))), strict=True):
                 self.moments[f"{self.name}.{kind}"] = value
+
+            # the batch's mean and variance, of the images that count
             share = self.mask / self.mask.sum()  # [B]
             mean = share @ means  # [c]
             variance = share @ (x - mean[:, None, None]).square().mean((2, 3))
+
+        # all of it as one scale and one shift
         scale = self.weight / (variance + self.eps).sqrt()
         return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
 
@@ -94,13 +106,20 @@ class SmallResNet(nn.Module):
         widths = (first, first, 2 * first, 4 * first)
         for stage in (1, 2, 3):
             inputs, outputs = widths[stage - 1 : stage + 1]
-            shortcut = _Halved() if stage > 1 else None
+
+            # a shortcut where a stage halves the image: option B where it is wide, else A
+            shortcut: nn.Module | None = None
             if stage > 1 and wide > 1:
                 convolution = nn.Conv2d(inputs, outputs, 1, 2, bias=False)
                 shortcut = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
+            elif stage > 1:
+                shortcut = _Halved()
+
             parts = [BasicBlock(inputs, outputs, min(stage, 2), shortcut)]
             parts += [BasicBlock(outputs, outputs) for _ in range(blocks - 1)]
             self.add_module(f"layer{stage}", nn.Sequential(*parts))
+
+        # drawn last, in the order of the modules
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)
@@ -133,13 +152,20 @@ class FrozenResNet(Backbone):
 
         They are normalised by ImageNet's numbers, or as an entry `spec` says.
         """
+        # norms that can be told which images of a batch count
         for name, module in list(model.named_modules()):
             if isinstance(module, nn.BatchNorm2d):
                 model.set_submodule(name, Norm(module, name))
         super().__init__(model, device, precision)
         self._norms = [module for module in model.modules() if isinstance(module, Norm)]
-        normal = preprocessing(spec, PREPROCESSING, 3) if spec else PREPROCESSING
+
+        # how images become pixels
+        normal = PREPROCESSING
+        if spec:
+            normal = preprocessing(spec, PREPROCESSING, 3)
         self.pixels = Pixels(size, 3, normal, device)
+
+        # sizes, of which a pass tells
         with torch.no_grad():
             image = torch.zeros(1, 3, size, size, device=next(model.parameters()).device)
             self.width: int = model(image).shape[1]
@@ -182,6 +208,7 @@ class FrozenResNet(Backbone):
         check_weights(weights, self.model)
         x = self.pixels(images.flatten(0, -4)).unflatten(0, images.shape[:2])
 
+        # one client's pass: its norms get the mask, and are left as they were, whatever happens
         def single(own: dict[str, Tensor], x: Tensor, mask: Tensor) -> Any:
             moments: dict[str, Tensor] = {}
             for norm in self._norms:
@@ -196,16 +223,19 @@ class FrozenResNet(Backbone):
 
         with arithmetic(self.precision, self.device):
             features, moments = torch.vmap(single)(dict(weights), x, mask.to(x.dtype))
-        return linear(features, head), {"images": torch.ones_like(features[..., 0]), **moments}
+
+        # every image counts itself beside its moments
+        images_of_one = torch.ones_like(features[..., 0])
+        return linear(features, head), {"images": images_of_one, **moments}
 
     def init_counters(self, clients: int) -> dict[str, Tensor]:
         """Return counters of zeros [K, c], for `train_locally` to add moments to."""
-        moments = {
-            f"{norm.name}.{kind}": torch.zeros(clients, len(norm.weight), device=self.device)
-            for norm in self._norms
-            for kind in MOMENTS
-        }
-        return {"images": torch.zeros(clients, device=self.device), **moments}
+        counters = {"images": torch.zeros(clients, device=self.device)}
+        for norm in self._norms:
+            for kind in MOMENTS:
+                zeros = torch.zeros(clients, len(norm.weight), device=self.device)
+                counters[f"{norm.name}.{kind}"] = zeros
+        return counters
 
     def statistics(self, counters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return running statistics [K, c] by name: averages over the images of all steps."""
@@ -230,6 +260,8 @@ def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
     name = spec["name"]
     weights = spec["weights"]
     check_model(name, [*SMALL, *LARGE], "FedLoom")
+
+    # the untrained model, without disturbing the process's own random stream
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if name in SMALL:
@@ -237,6 +269,7 @@ def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
         else:
             model = torchvision.models.get_model(name, weights=None)
             model.fc = nn.Identity()
+
     if weights != "none":
         path = weights_file(name, weights)
         with loading(name, weights):
@@ -244,5 +277,9 @@ def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
             load_tensors(model, tensors, name, path)
         check_finite(model, name, weights)
 
-    size = spec.get("image_size") or (32 if name in SMALL else 224)
+    size = spec.get("image_size")
+    if not size and name in SMALL:
+        size = 32
+    elif not size:
+        size = 224
     return FrozenResNet(model, size, device, spec.get("precision", "float32"), spec)

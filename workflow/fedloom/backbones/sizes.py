@@ -19,11 +19,13 @@ from fedloom.config.settings import FAMILIES
 
 def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
     """Count the fields of `Sizes` in planning, of name and image_size alone."""
-    known = {key: settings[key] for key in ("name", "image_size") if key in settings}
+    untrained = {key: settings[key] for key in ("name", "image_size") if key in settings}
+    untrained["weights"] = "none"
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        backbone: Any = load_backbone(FAMILIES[library], known | {"weights": "none"}, "meta")
+        backbone: Any = load_backbone(FAMILIES[library], untrained, "meta")
         model = backbone.model
         pixels = backbone.pixels
+        # a backbone may need a pass to be built
         built = counter.get_total_flops()
 
         # an image
@@ -45,8 +47,10 @@ def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
         places = model.context_length
         model.encode_text(torch.zeros(1, places, dtype=torch.int64))
         of_text = counter.get_total_flops() - built - operations
-        text = {"text_width": backbone.width, "text_depth": backbone.text_depth}
-        return sizes | text | {"token_operations": of_text / places}
+        sizes["text_width"] = backbone.width
+        sizes["text_depth"] = backbone.text_depth
+        sizes["token_operations"] = of_text / places
+        return sizes
 
 
 if __name__ == "__main__":

@@ -71,11 +71,11 @@ class FrozenViT(Backbone):
         )
         self.patch_size: int = stem.patch_size[0]
 
-        # how images become pixels
+        # how images become pixels, of the stem's size: that of the pretrained config may be another
         channels = next(p for p in stem.parameters() if p.dim() == 4).shape[1]
-        # not the size of the pretrained config: image_size may be another
-        usual = resolve_model_data_config(vit)
-        normal = preprocessing(spec, usual, channels) if spec else usual
+        normal = resolve_model_data_config(vit)
+        if spec:
+            normal = preprocessing(spec, normal, channels)
         self.pixels = Pixels(stem.img_size, channels, normal, device)
 
     def embed(self, images: Tensor, weights: Weights | None = None) -> Tensor:
@@ -99,7 +99,11 @@ class FrozenViT(Backbone):
         module = self.model.blocks[j - 1]
         own = below(weights, f"blocks.{j - 1}.")
         places = (inserts or {}).get(j, {})
-        wanted = blocks.EVERY if read is None or j < self.depth else slice(read)
+
+        # each block but the last is followed by one that reads all tokens
+        wanted = blocks.EVERY
+        if read is not None and j == self.depth:
+            wanted = slice(read)
 
         def apply(x: Tensor) -> Tensor:
             with arithmetic(self.precision, self.device):
@@ -229,15 +233,21 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
     check_model(name.split(".")[0], timm.list_models(), f"timm {timm.__version__}")
 
     # a file, the hub's weights, or none
-    untrained = weights in ("hub", "none")
-    path = None if untrained else weights_file(name, weights, (".safetensors", ".npz"))
-    size = {"img_size": spec["image_size"]} if "image_size" in spec else {}
+    path = None
+    if weights not in ("hub", "none"):
+        path = weights_file(name, weights, (".safetensors", ".npz"))
 
+    # the model, of another image size than the pretrained one if the entry says so
+    size: dict[str, Any] = {}
+    if "image_size" in spec:
+        size["img_size"] = spec["image_size"]
     with loading(name, weights):
         model: Any = timm.create_model(name, num_classes=0, pretrained=weights == "hub", **size)
-        if path and path.suffix == ".npz":  # Google's
+        if path and path.suffix == ".npz":
+            # a file of Google's, whose format timm reads
             model.load_pretrained(str(path))
-        elif path:  # timm's filter resizes position embeddings to the image size
+        elif path:
+            # timm's filter resizes position embeddings to the image size
             tensors = without_prefix(safetensors.torch.load_file(path), model.state_dict())
             load_tensors(model, checkpoint_filter_fn(tensors, model), name, path)
     if weights != "none":

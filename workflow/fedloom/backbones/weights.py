@@ -18,13 +18,16 @@ from fedloom.machine.install import resource
 PREFIX = re.compile(
     r"(?:(?:module|_orig_mod|model|backbone|encoder|encoder_q|base_encoder|teacher)\.)+"
 )
-HEADS = ("head.", "head_dist.", "fc.", "classifier.")  # beginnings of a classifier's names
+# beginnings of a classifier's names
+HEADS = ("head.", "head_dist.", "fc.", "classifier.")
 SHARD = re.compile(r"-\d+-of-(\d+)\.safetensors$")
-OF_CLIP = "logit_scale"  # a tensor that every CLIP has
+# a tensor that every CLIP has
+OF_CLIP = "logit_scale"
 
 
 def weights_file(name: str, path: str, suffixes: tuple[str, ...] = (".safetensors",)) -> Path:
     """Return the file of a backbone's weights; refuse a shard, and one that could run code."""
+    # a shard, or the index of several
     file = resource(path)
     shard = SHARD.search(file.name)
     if file.name.endswith(".safetensors.index.json") or (shard and int(shard[1]) > 1):
@@ -33,6 +36,8 @@ def weights_file(name: str, path: str, suffixes: tuple[str, ...] = (".safetensor
             "read them all with safetensors.torch.load_file, and save their tensors in one file "
             "with safetensors.torch.save_file"
         )
+
+    # a pickle, or any other file
     if file.suffix not in suffixes:
         raise FedLoomError(
             f"backbone {name}: weights '{file}': only {' and '.join(suffixes)} are read (a pickle "
@@ -46,6 +51,7 @@ def without_prefix(tensors: Mapping[str, Tensor], known: Collection[str]) -> dic
 
     Without a known prefix, these are all tensors.
     """
+    # what a name begins with may hold several words, of which some may belong to the model's names
     prefixes = {""}
     for name in tensors:
         if found := PREFIX.match(name):
@@ -69,6 +75,8 @@ def load_tensors(model: nn.Module, tensors: Mapping[str, Tensor], name: str, fil
             "lacks; name the model that has it, as deit_small_distilled_patch16_224, or take the "
             "weights that were trained without it"
         )
+
+    # a backbone has no head, so a file's head is left out, unless the model has it after all
     wanted = {k: v for k, v in tensors.items() if k in known or not k.startswith(HEADS)}
     missing, unknown = model.load_state_dict(wanted, strict=False)
     if missing or unknown:
@@ -81,7 +89,9 @@ def load_tensors(model: nn.Module, tensors: Mapping[str, Tensor], name: str, fil
 
 def _some(names: Sequence[str]) -> str:
     """Return how many names there are, and the first."""
-    return f"{len(names)} ('{names[0]}' ...)" if names else "0"
+    if not names:
+        return "0"
+    return f"{len(names)} ('{names[0]}' ...)"
 
 
 def check_finite(model: nn.Module, name: str, weights: str) -> None:
@@ -97,12 +107,15 @@ def check_finite(model: nn.Module, name: str, weights: str) -> None:
 @contextmanager
 def plain_clip_file(path: Path) -> Iterator[Path]:
     """Yield a file of a CLIP's weights that open_clip reads: without a prefix, so maybe a copy."""
+    # the prefix is what stands before the tensor that every CLIP has
     with safetensors.safe_open(path, "pt") as file:
         names = list(file.keys())
     found = [k.removesuffix(OF_CLIP) for k in names if re.fullmatch(PREFIX.pattern + OF_CLIP, k)]
     if OF_CLIP in names or not found:
         yield path
         return
+
+    # a copy without it
     with TemporaryDirectory(prefix="fedloom-") as folder:
         copy = Path(folder) / path.name
         tensors = safetensors.torch.load_file(path)

@@ -27,6 +27,7 @@ class Changing(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words before `--`, with `--set` before every KEY=VALUE."""
+        # the words after `--` are Snakemake's
         own_words = args
         ctx.obj = []
         if "--" in args:
@@ -34,6 +35,7 @@ class Changing(click.Command):
             own_words = args[:cut]
             ctx.obj = args[cut + 1 :]
 
+        # a word with = that names no file is a change
         words = list[str]()
         for word in own_words:
             is_change = "=" in word and not word.startswith("-") and not Path(word).exists()
@@ -99,8 +101,11 @@ def launch(study: Path | None, **given: Any) -> int:
     """Run Snakemake on a study."""
     from fedloom.cli.run import launch
 
+    # the commands `run` and `report` share this function
     context = click.get_current_context()
-    files = [study] if study else []
+    files = list[Path]()
+    if study is not None:
+        files.append(study)
     reporting = context.info_name == "report"
     return launch.run_study(files, options=context.obj, reporting=reporting, **given)
 
@@ -222,7 +227,10 @@ def methods(name: str | None) -> None:
     """Print every method in a line, or all facts of one."""
     from fedloom.cli.inspect import describe
 
-    print(describe.describe_method(name) if name else describe.list_methods())
+    if name:
+        print(describe.describe_method(name))
+    else:
+        print(describe.list_methods())
 
 
 @fedloom.command(short_help="Make a method of your own from the template.")
@@ -244,8 +252,11 @@ def check(method: str | None) -> None:
     from fedloom.hooks import manifest
     from fedloom.hooks.options_file import refresh_options_file
 
+    # without a name, every method, also those whose method.toml has an error
     known = manifest.discover()
-    names = [method] if method else [*known, *known.errors]
+    names = [*known, *known.errors]
+    if method:
+        names = [method]
     plugins = [manifest.find(name) for name in names]
 
     # the class of the options, for editors
@@ -259,7 +270,9 @@ def check(method: str | None) -> None:
     from fedloom.machine.device import prepare_torch
 
     prepare_torch(threads=1)
-    log.setLevel("WARNING")  # no progress of tiny runs
+
+    # without the progress of tiny runs
+    log.setLevel("WARNING")
     for plugin in plugins:
         done = driver.check(plugin, list(known.values()))
         click.echo(f"{plugin.name} keeps the contract ({done})", err=True)
@@ -274,7 +287,8 @@ def communication(method: str, backbone: str, classes: int, options: dict[str, A
     """Print the floats that a client is sent in one round, by kind."""
     from fedloom.hooks.manifest import find
 
-    find(method, kind="method")  # before torch, which takes seconds
+    # a name that is not known need not wait for torch, which takes seconds
+    find(method, kind="method")
     from fedloom.cli.inspect.downlink import downlink_floats
 
     counts = downlink_floats(method, backbone, classes, options)
@@ -363,11 +377,16 @@ def main() -> None:
     with one_line_errors():
         try:
             status = fedloom.main(prog_name="fedloom", standalone_mode=False)
+
+        # a group without a command prints its help
         except click.exceptions.NoArgsIsHelpError as error:
             status = error.exit_code
             error.show()
+
+        # click's own errors end as FedLoom's do
         except click.ClickException as error:
             raise FedLoomError(error.format_message()) from None
         except click.Abort:
             raise KeyboardInterrupt from None
+
     sys.exit(status or 0)

@@ -3,8 +3,9 @@
 import difflib
 from collections.abc import Collection
 
-LONGEST = 300  # characters of an exception's text that fit into a line
-LONGEST_NAME = 100  # characters of a name that an error quotes
+# characters of an exception's text that fit into a line, and of a name that an error quotes
+LONGEST = 300
+LONGEST_NAME = 100
 # characters of an error's line that are kept: its place at the beginning, its cure at the end
 BEGINNING = 1400
 END = 500
@@ -13,7 +14,8 @@ END = 500
 class FedLoomError(Exception):
     """An error that the user can fix: one line with its file, key or client, and what to do."""
 
-    status = 2  # of the command, which prints no traceback
+    # the exit status of the command, which prints no traceback
+    status = 2
 
     def __init__(self, line: object) -> None:
         """Keep the line as a terminal can show it, whatever names it quotes."""
@@ -26,7 +28,14 @@ def legible(text: str) -> str:
     So no name that an error quotes can move a terminal's cursor or change its colours.
     """
     line = " ".join(part.strip() for part in text.splitlines())
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    return "".join(_escaped(letter) for letter in line)
+
+
+def _escaped(letter: str) -> str:
+    """Return a letter, or its escape such as \\x1b if it is not printable."""
+    if letter.isprintable():
+        return letter
+    return ascii(letter)[1:-1]
 
 
 def _bounded(line: str) -> str:
@@ -38,8 +47,11 @@ def _bounded(line: str) -> str:
 
 def in_words(error: BaseException) -> str:
     """Return type and text of any exception in one line."""
+    name = type(error).__name__
     text = shortened(one_line(error))
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if not text:
+        return name
+    return f"{name}: {text}"
 
 
 def one_line(text: object) -> str:
@@ -49,14 +61,20 @@ def one_line(text: object) -> str:
 
 def shortened(text: str, longest: int = LONGEST) -> str:
     """Return a text that fits into a line of an error, by default, or into `longest` characters."""
-    return text if len(text) <= longest else f"{text[:longest]} ..."
+    if len(text) <= longest:
+        return text
+    return f"{text[:longest]} ..."
 
 
 def check_known(name: str, known: Collection[str], where: str) -> None:
-    """Refuse an unknown name; `where` begins the error, as "config key select.tables: no label"."""
+    """Refuse an unknown name; `where` begins the error, as "keep_classes: no class"."""
     if name not in known:
-        shown = shortened(str(name), LONGEST_NAME)
-        raise FedLoomError(f"{where} '{shown}'; {suggestion(name, known)}")
+        raise FedLoomError(f"{where} {unknown_name(name, known)}")
+
+
+def unknown_name(name: str, known: Collection[str]) -> str:
+    """Return how an error quotes a name that is not among the known ones, and what to write."""
+    return f"'{shortened(str(name), LONGEST_NAME)}'; {suggestion(name, known)}"
 
 
 def suggestion(word: str, known: Collection[str]) -> str:
@@ -83,4 +101,5 @@ class NotFiniteError(FedLoomError):
 class StoppedError(FedLoomError):
     """A scheduler asked the job to stop before its work was done; the next attempt goes on."""
 
-    status = 75  # EX_TEMPFAIL of sysexits.h: try again
+    # EX_TEMPFAIL of sysexits.h: try again
+    status = 75

@@ -22,7 +22,8 @@ SEAL = b"fedloom:sha256"
 UNSEALED = b"0" * 64
 # what stands before the digest in a footer: its key, and that a text of 64 bytes follows (Thrift)
 BEFORE_DIGEST = SEAL + b"\x18\x40"
-AT_ONCE = 2**20  # bytes that are hashed at once
+# bytes that are hashed at once
+AT_ONCE = 2**20
 
 
 @contextmanager
@@ -30,10 +31,13 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`, renamed to it only when the block succeeds."""
     path = Path(path)
     with _beside(path) as temporary:
+        # a new file has the permissions that the user's umask allows
         temporary.touch(exist_ok=False)
-        permissions = stat.S_IMODE(temporary.stat().st_mode)  # by the umask
+        permissions = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
-        temporary.chmod(permissions)  # safetensors gives them to the owner alone
+
+        # safetensors writes files that their owner alone can read
+        temporary.chmod(permissions)
         temporary.replace(path)
 
 
@@ -59,10 +63,13 @@ def _beside(path: Path) -> Iterator[Path]:
             yield temporary
         finally:
             remove(temporary)
+
+    # an error of writing names the result or a folder above, or the temporary name or what is below
     except (OSError, SafetensorError) as error:
         blamed = Path(getattr(error, "filename", None) or path)
         if blamed not in (path, *path.parents) and temporary not in (blamed, *blamed.parents):
             raise
+
         reason = one_line(getattr(error, "strerror", None) or error)
         raise FedLoomError(f"{path}: cannot be written ({reason})") from error
 
@@ -79,12 +86,16 @@ def write_table(path: Path, table: "pa.Table") -> None:
     Checksums of pages are not enough: the footer names the columns, and says where the pages of
     each lie. A flipped bit there could rename a column, or let it show the numbers of another.
     """
-    import pyarrow.parquet as pq  # takes 0.1 s, and Snakemake needs none of it
+    # takes 0.1 s, and Snakemake needs none of it
+    import pyarrow.parquet as pq
 
     with atomic_write(path) as temporary:
+        # the whole file, with zeros for its digest
         with pq.ParquetWriter(temporary, table.schema, write_page_checksum=True) as writer:
             writer.write_table(table)
             writer.add_key_value_metadata({SEAL: UNSEALED})
+
+        # the digest of that file, in the place of the zeros
         with temporary.open("r+b") as file:
             place = _place_of_seal(file)
             assert place is not None, "the writer has just written it"
@@ -107,7 +118,10 @@ def read_table(path: Path, columns: "pa.Schema | None" = None) -> "pa.Table":
         _check_seal(path, file)
         table = pq.read_table(file, page_checksum_verification=True)
         _check_columns(path, table.schema, columns)
-        facts = {k: v for k, v in (table.schema.metadata or {}).items() if k != SEAL}
+
+        # the digest is that of this file, not of the table
+        metadata = table.schema.metadata or {}
+        facts = {key: value for key, value in metadata.items() if key != SEAL}
         return table.replace_schema_metadata(facts or None)
 
 
@@ -132,12 +146,15 @@ def read_facts(path: Path) -> dict[str, str]:
 
 def _place_of_seal(file: "BinaryIO | pa.NativeFile") -> int | None:
     """Return where in a Parquet file its digest begins, which is in the footer; None without it."""
+    # a Parquet file ends with its footer, the footer's length in four bytes, and PAR1
     file.seek(0, os.SEEK_END)
     size = file.tell()
     file.seek(max(size - 8, 0))
-    start = size - 8 - int.from_bytes(file.read(4), "little")  # the footer's length, then PAR1
+    start = size - 8 - int.from_bytes(file.read(4), "little")
     if start < 0:
         return None
+
+    # the last place counts: a value before it may hold these bytes too
     file.seek(start)
     place = file.read(size - 8 - start).rfind(BEFORE_DIGEST)
     if place < 0:
@@ -148,13 +165,17 @@ def _place_of_seal(file: "BinaryIO | pa.NativeFile") -> int | None:
 def _digest(file: "BinaryIO | pa.NativeFile", place: int) -> bytes:
     """Return the sha256 of a file, as hexadecimal digits, with UNSEALED at a place."""
     result = hashlib.sha256()
+
+    # what comes before the place
     position = 0
     file.seek(0)
     while position < place and (part := file.read(min(AT_ONCE, place - position))):
         result.update(part)
         position += len(part)
-    file.seek(place + len(UNSEALED))
+
+    # zeros, and what comes after the place
     result.update(UNSEALED)
+    file.seek(place + len(UNSEALED))
     while part := file.read(AT_ONCE):
         result.update(part)
     return result.hexdigest().encode()
@@ -181,6 +202,8 @@ def _check_columns(path: Path, schema: "pa.Schema", columns: "pa.Schema | None")
                 f"{path}: must have one column '{column.name}', got {found}; delete it and run "
                 "again"
             )
+
+        # numbers of any width will do
         wanted = _kind(column.type)
         found = _kind(schema.field(column.name).type)
         if found != wanted:
@@ -194,15 +217,20 @@ def _kind(kind: "pa.DataType") -> str:
     """Return what values of an Arrow type are, however many bits each has."""
     from pyarrow import types
 
+    # a dictionary is another way to store its values
     if types.is_dictionary(kind):
         return _kind(kind.value_type)
+
     tests = {
         "integers": types.is_integer,
         "numbers": types.is_floating,
         "truth values": types.is_boolean,
         "text": lambda each: types.is_string(each) or types.is_large_string(each),
     }
-    return next((name for name, test in tests.items() if test(kind)), str(kind))
+    for name, test in tests.items():
+        if test(kind):
+            return name
+    return str(kind)
 
 
 @contextmanager

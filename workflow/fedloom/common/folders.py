@@ -8,7 +8,8 @@ from stat import S_ISREG
 
 from fedloom.common.errors import FedLoomError
 
-MOST_TEXT = 4 * 2**20  # bytes of a file that people write
+# bytes of a file that people write
+MOST_TEXT = 4 * 2**20
 
 
 def walk(
@@ -27,9 +28,12 @@ def walk(
     except OSError as error:
         path = printable(str(error.filename))
         raise FedLoomError(f"{path}: cannot be listed ({error.strerror})") from None
+
+    # a folder within itself would have no end
     here = os.path.realpath(folder)
     if here in above:
         raise FedLoomError(f"{printable(folder)}: a link that leads back up; remove it")
+
     yield folder, names, [entry for entry in shown if not entry.is_dir()]
     for name in names:
         yield from walk(f"{folder}/{name}", above | {here})
@@ -37,8 +41,11 @@ def walk(
 
 def check_writable(folder: Path) -> None:
     """Check that a folder exists and is writable, or can be created."""
-    missing = not folder.exists() and not folder.is_symlink()
-    nearest = folder.absolute().parent if missing else folder
+    # a folder that is missing is created in the one above; a link that leads nowhere cannot be
+    nearest = folder
+    if not folder.exists() and not folder.is_symlink():
+        nearest = folder.absolute().parent
+
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise FedLoomError(f"{folder}: must be a folder that can be written to; move it away")
 
@@ -86,4 +93,6 @@ def read_python(path: Path) -> ast.Module:
 
 def printable(text: str) -> str:
     """Return a name as a line of a log can show it: escaped where it is not plain text."""
-    return text if text.isprintable() else ascii(text)
+    if text.isprintable():
+        return text
+    return ascii(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+# what a file system without locks answers
 NONE_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
@@ -18,6 +19,8 @@ def file_lock(file: Path, waiting: str, say: Callable[[str], object]) -> Iterato
     """
     # filelock's own substitute for a missing lock is a file, which a killed process leaves for good
     lock = FileLock(file, fallback_to_soft=False)
+
+    # take the lock, or wait for it, or go on without one
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -27,6 +30,7 @@ def file_lock(file: Path, waiting: str, say: Callable[[str], object]) -> Iterato
         if error.errno not in NONE_HERE:
             raise
         say(f"{file}: there are no locks on this file system ({error.strerror}); going on without")
+
     try:
         yield
     finally:

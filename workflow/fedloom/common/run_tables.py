@@ -7,6 +7,7 @@ import pyarrow as pa
 
 
 def _columns(names: str, kind: pa.DataType) -> list[pa.Field]:
+    """Return columns of one type, whose names are the words of a text."""
     return [pa.field(name, kind) for name in names.split()]
 
 
@@ -19,7 +20,8 @@ EVALUATION = pa.schema(
         *_columns("loss", pa.float64()),
     ]
 )
-TEST_SETS = EVALUATION.append(pa.field("test_set", pa.string()))  # of the artefact of that name
+# the artefact `test_sets`, which has answers to several sets
+TEST_SETS = EVALUATION.append(pa.field("test_set", pa.string()))
 ROUNDS = pa.schema(
     [
         *_columns("round", pa.int32()),

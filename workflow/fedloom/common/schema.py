@@ -8,9 +8,11 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from fedloom.common.errors import FedLoomError, one_line, shortened, suggestion
+from fedloom.common.errors import one_line, shortened, suggestion
+from fedloom.common.key_path import KeyPath
 
-LONGEST = 100  # characters of a value that an error quotes
+# characters of a value that an error quotes
+LONGEST = 100
 Item = TypeVar("Item")
 Model = TypeVar("Model", bound="Keys")
 
@@ -35,8 +37,12 @@ class Keys(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, value: Any) -> Any:
+        """Refuse a mapping with an unknown key; what is no mapping gets pydantic's own error."""
+        if not isinstance(value, dict):
+            return value
+
         known = [field.alias or name for name, field in cls.model_fields.items()]
-        for key in value if isinstance(value, dict) else ():
+        for key in value:
             if key not in known:
                 about = {"key": key, "hint": suggestion(str(key), known)}
                 raise PydanticCustomError("unknown", "unknown key; {hint}", about)
@@ -49,23 +55,27 @@ def is_number(value: object) -> bool:
 
 
 def _distinct(items: list) -> list:
+    """Return a list, or raise a ValueError if it holds an item twice."""
     for number, item in enumerate(items):
         if item in items[:number]:
             raise ValueError(f"must hold each item once, got {item!r} twice")
     return items
 
 
-UNSET: Any = None  # of a key that overrides others, and does not have a default
+# the value of a key that overrides others, and does not have a default
+UNSET: Any = None
 UNIQUE = Field(json_schema_extra={"uniqueItems": True})
 Distinct = Annotated[list[Item], AfterValidator(_distinct), UNIQUE]
 Several = Annotated[Distinct[Item], Field(min_length=1)]
 OneOrMore = Item | Annotated[list[Item], Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
-Seed = Annotated[int, Field(ge=0, lt=2**31)]  # a column of tables holds it in 32 bits
+# a column of tables holds a seed in 32 bits
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Number = float
 Percent = Annotated[float, Field(gt=0, le=100)]
-Share = Annotated[float, Field(gt=0, lt=1)]  # a part of all, and neither none nor all of it
+# a part of all, and neither none nor all of it
+Share = Annotated[float, Field(gt=0, lt=1)]
 Identifier = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 # an end of line may follow `$` in Python, and may not follow it in JSON Schema
 Label = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -79,19 +89,16 @@ def require(model: Model, **needs: str) -> Model:
     return model
 
 
-def checked(model: type[Model], value: Any, where: str) -> Model:
-    """Return a value as a model; an error is that nearest to the root, `where` before its key."""
+def checked(model: type[Model], value: Any, where: KeyPath) -> Model:
+    """Return the value at `where` as a model; the error is about the wrong key nearest to it."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        path, message = _nearest(error.errors(include_url=False), value)
+        steps, message = _nearest(error.errors(include_url=False), value)
 
-    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    if where.endswith(" "):
-        steps = steps.lstrip(".")
-    if steps:
-        raise FedLoomError(one_line(f"{where}{steps}: {message}"))
-    raise FedLoomError(one_line(f"{where.rstrip(': ')}: {message}"))
+    for step in steps:
+        where = where / step
+    raise where.error(one_line(message))
 
 
 def _nearest(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str]:
@@ -99,15 +106,19 @@ def _nearest(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], s
 
     If one alternative is a mapping or a list that was given, and wrong inside, its error is meant.
     """
+    # the nearest place, and the errors of all alternatives there
     placed = [(_path(error, value), error) for error in errors]
     path = min((path for path, _ in placed), key=len)
     here = [error for each, error in placed if each == path]
+
+    # an alternative that was given, and is wrong inside
     inside = [each for each, _ in placed if each[: len(path)] == path and len(each) > len(path)]
     is_alternative = len(here[0]["loc"]) > len(path)
     if inside and is_alternative and here[0]["type"] != "missing":
         path = min(inside, key=len)
         here = [error for each, error in placed if each == path]
 
+    # what all alternatives ask for, and the value that was given where the text does not show it
     first, *others = dict.fromkeys(_sentence(error) for error in here)
     alternatives = [other.removeprefix("must be ") for other in others]
     text = " or ".join([first, *alternatives])
@@ -145,14 +156,18 @@ def _sentence(error: ErrorDetails) -> str:
     """Return what an error says; pydantic's own words if SENTENCES has none for it."""
     if error["type"] not in SENTENCES:
         return error["msg"]
+
+    # the noun that goes with a bound of a list's length
     context = dict(error.get("ctx", {}))
-    bound = context.get("min_length", context.get("max_length"))
-    context["items"] = "item" if bound == 1 else "items"
+    context["items"] = "items"
+    if context.get("min_length", context.get("max_length")) == 1:
+        context["items"] = "item"
     return SENTENCES[error["type"]].format(**context)
 
 
 def _path(error: ErrorDetails, value: Any) -> list[str | int]:
     """Return where in a value an error is, without what pydantic adds for its alternatives."""
+    # pydantic's steps that lead into the value; its others name alternatives
     path: list[str | int] = []
     for step in error["loc"]:
         in_list = isinstance(value, list) and isinstance(step, int)
@@ -160,6 +175,8 @@ def _path(error: ErrorDetails, value: Any) -> list[str | int]:
             path.append(step)
             inner: Any = value
             value = inner[step]
+
+    # a key that is not in the value
     if error["type"] == "missing":
         path.append(error["loc"][-1])
     if error["type"] == "unknown":

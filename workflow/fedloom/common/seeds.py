@@ -18,6 +18,7 @@ def numpy_generator(seed: int, purpose: str, *ids: int) -> np.random.Generator:
 
 def torch_generator(seed: int, purpose: str, *ids: int):
     """Return a CPU generator, so that CPU and GPU runs draw the same numbers."""
-    import torch  # here, so that partitioning and parsing the config need no torch
+    # here, so that partitioning and parsing the config need no torch
+    import torch
 
     return torch.Generator().manual_seed(stream_seed(seed, purpose, *ids))

@@ -20,7 +20,8 @@ import psutil
 
 ENDING = ".fedloom-tmp"
 NAME = re.compile(rf"\..+\.(?P<system>\w+)-(?P<process>\d+)-\w+{re.escape(ENDING)}")
-ABANDONED = 24 * 3600  # seconds without a write, after which a writer elsewhere counts as killed
+# seconds without a write, after which a writer elsewhere counts as killed
+ABANDONED = 24 * 3600
 
 
 def temporary_name(path: Path) -> Path:
@@ -70,6 +71,8 @@ def leftovers(folder: Path) -> Iterator[Path]:
         for name in (*folders, *files):
             if name.startswith(".") and name.endswith(ENDING):
                 yield Path(place, name)
+
+        # os.walk goes into the folders that are left in the list
         folders[:] = [name for name in folders if not name.endswith(ENDING)]
 
 

@@ -19,9 +19,16 @@ KEY = "fedloom"
 
 def save(path: Path, tree: Tree, **facts: object) -> str:
     """Write the tree's tensors, and its scalars with `facts` as JSON; return the sha256 of all."""
-    items = dict(leaves(tree))
-    tensors = _apart({k: v for k, v in items.items() if isinstance(v, Tensor)})
-    scalars = {k: v for k, v in items.items() if not isinstance(v, Tensor)}
+    shared = dict[str, Tensor]()
+    scalars = dict[str, Any]()
+    for name, value in leaves(tree):
+        if isinstance(value, Tensor):
+            shared[name] = value
+        else:
+            scalars[name] = value
+    tensors = _apart(shared)
+
+    # the digest is of all numbers and facts, and stands beside the facts
     content = {"scalars": scalars, "facts": facts}
     digest = _digest(tensors, content)
     metadata = canonical(content | {"sha256": digest})
@@ -37,16 +44,22 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         own = tensor.detach().cpu().contiguous()
         memory = own.untyped_storage().data_ptr()
-        result[name] = own.clone() if memory in known else own
+        if memory in known:
+            own = own.clone()
+        result[name] = own
         known.add(memory)
     return result
 
 
 def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
     """Return the sha256 of contiguous tensors on the CPU, with names and types, and `content`."""
-    header = [[k, str(tensors[k].dtype), list(tensors[k].shape)] for k in sorted(tensors)]
+    # what says how the bytes are to be read
+    names = sorted(tensors)
+    header = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
     result = hashlib.sha256(canonical([header, content]).encode())
-    for name in sorted(tensors):
+
+    # the bytes, which a view of the tensor's memory has without a copy
+    for name in names:
         flat = tensors[name].as_strided((tensors[name].numel(),), (1,))
         result.update(flat.view(torch.uint8).numpy().data)
     return result.hexdigest()
@@ -85,8 +98,10 @@ def load(
         raise FedLoomError(
             f"{path}: not a whole checkpoint ({one_line(error)}); delete it and run again"
         ) from None
+
     if _digest(tensors, content) != written or sha256 not in (None, written):
         raise FedLoomError(f"{path}: its numbers do not match its sha256; delete it and run again")
 
+    # laid out as new tensors, so that kernels give the same bits as before the file was written
     moved = {key: aligned(value.to(device)) for key, value in tensors.items()}
     return build([*moved.items(), *scalars.items()]), facts

@@ -7,15 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Tree = dict[str, Any]  # whose values are Trees, Tensors or plain numbers
-ALIGNED = 64  # bytes: torch makes every new tensor at a multiple of them
+# a mapping whose values are Trees, Tensors or plain numbers
+Tree = dict[str, Any]
+# bytes: torch makes every new tensor at a multiple of them
+ALIGNED = 64
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every leaf with its path 'a/b/c', in the order of the sorted keys."""
     for key in sorted(tree):
         value = tree[key]
-        name = f"{path}/{key}" if path else key
+        name = key
+        if path:
+            name = f"{path}/{key}"
+
         if isinstance(value, dict):
             yield from leaves(value, name)
         else:
@@ -40,8 +45,11 @@ def aligned(tensor: Tensor) -> Tensor:
     torch's kernels give other last bits by a tensor's address and strides.
     """
     flat = tensor.detach().contiguous().view(-1)
-    flat = flat.clone() if flat.data_ptr() % ALIGNED else flat
-    return flat.view(tensor.shape)  # where an axis has length 1, contiguous() keeps any stride
+    if flat.data_ptr() % ALIGNED:
+        flat = flat.clone()
+
+    # by way of one axis, as contiguous() keeps any stride of an axis of length 1
+    return flat.view(tensor.shape)
 
 
 def tensor_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
@@ -51,14 +59,17 @@ def tensor_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
         rest = [other[key] for other in others]
         if isinstance(value, dict):
             result[key] = tensor_map(function, value, *rest)
+        elif isinstance(value, Tensor):
+            result[key] = function(value, *rest)
         else:
-            result[key] = function(value, *rest) if isinstance(value, Tensor) else value
+            result[key] = value
     return result
 
 
 def on_device(tree: Tree, device: torch.device) -> Tree:
     """Return the tree with its tensors on the device; those that are there are not copied."""
-    ahead = device.type == "cuda"  # a copy to the host must be whole before it is read
+    # a copy to the host must be whole before it is read
+    ahead = device.type == "cuda"
     return tensor_map(lambda value: value.to(device, non_blocking=ahead), tree)
 
 
@@ -67,7 +78,8 @@ def stack(trees: list[Tree]) -> Tree:
 
     A tensor that is the same object in all trees is expanded, not copied.
     """
-    scalars = [[(p, v) for p, v in leaves(tree) if not isinstance(v, Tensor)] for tree in trees]
+    # scalars have no axis of clients
+    scalars = [_scalars(tree) for tree in trees]
     if any(other != scalars[0] for other in scalars):
         raise ValueError("a plain scalar differs between clients; keep it as a tensor")
 
@@ -77,6 +89,11 @@ def stack(trees: list[Tree]) -> Tree:
         return torch.stack(values)
 
     return tensor_map(join, *trees)
+
+
+def _scalars(tree: Tree) -> list[tuple[str, Any]]:
+    """Return the leaves that are no tensors, with their paths."""
+    return [(path, value) for path, value in leaves(tree) if not isinstance(value, Tensor)]
 
 
 def unstack(tree: Tree, k: int) -> Tree:
@@ -92,11 +109,22 @@ def count_floats(tree: Tree) -> dict[str, int]:
     counts = Counter[str]()
     for path, value in leaves(tree):
         *parents, name = path.split("/")
-        name = parents[-1] if "." in name else name
-        counts[name] += value.numel() if isinstance(value, Tensor) else 1
+        if "." in name:
+            name = parents[-1]
+
+        if isinstance(value, Tensor):
+            counts[name] += value.numel()
+        else:
+            counts[name] += 1
     return counts
 
 
 def count_bytes(tree: Tree) -> int:
     """Count the bytes that the tree takes on the wire: those of its tensors, 8 per plain scalar."""
-    return sum(value.nbytes if isinstance(value, Tensor) else 8 for _, value in leaves(tree))
+    count = 0
+    for _, value in leaves(tree):
+        if isinstance(value, Tensor):
+            count += value.nbytes
+        else:
+            count += 8
+    return count

@@ -1,4 +1,4 @@
-"""Parse YAML that strangers may have written: without tags, in bounds, and never in a circle.
+"""Parse untrusted YAML: without tags, of bounded size, and without aliases that form a circle.
 
 A short text can stand for billions of values by aliases of aliases, for a mapping that holds
 itself, or name a Python object by a tag. All three are refused while the text is read.
@@ -12,12 +12,15 @@ from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.error import ReusedAnchorWarning
 from ruamel.yaml.events import AliasEvent, Event
 
-MOST_VALUES = 100_000  # of a text, the values behind an alias counted at each; some ten seconds
-DEEPEST = 100  # levels of mappings and lists in each other
+# the most values that a text may have, which take some ten seconds to read; those behind an
+# alias count each time
+MOST_VALUES = 100_000
+# the most levels of mappings and lists in each other
+DEEPEST = 100
 
 
 def parse_bounded(text: str) -> Any:
-    """Parse a text of YAML into values that know their lines; a YAMLError says why not."""
+    """Parse YAML text into values that carry their line numbers, or raise a YAMLError."""
     yaml = YAML(typ="rt")
     yaml.Composer = BoundedComposer
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The keys that all sources of data have, and the user's files that a dataset is made of."""
+"""Define the keys that all sources have in common, and list the files that a dataset is made of."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,38 +15,46 @@ from fedloom.config.image_lists import list_files, listed_files
 from fedloom.config.settings import Expected
 from fedloom.machine.install import matching, resource
 
-DATA = "data"  # the folder of the checkout below which data sets lie by default
-TEXTS = (".txt", ".csv", ".tsv", ".json")  # what lists of images are called
+# data sets lie below this folder of the checkout by default
+DATA = "data"
+# the suffixes of files that may be lists of images
+TEXTS = (".txt", ".csv", ".tsv", ".json")
 ImageSize = Annotated[int, Field(ge=1, le=4096)]
 
 
 class LongTail(Keys):
-    """Keep n * (1/factor)^(i/(C-1)) training images of class i of C, n of the largest (LDAM)."""
+    """Keep a long-tailed part of the training images (LDAM).
+
+    Class i of C, counted from 0, keeps n * (1/factor)^(i/(C-1)) of them, where n is the size of the
+    largest class.
+    """
 
     factor: Annotated[Number, Field(ge=1)]
-    """Imbalance, of the first class to the last."""
+    """Imbalance factor: the size of the first class divided by that of the last."""
 
 
 class SourceKind(Keys):
     """The keys that every source has beside `source`: they choose the images of a dataset."""
 
     keep_classes: Several[str] | None = None
-    """Names of the classes to keep, numbered anew in this order; default: all."""
+    """Names of the classes to keep, which are then numbered in this order. Default: all classes."""
     min_images_per_domain: Count | None = None
-    """Leave out domains with fewer training images (images, where the test split is drawn)."""
+    """Leave out domains with fewer training images than this number; without an official test
+    split, domains with fewer images."""
     first_per_domain: Count | None = None
     """Keep at most this number of training images of every domain, the first that the source lists
     (FedBN's code)."""
     long_tail: LongTail | None = None
     max_train_per_class: Count | None = None
-    """At most this number of training images of every class; the same in every run."""
+    """Keep at most this number of training images of every class, the same images in every run."""
     max_test_per_class: Count | None = None
-    """At most this number of test images of every class."""
+    """Keep at most this number of test images of every class, the same images in every run."""
     max_train: Count | None = None
-    """At most this number of training images, in proportion to the classes; the same in every run.
-    """
+    """Keep at most this number of training images in all, in proportion to the classes, the same
+    images in every run."""
     max_test: Count | None = None
-    """At most this number of test images."""
+    """Keep at most this number of test images in all, in proportion to the classes, the same images
+    in every run."""
 
     def expected(self) -> Expected:
         """Return the numbers of images and classes, where the keys alone state them."""
@@ -54,13 +62,14 @@ class SourceKind(Keys):
 
 
 OF_TEST = (
-    "of a dataset without an official test split; fixed, stratified by class and domain where "
-    "images suffice, else by each of them. 1: a dataset to test on alone"
+    "Share of the images that become test images, where there is no official test split. They are "
+    "the same in every run, and stratified by class and domain, or by each of the two where images "
+    "are few. With 1, all images are test images, for a dataset that no client trains on."
 )
 TestFraction = Annotated[float, Field(gt=0, le=1, description=OF_TEST)]
 NAMES = (
-    "a name for every class, in the order of their numbers; default: the dataset's own, or the "
-    "numbers, which CLIP methods refuse"
+    "Names of all classes, in the order of their numbers. Default: the names that the dataset has; "
+    "if it has none, the numbers, which CLIP methods refuse."
 )
 Name = Annotated[str, Field(pattern=r"\S")]
 ClassNames = Annotated[list[Name] | None, Field(min_length=1, description=NAMES)]
@@ -70,18 +79,21 @@ class ImageSource(SourceKind):
     """The keys of a source of images of any size."""
 
     image_size: ImageSize | None = Field(None)
-    """Images are resized to this shorter side (bicubic) and cut to a square; default: as they are,
-    which must be one size."""
+    """Side of the stored images in pixels. The shorter side is resized to it (bicubic), and the
+    centre is cut out as a square. Default: images keep their size, which must be the same for
+    all."""
     resize: Literal["crop", "squash"] | None = None
-    """Crop (the default): as image_size says; squash: the whole image is resized to the square."""
+    """How images are brought to `image_size`: `crop` (default) resizes the shorter side and cuts
+    out the centre; `squash` resizes the whole image to the square."""
     grey_bits: Annotated[int, Field(ge=8, le=16)] | None = None
-    """Bits that count in grey images of 16 bits, as 12 of scans; default: 16, unless none uses the
-    highest, which is refused."""
+    """Number of significant bits of 16-bit grey images, such as 12 for many scans. Default: 16; but
+    if no image uses the highest bit, this key must be set."""
     transparency: Literal["ignore", "white", "black"] | None = None
-    """The colour behind transparent pixels, as viewers show them on white; ignore (the default, as
-    of torchvision): the colours that are stored there, often black."""
+    """Colour behind transparent pixels: `white`, as viewers show them; `black`; or `ignore`
+    (default, as in torchvision), which shows the colours that are stored there, often black."""
     skip_unreadable: bool = False
-    """Leave unreadable images out, named in the log and counted in the receipt images.json."""
+    """Leave out images that cannot be read, in place of an error. The log names them, and the
+    receipt images.json counts them."""
 
     @model_validator(mode="after")
     def _resized_to_a_size(self) -> Self:
@@ -96,7 +108,7 @@ class PluginSource(ImageSource):
 
 
 def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Return the number of the user's files of a dataset, and a sha256 of what they are.
+    """Return the number of files that a dataset is made of, and a sha256 that identifies them.
 
     None if it reads none. They are a dataset's parameters, since Snakemake would compare large
     inputs by time, and a folder not at all. Names and sizes count, and the contents of the files
@@ -132,7 +144,8 @@ def _of_lists(dataset: dict, root: Path) -> list[list]:
     try:
         images = listed_files(root, dataset)
     except FedLoomError:
-        return _contents(lists)  # the job that reads the lists says what is wrong with them
+        # the job that reads the lists says what is wrong with them
+        return _contents(lists)
     top = f"{root.resolve()}/"
     paths = [row.path for row in images]
     sizes = [[path.removeprefix(top), os.stat(path).st_size] for path in paths]  # noqa: PTH116
@@ -154,7 +167,8 @@ def _contents(files: Iterable[tuple[str, Path]]) -> list[list]:
         try:
             if file.is_file():
                 found.append([key, sha256(file)])
-        except OSError as error:  # a name that is too long, or a file of another user
+        except OSError as error:
+            # its name is too long, or it is a file of another user
             raise FedLoomError(
                 f"{file}: cannot be read ({error.strerror}); correct the path, or who may read it"
             ) from None
@@ -177,17 +191,16 @@ def _folder_sizes(root: Path) -> list[list]:
     """Return name below the root and size of every file that is not hidden, in order of names."""
     if not is_folder(root):
         return []
-    sizes = [
-        [entry.path.removeprefix(f"{root}/"), entry.stat().st_size]
-        for _, _, entries in walk(str(root))
-        for entry in entries
-        if entry.is_file()  # no dangling link, no pipe
-    ]
+    sizes = []
+    for _, _, entries in walk(str(root)):
+        # dangling links and pipes are left out
+        files = [entry for entry in entries if entry.is_file()]
+        sizes += [[file.path.removeprefix(f"{root}/"), file.stat().st_size] for file in files]
     return sorted(sizes, key=lambda item: item[0].split("/"))
 
 
 def described(dataset: dict, paths: Sequence[str] | None = None) -> str:
-    """Return the listing in words, for a store's provenance."""
+    """Describe the listing in a sentence, for the provenance of a store."""
     found = listing(dataset, paths)
     if found is None:
         return "downloaded by torchvision, which checks its files"

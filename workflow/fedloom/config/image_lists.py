@@ -1,4 +1,4 @@
-"""Lists that name image files and their classes, in the formats in which splits are published.
+"""Read lists of image files and their classes, in the formats in which splits are published.
 
 The format is told by a list's suffix:
 
@@ -29,43 +29,54 @@ class Columns(NamedTuple):
     """The columns of a list: names in a .csv file, numbers from 0 in a text file."""
 
     path: str | int = 0
-    label: str | int | None = 1  # None where labels do not count
-    domain: str | int | None = None  # a test list without it has images of no domain
+    # None if the class does not come from the list
+    label: str | int | None = 1
+    # None if the list states no domains
+    domain: str | int | None = None
 
 
 class Row(NamedTuple):
     """An image file that a list names."""
 
     path: str
-    label: str  # "" where labels do not count
+    # "" if the class does not come from the list
+    label: str
     domain: str = ""
     test: bool = False
-    where: str = ""  # the list's file and line, or the entry of JSON, for errors
-    name: str | None = None  # the class's name, where the list has one beside the label
+    # begins errors: the list's file and line, or the entry of a .json file
+    where: str = ""
+    # the name of the class, if the list has one beside the label
+    name: str | None = None
 
 
 def listed_files(root: Path, settings: dict[str, Any]) -> list[Row]:
-    """Return the image files that the lists of both splits name, which must be there.
+    """Return the image files that the lists of both splits name; a missing file is an error.
 
     `settings` are the keys of the source `lists`. A file has one path, without links and dots, so
     that none is named twice.
     """
+    # the folders of images, by domain or split; one of all has the name ""
     images = settings["images"]
-    of_folders = images if isinstance(images, dict) else {"": images}
+    if not isinstance(images, dict):
+        images = {"": images}
     folders = {
-        name: named_folder(root / folder, "images").resolve() for name, folder in of_folders.items()
+        name: named_folder(root / folder, "images").resolve() for name, folder in images.items()
     }
     by_name: dict[str, dict[str, str]] = {}
     if settings["anywhere"]:
         by_name = {name: _by_name(folder) for name, folder in folders.items()}
 
+    # the columns, and the domain of images for which no list states one
     label = None if settings["class_from"] == "folder" else settings["label_column"]
     columns = Columns(settings["path_column"], label, settings.get("domain_column"))
-    shared = NO_DOMAIN if columns.domain is not None else "all"
+    default_domain = NO_DOMAIN if columns.domain is not None else "all"
 
+    # every row of every list, with the path of its file
     files: dict[str, Row] = {}
     for half, name, domain in list_files(settings):
-        which = (domain or half) if isinstance(images, dict) else ""
+        which = ""
+        if isinstance(settings["images"], dict):
+            which = domain or half
         if which not in folders:
             known = ", ".join(folders)
             raise FedLoomError(f"images names a folder for {known}, but not for '{which}'")
@@ -79,34 +90,39 @@ def listed_files(root: Path, settings: dict[str, Any]) -> list[Row]:
                 raise FedLoomError(f"{row.where}: {printable(path)} is named again, after {first}")
             if not os.path.isfile(path):  # noqa: PTH113
                 raise FedLoomError(f"{row.where}: {printable(path)} is not there")
-            files[path] = row._replace(path=path, domain=domain or row.domain or shared)
+            files[path] = row._replace(path=path, domain=domain or row.domain or default_domain)
     return [*files.values()]
 
 
 def list_files(settings: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield every list of the source `lists`: its split, its file, and its domain or ""."""
     for half in ("train", "test"):
-        lists = settings.get(half, [])
-        for domain, entry in lists.items() if isinstance(lists, dict) else [("", lists)]:
-            for file in [entry] if isinstance(entry, str) else entry:
+        by_domain = settings.get(half, [])
+        if not isinstance(by_domain, dict):
+            by_domain = {"": by_domain}
+        for domain, files in by_domain.items():
+            if isinstance(files, str):
+                files = [files]
+            for file in files:
                 yield half, file, domain
 
 
 def _by_name(folder: Path) -> dict[str, str]:
     """Return the paths of all files below a folder, by their names without suffix."""
     paths: dict[str, str] = {}
-    for entry in (entry for _, _, entries in walk(str(folder)) for entry in entries):
-        first = paths.setdefault(Path(entry.name).stem, entry.path)
-        if first != entry.path:
-            raise FedLoomError(
-                f"{printable(entry.path)}: has the name of {printable(first)}; lists name images "
-                "by their names alone (anywhere: true), so keep one of them"
-            )
+    for _, _, entries in walk(str(folder)):
+        for entry in entries:
+            first = paths.setdefault(Path(entry.name).stem, entry.path)
+            if first != entry.path:
+                raise FedLoomError(
+                    f"{printable(entry.path)}: has the name of {printable(first)}; lists name "
+                    "images by their names alone (anywhere: true), so keep one of them"
+                )
     return paths
 
 
 def text_of(file: Path) -> str:
-    """Return the text of a file of lines."""
+    """Read a text file, which must be UTF-8."""
     try:
         check_regular(str(file))
         data = file.read_bytes()
@@ -123,7 +139,7 @@ def text_of(file: Path) -> str:
 
 
 def rows(file: Path, half: str, columns: Columns) -> list[Row]:
-    """Read a list; of a .json file the part `half`: train, val or test."""
+    """Read a list; from a .json file, read the part `half`: train, val or test."""
     suffix = file.suffix.lower()
     if suffix == ".json":
         images = [*_json(file, half)]

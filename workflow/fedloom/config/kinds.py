@@ -1,4 +1,4 @@
-"""The kinds of entry that a section of the config may have: models of their keys, found by name.
+"""Find the kinds of entry that a section of the config may have: models of their keys, by name.
 
 A kind of source, scheme, table or figure is a class in a module of a higher floor. Plugins bring
 more: a source or a scheme states its keys in its TOML file, a table or a figure in plugin.py.
@@ -16,16 +16,16 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
 
 from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.common.schema import Identifier, Item, Keys, Number, checked, require
 from fedloom.config.datasets import ImageSize, PluginSource, SourceKind
 from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import ClientScheme, SchemeKind
-from fedloom.config.reading import CONFIG
 from fedloom.config.settings import KindSpec
 from fedloom.hooks import manifest
 from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_plugins
 from fedloom.hooks.loader import import_plugin
-from fedloom.hooks.options import check_schemas, check_value
+from fedloom.hooks.options import check_schemas, find_fault
 from fedloom.hooks.plugin_code import run_plugin_code
 from fedloom.machine.install import plugin_folders
 
@@ -49,13 +49,14 @@ class BackboneKind(Keys):
     """The keys of every backbone."""
 
     mean: OfChannels[Annotated[Number, Field(ge=0, le=1)]] | None = None
-    """What the weights' training subtracted from each channel of images in 0 to 1, or one number
-    for all; default: the library's for the name or tag, which a file of other weights may differ
-    from."""
+    """Mean of each channel that was subtracted from images (with values from 0 to 1) when the
+    weights were trained; one number stands for all channels. Default: the library's value for the
+    name or tag, which may not fit a file of other weights."""
     std: OfChannels[Annotated[Number, Field(gt=0, le=1)]] | None = None
-    """What it then divided them by."""
+    """Standard deviation by which each channel was then divided. It is set together with `mean`."""
     cache_format: Literal["bf16", "float16"] | None = None
-    """Number format of cached features and patches; default: float32, of patches float16."""
+    """Number format of cached features and patches. Default: float32 for features, float16 for
+    patches."""
 
     @model_validator(mode="after")
     def _mean_and_std(self) -> Self:
@@ -63,26 +64,29 @@ class BackboneKind(Keys):
 
 
 class Timm(BackboneKind):
-    """any timm vision transformer with a class token"""
+    """Any vision transformer of timm that has a class token."""
 
     name: str
-    """Timm's name, or micro_vit."""
+    """Name of the model in timm, or `micro_vit`."""
     weights: str
-    """Hub, or a .safetensors or .npz file."""
+    """`hub` for the weights that timm downloads, or a .safetensors or .npz file."""
     image_size: ImageSize | None = None
-    """Default: the model's own."""
+    """Side of the input images in pixels. Default: the model's own."""
 
 
 class OpenClip(BackboneKind):
-    """a CLIP of open_clip whose text tower is causal and read at the EOT, as OpenAI's or LAION's"""
+    """A CLIP model of open_clip with a causal text encoder that is read at the EOT token, such as
+    OpenAI's or LAION's.
+    """
 
     name: str
-    """Open_clip's name, as ViT-B-16-quickgelu, or micro_clip."""
+    """Name of the model in open_clip, such as ViT-B-16-quickgelu, or `micro_clip`."""
     weights: str
-    """A tag of open_clip's (openai: downloaded from a hub), or a .safetensors file."""
+    """Tag of open_clip's weights, which are downloaded from a hub, such as `openai`; or a
+    .safetensors file."""
     quick_gelu: bool | None = None
-    """True if the weights were trained with QuickGELU, as OpenAI's, which a file does not say;
-    default: as the model's name says, which ends with -quickgelu then."""
+    """Whether the weights were trained with QuickGELU, as OpenAI's were; a file does not tell.
+    Default: true for models whose name ends with -quickgelu."""
 
     @model_validator(mode="after")
     def _micro_clip_has_gelu(self) -> Self:
@@ -92,16 +96,17 @@ class OpenClip(BackboneKind):
 
 
 class Torchvision(BackboneKind):
-    """a ResNet, for the methods that train one"""
+    """A ResNet, for methods that can train one."""
 
     name: RESNETS
-    """Torchvision's for 224 pixels (18, 34, 50), or those for 32 pixels; resnet8_wide is four times
-    as wide (CReFF, FEDIC)."""
+    """Name of the model: `resnet18`, `resnet34` and `resnet50` are torchvision's for images of 224
+    pixels, the others are for images of 32 pixels. `resnet8_wide` is four times as wide (CReFF,
+    FEDIC)."""
     weights: str
     """`none` for random weights, the same in every run, or a .safetensors file with torchvision's
     parameter names."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
-    """Default: 224 or 32."""
+    """Side of the input images in pixels. Default: 224 or 32, depending on the model."""
 
 
 class PluginKeys(Keys):
@@ -119,7 +124,8 @@ def class_values(file: Path) -> Iterator[tuple[str, str]]:
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
-        return  # its import tells of it
+        # importing it raises the error
+        return
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
             continue
@@ -134,7 +140,7 @@ MOVED_TO_SPEC["artefact_name"] = "artefact"
 
 
 class KindPlugin(PluginManifest):
-    """A plugin that brings a kind: the keys of table.toml or figure.toml, which is its name."""
+    """A plugin that adds a kind of table or figure; its TOML file holds only the name."""
 
     @property
     def kind(self) -> str:
@@ -176,7 +182,7 @@ class KindPlugin(PluginManifest):
 
 
 class DataPlugin(KindPlugin):
-    """A source or a scheme of a plugin: the keys of source.toml or scheme.toml."""
+    """A plugin that adds a source or a scheme: the keys of source.toml or scheme.toml."""
 
     description: str
     """Says which data the source reads, or which images a client of the scheme holds."""
@@ -184,13 +190,13 @@ class DataPlugin(KindPlugin):
     """A JSON Schema of every option; one without default must be given. One of a source that has
     format = "path" names the user's files; the store is made again when these change."""
 
-    def check(self, where: str) -> None:
+    def check(self, where: KeyPath) -> None:
         """Check the options; their names must differ from keys and from methods of the model."""
-        check_schemas(self.option_schemas, f"{where}options")
+        check_schemas(self.option_schemas, where / "options")
         for name in self.option_schemas:
             taken = name in self.base.model_fields or hasattr(self.base, name)
             if taken or name in (self.kind, "protocol"):
-                raise FedLoomError(f"{where}options.{name}: a {self.kind} has that key; rename it")
+                raise (where / "options" / name).error(f"a {self.kind} has that key; rename it")
 
     @property
     def paths(self) -> list[str]:
@@ -214,11 +220,11 @@ def _field(option: dict[str, Any]) -> Any:
     """Return type and default of an option, which its JSON Schema checks."""
 
     def check(value: Any) -> Any:
-        try:
-            check_value(value, option, "")
-        except FedLoomError as error:
-            raise ValueError(str(error).removeprefix(": ")) from None
-        return value
+        fault = find_fault(value, option)
+        if fault is None:
+            return value
+        place = "".join(f"[{step}]" for step in fault.steps)
+        raise ValueError(f"{place}: {fault.message}" if place else fault.message)
 
     kind = Annotated[Any, AfterValidator(check), WithJsonSchema(option)]
     return kind, Field(option.get("default", ...), description=option.get("description"))
@@ -226,13 +232,13 @@ def _field(option: dict[str, Any]) -> Any:
 
 @cache
 def discover(kind: str, folder: Path | None = None) -> PluginCatalogue[Any]:
-    """Return the plugins of a kind, as "source"; `manifest.discover` returns those of methods."""
+    """Return the plugins of a kind, such as "source"; for methods see `manifest.discover`."""
     model = DataPlugin if kind in ("source", "scheme") else KindPlugin
     return discover_plugins(kind, [folder] if folder else plugin_folders(), model)
 
 
 def broken() -> dict[str, FedLoomError]:
-    """Return the errors of all plugins that cannot be used, methods too, by name."""
+    """Return, by name, the errors of all plugins that cannot be used, including methods."""
     errors = dict(manifest.discover().errors)
     for kind in KINDS_FROM_PLUGINS:
         errors.update(discover(kind).errors)
@@ -240,7 +246,7 @@ def broken() -> dict[str, FedLoomError]:
 
 
 def call_kind(kind: str, name: str, call: Callable[[], Result]) -> Result:
-    """Return what `call` returns; what a plugin's kind raises becomes one line that names it."""
+    """Call a function of a kind; an error of a plugin becomes one line that names the plugin."""
     plugin = discover(kind).get(name)
     if plugin is None:
         return call()
@@ -323,15 +329,14 @@ def check_entry(section: str, label: str, entry: dict[str, Any]) -> Entry:
     """Return an entry of the config, checked against the keys of its kind."""
     named_by = SELECTOR_KEY[section]
     kinds = KINDS[section]
-    where = f"{CONFIG} {section}.{label}"
+    where = CONFIG / section / label
     name = entry.get(named_by)
     try:
         model = kinds.get(name) if isinstance(name, str) else None
-    except FedLoomError as error:  # of a broken plugin
-        raise FedLoomError(f"{where}.{named_by}: {error}") from None
+    except FedLoomError as error:
+        # the kind is of a broken plugin
+        raise (where / named_by).error(str(error)) from None
     if model is None:
-        raise FedLoomError(
-            f"{where}.{named_by}: no {named_by} '{name}'; {suggestion(str(name), kinds)}"
-        )
+        raise (where / named_by).error(f"no {named_by} '{name}'; {suggestion(str(name), kinds)}")
     keys = {key: value for key, value in entry.items() if key != named_by}
     return Entry(str(name), checked(model, keys, where))

@@ -9,16 +9,16 @@ from itertools import chain, product
 from math import lcm
 from typing import Any
 
-from fedloom.common.errors import FedLoomError, check_known, suggestion
+from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.config import grids
-from fedloom.config.reading import CONFIG
 from fedloom.config.settings import VALIDATION, Grid, Method, Partition, Settings, Trial, Wrapper
 from fedloom.config.study import Axes, MethodEntry, Tune
 from fedloom.hooks.discovery import PluginCatalogue
 from fedloom.hooks.manifest import Plugin, discover, find
 from fedloom.hooks.training_options import Training
 
-TUNE = f"{CONFIG} study.tune"
+TUNE = CONFIG / "study" / "tune"
 
 
 def resolve_methods(
@@ -36,7 +36,7 @@ def resolve_methods(
     errors = dict[str, FedLoomError]()
     all_grids = dict[str, Grid]()
     for label, entry in all_entries.items():
-        where = f"{CONFIG} methods.{label}"
+        where = CONFIG / "methods" / label
 
         # a label of a broken plugin is an error where it is asked for
         names = [entry.plugin, *(wrapper.plugin for wrapper in entry.wrappers)]
@@ -48,15 +48,15 @@ def resolve_methods(
         # the method, or the members of its grid
         added = [_method_of(label, entry, training, where)]
         if entry.grid is not None:
-            grid = grid_of(added[0], entry.grid, f"{where}.grid")
+            grid = grid_of(added[0], entry.grid, where / "grid")
             all_grids[label] = grid
             added = _members_of(added[0], grid, where)
         for method in added:
-            _check_wrappers(method, f"{where}.wrappers")
+            _check_wrappers(method, where / "wrappers")
             taken = method.label != label and method.label in all_entries
             if method.label in methods or taken:
-                raise FedLoomError(
-                    f"{where}.grid: '{method.label}' is another label too; leave one of them out"
+                raise (where / "grid").error(
+                    f"'{method.label}' is another label too; leave one of them out"
                 )
             methods[method.label] = method
     return PluginCatalogue(methods, errors), all_grids
@@ -65,7 +65,7 @@ def resolve_methods(
 def _entries_of_plugins(
     labels: list[str], entries: dict[str, MethodEntry]
 ) -> dict[str, MethodEntry]:
-    """Return an entry for each selected label that has none and is the name of a method's plugin.
+    """Return an entry for each selected label without one that is the name of a method's plugin.
 
     A broken plugin may be a method's.
     """
@@ -80,29 +80,34 @@ def _entries_of_plugins(
     return found
 
 
-def _method_of(label: str, entry: MethodEntry, training: Training, where: str) -> Method:
+def _method_of(label: str, entry: MethodEntry, training: Training, where: KeyPath) -> Method:
     """Return the method of a label, checked; `training` is the study's."""
     names = [wrapper.plugin for wrapper in entry.wrappers]
     if len(set(names)) < len(names) or entry.plugin in names:
-        raise FedLoomError(f"{where}.wrappers: the list has a wrapper twice; name each once")
+        raise (where / "wrappers").error("the list has a wrapper twice; name each once")
 
-    plugin = find(entry.plugin, f"{where}.plugin", "method")
-    options = plugin.options(entry.options, f"{where}.options")
+    plugin = find(entry.plugin, where / "plugin", "method")
+    options = plugin.complete_options(entry.options, where / "options")
     wrappers = list[Wrapper]()
     for position, given in enumerate(entry.wrappers):
-        place = f"{where}.wrappers[{position}]"
-        wrapper = find(given.plugin, f"{place}.plugin", "wrapper")
-        wrappers.append(Wrapper(wrapper.name, wrapper.options(given.options, f"{place}.options")))
+        place = where / "wrappers" / position
+        wrapper = find(given.plugin, place / "plugin", "wrapper")
+        of_wrapper = wrapper.complete_options(given.options, place / "options")
+        wrappers.append(Wrapper(wrapper.name, of_wrapper))
 
+    # an entry without title has the plugin's, if it also has its name
     title = entry.title
     if not title:
-        title = plugin.title if label == plugin.name else label
+        title = label
+        if label == plugin.name:
+            title = plugin.title
+
     return Method(
         label=label,
         plugin=plugin.name,
         title=title,
         options=options,
-        training=plugin.training(training.given, entry.training.given),
+        training=plugin.merge_training(training.given, entry.training.given),
         wrappers=tuple(wrappers),
         families=plugin.families,
         needs=plugin.needs,
@@ -113,7 +118,7 @@ def _method_of(label: str, entry: MethodEntry, training: Training, where: str) -
     )
 
 
-def _members_of(method: Method, grid: Grid, where: str) -> list[Method]:
+def _members_of(method: Method, grid: Grid, where: KeyPath) -> list[Method]:
     """Return a method for each combination of a grid's options."""
     members = []
     for label, title, member in grids.members(grid):
@@ -128,15 +133,15 @@ def _artefacts(plugin: Plugin, options: dict, wrappers: Iterable[Wrapper]) -> tu
     return (*plugin.all_artefacts(options), *chain.from_iterable(audits))
 
 
-def _check_wrappers(method: Method, where: str) -> None:
+def _check_wrappers(method: Method, where: KeyPath) -> None:
     """Refuse wrappers that the method cannot have with its options."""
     wrappers = [find(wrapper.plugin) for wrapper in method.wrappers]
     reason = find(method.plugin).refused_wrappers(method.options, wrappers)
     if reason is not None:
-        raise FedLoomError(f"{where}: {reason}")
+        raise where.error(reason)
 
 
-def grid_of(method: Method, axes: dict[str, list], where: str) -> Grid:
+def grid_of(method: Method, axes: dict[str, list], where: KeyPath) -> Grid:
     """Return the grid around a method, once its axes are checked."""
     every = dict.fromkeys(Training.model_fields) | method.training
     options = method.options | {f"{grids.TRAINING}{name}": v for name, v in every.items()}
@@ -146,10 +151,14 @@ def grid_of(method: Method, axes: dict[str, list], where: str) -> Grid:
     return Grid(method.label, method.title, tuple(axes.items()), values)
 
 
-def _varied(method: Method, label: str, title: str, options: dict[str, Any], where: str) -> Method:
+def _varied(
+    method: Method, label: str, title: str, options: dict[str, Any], where: KeyPath
+) -> Method:
     """Return a method with another label and other values of some options, training's too."""
-    plugin, (own, swept) = find(method.plugin), grids.split_training_options(options)
-    plugin.options(own, where)  # the method's other options are checked already
+    plugin = find(method.plugin)
+    own, swept = grids.split_training_options(options)
+    # this only checks them; the method's other options are checked already
+    plugin.complete_options(own, where)
     checked = method.options | own
     return replace(
         method,
@@ -163,9 +172,12 @@ def _varied(method: Method, label: str, title: str, options: dict[str, Any], whe
 
 
 def expand(
-    names: Iterable[str], methods: PluginCatalogue[Method], all_grids: dict[str, Grid], where: str
+    names: Iterable[str],
+    methods: PluginCatalogue[Method],
+    all_grids: dict[str, Grid],
+    where: KeyPath,
 ) -> list[str]:
-    """Return the labels that `names` stand for: all members of a grid by its own label."""
+    """Return the labels that `names` stand for: the label of a grid stands for all its members."""
     labels: dict[str, None] = {}
     plugins = {name for name, plugin in discover().items() if plugin.kind == "method"}
     for name in names:
@@ -174,13 +186,14 @@ def expand(
 
         # a label that the study does not have
         if name not in methods and name in plugins:
-            raise FedLoomError(
-                f"{where}: the study does not run '{name}'; add it to select.methods, or leave "
-                "this out of select.tables and select.figures"
+            raise where.error(
+                f"the study does not run '{name}'; add it to select.methods, or leave this out of "
+                "select.tables and select.figures",
+                name,
             )
         if name not in methods and name not in all_grids:
             near = suggestion(name, {*methods, *all_grids, *plugins})
-            raise FedLoomError(f"{where}: no label '{name}'; {near}")
+            raise where.error(f"no label '{name}'; {near}", name)
 
         # a grid's label stands for its members
         if name in all_grids:
@@ -197,9 +210,9 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
     """Return the settings with the trials that `study.tune` asks for, and their partitions."""
     selected = settings.select
     if tune.seed in settings.study.seeds:
-        raise FedLoomError(f"{TUNE}.seed: {tune.seed} is one of study.seeds; take another")
+        raise (TUNE / "seed").error(f"{tune.seed} is one of study.seeds; take another")
     for label in tune.per_method:
-        check_known(label, selected.methods, f"{TUNE}.per_method: the study runs no")
+        (TUNE / "per_method").check_known(label, selected.methods, "the study runs no")
 
     # the trials of each method that trains
     methods = dict(settings.methods)
@@ -207,18 +220,16 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
     for label in selected.methods:
         method = settings.methods[label]
         if method.member is not None:
-            raise FedLoomError(
-                f"{CONFIG} methods.{method.member.grid}: a grid gives its members their options, "
-                "and study.tune chooses options; put them into different studies"
+            raise (CONFIG / "methods" / method.member.grid).error(
+                "a grid gives its members their options, and study.tune chooses options; put them "
+                "into different studies"
             )
         if not find(method.plugin).trained:
             continue
         made = _trials(method, tune)
         for _, trial in made:
             if trial.label in methods:
-                raise FedLoomError(
-                    f"{TUNE}: '{trial.label}' is a trial and another label too; rename that"
-                )
+                raise TUNE.error(f"'{trial.label}' is a trial and another label too; rename that")
             methods[trial.label] = trial
         trials[label] = tuple(Trial(trial.label, options) for options, trial in made)
 
@@ -229,8 +240,7 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
         whole = settings.partitions[label]
         name = label + VALIDATION
         if name in partitions:
-            raise FedLoomError(f"{CONFIG} partitions.{name}: trials take this label; rename it")
-        # the test images are a share of the clients' training images
+            raise (CONFIG / "partitions" / name).error("trials take this label; rename it")
         keys = whole.settings | {"validation": tune.validation}
         partitions[name] = Partition(name, whole.scheme, keys)
         protocols[name] = settings.protocols[label]
@@ -244,34 +254,41 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
 
 
 def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[str, Any]]:
-    """List the combinations of values that a method tries, by option; none comes twice.
+    """List the distinct combinations of option values that a method tries.
 
     The values that all methods try take turns, the last option changing fastest, and so do its own.
     """
-    common, others = (
-        [dict(zip(axes, each, strict=True)) for each in product(*axes.values())]
-        for axes in (values, own)
-    )
+    common = _crossed(values)
+    others = _crossed(own)
     count = len(common) * len(others)
     if not len(common) <= trials <= count:
-        raise FedLoomError(
-            f"{TUNE}.trials: must be at least {len(common)}, the combinations of `values`, and at "
-            f"most {count}, those of methods.{label} with per_method.{label}, got {trials}"
+        raise (TUNE / "trials").error(
+            f"must be at least {len(common)}, the combinations of `values`, and at most {count}, "
+            f"those of methods.{label} with per_method.{label}, got {trials}"
         )
-    period = lcm(len(common), len(others))  # after it, pairs would come again
-    return [
-        common[number % len(common)] | others[(number + number // period) % len(others)]
-        for number in range(trials)
-    ]
+
+    # Both lists are gone through in turn. After `period` trials the same pairs would come again, so
+    # the second list is shifted by one.
+    period = lcm(len(common), len(others))
+    found = []
+    for number in range(trials):
+        shift = number // period
+        found.append(common[number % len(common)] | others[(number + shift) % len(others)])
+    return found
+
+
+def _crossed(axes: Axes) -> list[dict[str, Any]]:
+    """Return all combinations of the options' values, the last option changing fastest."""
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def _trials(method: Method, tune: Tune) -> list[tuple[dict[str, Any], Method]]:
     """Return a method's trials, each after the options in which the trials differ."""
-    where = f"{TUNE}: methods.{method.label}"
+    where = KeyPath(TUNE, ("methods", method.label))
     own = tune.per_method.get(method.label, {})
     if both := tune.values.keys() & own.keys():
-        at = f"{TUNE}.per_method.{method.label}"
-        raise FedLoomError(f"{at}: '{min(both)}' is one of study.tune.values; keep one")
+        at = TUNE / "per_method" / method.label
+        raise at.error(f"'{min(both)}' is one of study.tune.values; keep one")
 
     # one method for each combination that is tried
     members = grids.members(grid_of(method, tune.values | own, where))
@@ -280,8 +297,10 @@ def _trials(method: Method, tune: Tune) -> list[tuple[dict[str, Any], Method]]:
         label, title, member = next(each for each in members if each[2].at == wanted)
         trial = _varied(method, label, title, member.options, where)
         _check_wrappers(trial, where)
-        if set(trial.artefacts) != set(method.artefacts):  # a figure might lack its own
+
+        # a figure of artefacts would lack those of some trials
+        if set(trial.artefacts) != set(method.artefacts):
             changed = ", ".join(f"{axis} {grids.text(value)}" for axis, value in wanted.items())
-            raise FedLoomError(f"{where} gives other artefacts with {changed}; leave that out")
+            raise where.error(f"gives other artefacts with {changed}; leave that out")
         made.append((member.options, trial))
     return made

@@ -5,61 +5,63 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Keys, Several
 from fedloom.config.reading import read
 from fedloom.config.settings import KindSpec, Output, OutputKind
 from fedloom.machine.install import resource
 
-Methods = Annotated[Several[str] | None, Field(description="some of select.methods; default: all")]
-AFTER = "the accuracy after the hook personalize, of a method that has it; false: before it"
-Personalized = Annotated[bool, Field(description=AFTER)]
-OVER = (
-    "mean or worst accuracy over clients that train or are held out, or accuracy on all test "
-    "images (study.global_test)"
+SHOWN = "Labels of the methods to show. Default: all of `select.methods`."
+Methods = Annotated[Several[str] | None, Field(description=SHOWN)]
+AFTER = (
+    "Whether to show the accuracy after the hook `personalize`, of methods that have it. With "
+    "false, it is the accuracy before the hook."
 )
-AccuracyMetric = Annotated[
-    Literal[
-        "participating_mean", "participating_worst", "held_out_mean", "held_out_worst", "global"
-    ],
-    Field(description=OVER),
+Personalized = Annotated[bool, Field(description=AFTER)]
+# mean or minimum over participating or held-out clients, or the accuracy on all test images
+AccuracyMetric = Literal[
+    "participating_mean", "participating_worst", "held_out_mean", "held_out_worst", "global"
 ]
-Paper = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", description="a file, as pep_fedpt")]
+Paper = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 Names = Annotated[dict[str, str], Field(min_length=1)]
 Superclasses = Annotated[
-    str, Field(description="YAML file of the classes' superclasses, class: superclass")
+    str, Field(description="YAML file that maps the name of each class to that of its superclass.")
 ]
 
 
 class OfPaper(Keys):
-    """A table of a paper, of workflow/papers/<paper>/numbers.yaml."""
+    """A table of a paper, from workflow/papers/<paper>/numbers.yaml."""
 
     paper: Paper
+    """The paper, by its folder in workflow/papers, such as pep_fedpt."""
     table: int
-    """Its number in the paper."""
+    """Number of the table in the paper."""
 
 
 class Published(OfPaper):
-    """Numbers of a paper beside the measured ones: table -> rows -> row -> column -> metric."""
+    """Numbers of a paper beside the measured ones, from workflow/papers/<paper>/numbers.yaml."""
 
     rows: Names
-    """Method label -> the paper's row; labels left out have no published number."""
+    """Maps the label of a method to the paper's row. Methods that are left out have no published
+    number."""
     columns: Names
-    """<dataset>/<partition>, by their labels -> the paper's column."""
+    """Maps <dataset>/<partition>, by their labels, to the paper's column."""
 
 
 class PublishedGrid(OfPaper):
-    """Numbers of a paper for the combinations of a grid; its values find the rows."""
+    """Numbers of a paper for the combinations of a grid, from workflow/papers/<paper>/numbers.yaml.
+    The values of a combination name its row.
+    """
 
     columns: Names
-    """<dataset>/<partition>, by their labels, or average -> the paper's column."""
+    """Maps <dataset>/<partition>, by their labels, or `average` to the paper's column."""
 
 
 class TableKind(OutputKind):
     """The keys of every table."""
 
     title: str | None = None
-    """Begins the caption; default: the study's name."""
+    """Title, which begins the caption. Default: the study's name."""
 
 
 class RunsTable(TableKind):
@@ -97,24 +99,26 @@ class ArtefactFigure(RunsFigure):
     """The keys of a figure of any table that methods give."""
 
     artefact: str
-    """A table that the methods give, see [artefacts] in method.toml."""
+    """Name of a table that methods produce (an artefact), as [artefacts] in their method.toml
+    declares it."""
     x: str
-    """A column of the artefact."""
+    """Column of the artefact on the x axis."""
     y: str
-    """A column of the artefact; rows of one x are averaged."""
+    """Column of the artefact on the y axis. `lines` and `bars` show its mean over rows of the same
+    x."""
     log: bool = False
-    """A logarithmic y axis."""
+    """Whether the y axis is logarithmic."""
 
     def needs(self) -> KindSpec:
         """Return what the kind needs: here the artefact is a key."""
         return replace(self.spec, artefact=self.artefact)
 
 
-def with_superclasses(path: str | None, output: Output, where: str) -> Output:
+def with_superclasses(path: str | None, output: Output, where: KeyPath) -> Output:
     """Return an output with the superclass of every class, from the file that its key names."""
     if path is None:
         return output
     if not resource(path).is_file():
-        raise FedLoomError(f"{where}.superclasses: no such file '{path}'")
+        raise (where / "superclasses").error(f"no such file '{path}'")
     labels = {name: str(label) for name, label in read(resource(path)).items()}
     return replace(output, extra=output.extra | {"superclass_of": labels})

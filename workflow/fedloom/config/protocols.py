@@ -1,4 +1,4 @@
-"""A run's protocol: the study's values, overridden by its partition's, then its method's.
+"""Resolve a run's protocol: the study's values, overridden by its partition's and its method's.
 
 And what follows from it: the rounds after which a job ends, clients are evaluated, tables report.
 """
@@ -8,14 +8,15 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.config.partitions import participants
-from fedloom.config.reading import CONFIG
 from fedloom.config.settings import Method, Reported, Settings
 from fedloom.config.study import Study
 from fedloom.hooks.manifest import find
 
-UNSEEN = {"novel_classes", "transfer_to"}  # keys of a partition
+STUDY = CONFIG / "study"
+# keys of a partition that test clients on classes which none trained on
+UNSEEN = {"novel_classes", "transfer_to"}
 
 
 def is_trial(settings: Settings, partition: str) -> bool:
@@ -24,14 +25,13 @@ def is_trial(settings: Settings, partition: str) -> bool:
 
 
 def study_of(settings: Settings, partition: str, method: str | None = None) -> Study:
-    """Return the study as a run has it: a trial's rounds and seed are those of `study.tune`.
+    """Return the study with the values of a run; a trial has rounds and seed of `study.tune`.
 
     Without a method, it is what the partition's runs share.
     """
     study = settings.protocols[partition].apply_to(settings.study)
-    rounds = settings.methods[method].rounds if method is not None else None
-    if rounds is not None:
-        study = study.model_copy(update={"rounds": rounds})
+    if method is not None and settings.methods[method].rounds is not None:
+        study = study.model_copy(update={"rounds": settings.methods[method].rounds})
     if study.tune is None or not is_trial(settings, partition):
         return study
     changes = {"rounds": study.tune.rounds or study.rounds, "seeds": [study.tune.seed]}
@@ -44,7 +44,9 @@ def method_of(settings: Settings, partition: str, method: str) -> Method:
     given = settings.protocols[partition].training.given
     if not given:
         return found
-    training = find(found.plugin).training(settings.study.training.given, given, found.own_training)
+    training = find(found.plugin).merge_training(
+        settings.study.training.given, given, found.own_training
+    )
     return replace(found, training=training)
 
 
@@ -67,23 +69,24 @@ def evaluated_rounds(study: Study) -> list[int]:
     return sorted({*wanted_rounds(study), *job_ends(study)})
 
 
-def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
-    """Return the evaluated rounds that the tables average, of a study as a run has it."""
+def reported(study: Study, where: KeyPath = STUDY) -> Reported:
+    """Return the evaluated rounds that tables average, for the study with the values of a run."""
     evaluated = wanted_rounds(study)
     rounds = []
     for key in ("last_evaluations", "worst_of_evaluations"):
         count = getattr(study.report, key) or 0
         if count > len(evaluated):
-            raise FedLoomError(
-                f"{where}.report.{key}: {count}, but only {len(evaluated)} rounds are evaluated "
-                f"(every {study.evaluate_every} of {study.rounds}: study.evaluate_every)"
+            raise (where / "report" / key).error(
+                f"{count}, but only {len(evaluated)} rounds are evaluated (every "
+                f"{study.evaluate_every} of {study.rounds}: study.evaluate_every)"
             )
+        # the last of them; none for a count of 0
         rounds.append(tuple(evaluated[len(evaluated) - count :]))
     return Reported(*rounds)
 
 
 def sampled_rounds(study: Study) -> list[int]:
-    """List the evaluated rounds that no table reports, if only a sample of clients answers then."""
+    """List the evaluated rounds in which only a sample of the clients is evaluated."""
     if study.evaluate_clients is None:
         return []
     shown = reported(study)
@@ -91,45 +94,44 @@ def sampled_rounds(study: Study) -> list[int]:
 
 
 def check_parts(settings: Settings, labels: Iterable[str]) -> None:
-    """Check that methods allow to be trained and tested as the study's partitions ask for.
+    """Check that methods can be trained and tested in the way that the study's partitions require.
 
     Their batches and cohorts may be divided, and clients tested on classes that none trains on.
     """
     for label, partition in product(labels, settings.select.partitions):
         method = method_of(settings, partition, label)
         plugin = find(method.plugin)
-        where = f"{CONFIG} methods.{method.label}"
+        where = CONFIG / "methods" / method.label
         for key in UNSEEN & settings.partitions[partition].settings.keys():
             reason = plugin.why_unseen_classes_unsupported(method.options)
             if reason is not None:
-                raise FedLoomError(
-                    f"{where}: partitions.{partition}.{key} tests clients on classes that none "
-                    f"trains on, but {reason}; run one without the other"
+                raise where.error(
+                    f"partitions.{partition}.{key} tests clients on classes that none trains on, "
+                    f"but {reason}; run one without the other"
                 )
         size = method.training["micro_batch"]
         stacked = settings.study.stacked
         reason = plugin.refused_parts(method.options, size, stacked)
         if reason is not None:
-            raise FedLoomError(f"{where}: {reason}")
+            raise where.error(reason)
 
 
 def participating(settings: Settings, label: str) -> int | None:
     """Return how many clients of the labelled partition train; None if its keys do not say."""
-    return participants(settings.partitions[label].settings, f"{CONFIG} partitions.{label}.")
+    return participants(settings.partitions[label].settings, CONFIG / "partitions" / label)
 
 
 def check_runs(settings: Settings) -> None:
     """Check the clients and the evaluations of all runs."""
     for label in settings.select.partitions:
         own = settings.protocols[label].model_fields_set - {"training"}
-        study = f"{CONFIG} study"
-        protocol = f"{CONFIG} partitions.{label}.protocol"
-        where = protocol if own else study
+        protocol = CONFIG / "partitions" / label / "protocol"
+        where = protocol if own else STUDY
         found = study_of(settings, label)
         training = participating(settings, label)
         if training is not None and found.clients_per_round > training:
-            raise FedLoomError(
-                f"{protocol if 'clients_per_round' in own else study}.clients_per_round: "
+            place = protocol if "clients_per_round" in own else STUDY
+            raise (place / "clients_per_round").error(
                 f"{found.clients_per_round} is more than the {training} participating clients of "
                 f"partitions.{label}"
             )
@@ -137,11 +139,11 @@ def check_runs(settings: Settings) -> None:
         for method in settings.select.methods:
             if settings.methods[method].rounds is not None:
                 found = study_of(settings, label, method)
-                reported(found, f"{CONFIG} methods.{method}: {where}")
+                reported(found, KeyPath(CONFIG / "methods" / method, where.keys))
 
 
 def fit_inherited_keys(settings: Settings, own: dict[str, Any]) -> Study:
-    """Return the study, in which the inherited keys fit its `own`.
+    """Return the study with inherited keys lowered to fit its `own` keys.
 
     So `study: {rounds: 4}` is a whole study, and no error names a key that nobody wrote there.
     """
@@ -159,7 +161,7 @@ def fit_inherited_keys(settings: Settings, own: dict[str, Any]) -> Study:
 
     # at most as many reported evaluations as the run of the fewest rounds has
     of_partitions = [study_of(settings, label) for label in select.partitions]
-    evaluations = min(  # of the run that has the fewest rounds
+    evaluations = min(
         len(wanted_rounds(each.model_copy(update={"rounds": method.rounds or each.rounds})))
         for each, method in product(of_partitions, methods)
     )
@@ -172,9 +174,12 @@ def fit_inherited_keys(settings: Settings, own: dict[str, Any]) -> Study:
     tune = study.tune
     of_tune = given.get("tune", {})
     if tune is not None and not of_tune and any(method.member for method in methods):
-        changes["tune"] = None  # a grid gives its members their options
+        # the members of a grid have their options from the grid, not from trials
+        changes["tune"] = None
     elif tune is not None:
-        seed = max(study.seeds) + 1 if tune.seed in study.seeds else tune.seed
+        seed = tune.seed
+        if seed in study.seeds:
+            seed = max(study.seeds) + 1
         fitting = {"rounds": tune.rounds and min(tune.rounds, study.rounds), "seed": seed}
         fitting = {key: n for key, n in fitting.items() if key not in of_tune}
         changes["tune"] = tune.model_copy(update=fitting)

@@ -1,6 +1,5 @@
 """Read and merge the config's files and changes of its keys, and find where a value was written."""
 
-import re
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
@@ -11,27 +10,31 @@ from typing import Any, NamedTuple
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
-from fedloom.common.errors import FedLoomError, check_known, one_line
+from fedloom.common.errors import FedLoomError, one_line
 from fedloom.common.folders import read_text
+from fedloom.common.key_path import InvalidKeyError, KeyPath
 from fedloom.common.schema import read_yaml
 from fedloom.config.bounded_yaml import parse_bounded
 from fedloom.config.study import Config, Study
 from fedloom.machine.install import ROOT
 
-MOST_BITS = 64  # of a whole number, without its sign
-CONFIG = "config key"  # how an error names a key of the config
+# the bits that a whole number may have, without its sign
+MOST_BITS = 64
 # sections whose labels name results that studies share, so that a label has one meaning
 SHARED = ("datasets", "partitions", "backbones", "methods")
-PAPERS = ROOT / "workflow/papers"  # a folder each: numbers, claims, studies
-NUMBERS = "numbers.yaml"  # the published numbers of a paper
-CLAIMS = "claims.yaml"  # the sentences of a paper on its results
+# holds a folder for each paper, with its numbers, claims and studies
+PAPERS = ROOT / "workflow/papers"
+# the file of a paper's published numbers
+NUMBERS = "numbers.yaml"
+# the file of a paper's sentences on its results
+CLAIMS = "claims.yaml"
 
 
 def read(path: Path) -> dict[str, Any]:
     """Read one YAML file; an error names file, line and column."""
     content = parse(read_text(path), str(path))
     if not isinstance(content, dict):
-        kind = "nothing" if content is None else type(content).__name__
+        kind = type(content).__name__ if content is not None else "nothing"
         raise FedLoomError(f"{path}: expected a mapping of keys, found {kind}")
     return content
 
@@ -48,7 +51,8 @@ def parse(text: str, where: str) -> Any:
         raise FedLoomError(f"{where}: {one_line(error)}") from None
 
 
-@lru_cache(maxsize=256)  # which saves most of the time of a plan
+# the cache saves most of the time of a plan
+@lru_cache(maxsize=256)
 def _tree(text: str) -> Any:
     """Parse a text of YAML into values that know their lines."""
     return parse_bounded(text)
@@ -66,7 +70,8 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, str):
         _check_characters(value)
-    if isinstance(value, ScalarBoolean):  # with an anchor; it is an int and no bool
+    # a truth value with an anchor is an int for Python, and no bool
+    if isinstance(value, ScalarBoolean):
         return bool(value)
     if isinstance(value, int) and value.bit_length() > MOST_BITS:
         raise ValueError(f"a whole number must fit into {MOST_BITS} bits; take a smaller one")
@@ -126,15 +131,15 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
     return list(contents.values())
 
 
-def read_paper(paper: str, where: str, file: str = NUMBERS) -> dict[str, Any]:
-    """Return the content of a file in a paper's folder; of NUMBERS, `citation` and `tables`."""
+def read_paper(paper: str, where: KeyPath, file: str = NUMBERS) -> dict[str, Any]:
+    """Return the content of a paper's file; that of NUMBERS has `citation` and `tables`."""
     papers = [path.parent.name for path in PAPERS.glob(f"*/{file}")]
-    check_known(paper, papers, f"{where}: no")
+    where.check_known(paper, papers, "no")
     return read_yaml(PAPERS / paper / file)
 
 
 class Change(NamedTuple):
-    """A key of the config with another value; `text` is the argument that says so."""
+    """A changed key of the config; `text` is the argument on the command line that changes it."""
 
     keys: list[str]
     value: Any
@@ -153,16 +158,18 @@ def read_change(text: str) -> Change:
     return Change(keys, parse(value, f"--set {key}"), text)
 
 
-def locate_error(error: FedLoomError, files: Iterable[Path], changes: Iterable[Change]) -> str:
-    """Return where the value was written that an error names: " (file, line n)" or the argument.
+def locate_error(error: InvalidKeyError, files: Iterable[Path], changes: Iterable[Change]) -> str:
+    """Return where the value was written that is wrong: " (file, line n)", or the argument.
 
-    A key that no file has is taken for its nearest parent, if any; of a list, it is the line of an
-    item that the error quotes.
+    A key that no file has is taken for its nearest parent, if any; in a list, it is the line of the
+    item that the error names. Return "" for a value that is not of the config.
     """
-    named = re.match(rf"{CONFIG} ([^\s:]+)", str(error))
-    keys = re.findall(r"[^.\[\]]+", named[1]) if named else []
+    # a label may hold points, which also separate the keys of `--set`
+    keys = ".".join(map(str, error.path.in_config())).split(".")
+    if keys == [""]:
+        return ""
     for change in changes:
-        if keys and (has_prefix(keys, change.keys) or has_prefix(change.keys, keys)):
+        if has_prefix(keys, change.keys) or has_prefix(change.keys, keys):
             return f" (--set {change.text})"
 
     # the file that has most of the keys, and the line of the last of them
@@ -170,9 +177,9 @@ def locate_error(error: FedLoomError, files: Iterable[Path], changes: Iterable[C
     depth = 1
     for path in files:
         node, line, reached = _walk(path, keys)
-        if hasattr(node, "append"):  # a list
-            items = [name for name in re.findall(r"'([^']+)'", str(error)) if name in node]
-            line = node.lc.item(node.index(items[0]))[0] if items else line
+        is_list = hasattr(node, "append")
+        if is_list and error.item in node:
+            line = node.lc.item(node.index(error.item))[0]
         if reached >= depth:
             best = f" ({path}, line {line + 1})"
             depth = reached
@@ -189,7 +196,8 @@ def find_definition(paths: Iterable[Path], keys: Sequence[str | int]) -> tuple[s
     found = None
     for path in paths:
         node, line, reached = _walk(path, keys)
-        found = (f"{path}, line {line + 1}", node) if reached == len(keys) else found
+        if reached == len(keys):
+            found = (f"{path}, line {line + 1}", node)
     return found
 
 
@@ -251,7 +259,7 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
 
 
 def merge_values(old: Any, new: Any) -> Any:
-    """Return `new` over `old`: mappings merged, anything else replaced."""
+    """Merge `new` into `old`: mappings are merged, and anything else is replaced."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return deepcopy(new)
     return old | {key: merge_values(old.get(key), value) for key, value in new.items()}

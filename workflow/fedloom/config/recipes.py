@@ -1,4 +1,4 @@
-"""Recipes: how published data sets become datasets of the config. Imports no torch.
+"""Read recipes, which turn published data sets into datasets of the config. Imports no torch.
 
 A file of `workflow/recipes`, or of a user's, says where a data set comes from, how its files are
 laid out and read, and how many images must come out. A study names it: `datasets: {birds: {recipe:
@@ -13,10 +13,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.common.schema import Count, Distinct, Keys, Natural
 from fedloom.config.datasets import DATA, Expected
 from fedloom.config.kinds import KINDS, Entry, check_entry
-from fedloom.config.reading import CONFIG, read
+from fedloom.config.reading import read
 from fedloom.machine.install import ROOT, resource
 
 FOLDER = ROOT / "workflow/recipes"
@@ -34,28 +35,32 @@ Below = Annotated[str, AfterValidator(_below)]
 
 
 class Hub(Keys):
-    """Files of a data set on Hugging Face's hub, put below the root by their names."""
+    """Files of a data set on Hugging Face's hub, which keep their names below the root."""
 
     repository: str = Field(pattern="^[^/]+/[^/]+$")
+    """Name of the data set on the hub, as owner/name."""
     revision: str
-    """Git commit of the data set's repository."""
+    """Git commit hash of the data set's repository."""
     files: list[str] = Field(min_length=1)
-    """Names or patterns."""
+    """Names of the files to download, or patterns with *."""
 
 
 class Archive(Keys):
-    """A file to download; .zip, .tar, .tgz and .tar.gz are unpacked, others kept."""
+    """A file to download. Archives (.zip, .tar, .tgz and .tar.gz) are unpacked, others are kept."""
 
     url: str = Field(pattern="^https?://")
-    """Plain http needs a digest."""
+    """Address of the file. One of plain http needs `sha256` or `md5`."""
     sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
+    """SHA-256 digest of the file, in hexadecimal."""
     md5: str | None = Field(None, pattern="^[0-9a-f]{32}$")
+    """MD5 digest of the file, in hexadecimal, where no `sha256` is known."""
     into: Below | None = None
-    """Folder below the root; default: the root."""
+    """Folder below the root in which the file is put or unpacked. Default: the root."""
     name: Annotated[Below, Field(pattern="^[^/]+$")] | None = None
-    """Of the file; default: the end of the address."""
+    """Name of the downloaded file. Default: the last part of the address."""
     unpacked_bytes: Count | None = None
-    """Bytes of all files in it, at most; default: 20 times its own size, or 100 MiB."""
+    """Largest number of bytes of all files in the archive. Default: 20 times its own size, but at
+    least 100 MiB."""
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
@@ -65,45 +70,50 @@ class Archive(Keys):
 
 
 class Get(Keys):
-    """How a data set's files come below the root; `manual` may complete another key."""
+    """How a data set's files come below the root. `manual` may complete another key."""
 
     torchvision: Literal[True] | None = None
-    """Torchvision downloads it, and has its checksums."""
+    """True if torchvision downloads the files, and compares them with its checksums."""
     hub: Hub | None = None
     archives: Annotated[list[Archive], Field(min_length=1)] | None = None
+    """Files to download from any address."""
     recipes: Annotated[list[str], Field(min_length=1)] | None = None
-    """The data sets, or those of the files (`files_of`), that it is made of."""
+    """Names of the recipes of the data sets that this one is made of, or whose files it shares."""
     manual: Annotated[list[str], Field(min_length=1)] | None = None
-    """Steps for a person; {root} stands for the root."""
+    """Steps that a person must do. {root} stands for the root."""
 
 
 class CountBounds(Keys):
-    """Numbers of images; as `at_least`, where a source states them roughly."""
+    """Numbers of images."""
 
     images: Natural | None = None
-    """Of both splits."""
+    """Number of images in both splits."""
     train: Natural | None = None
+    """Number of training images."""
     test: Natural | None = None
+    """Number of test images."""
 
 
 class SplitCounts(CountBounds):
-    """The counts of a class or of a domain."""
+    """Expected numbers of images of a class or of a domain."""
 
     at_least: CountBounds | None = None
+    """Least numbers of images, where the publisher states them roughly."""
 
 
 class Counts(SplitCounts):
-    """What comes out, as a paper or the publisher states it."""
+    """Expected numbers, as a paper or the publisher states them."""
 
     classes: Count | None = None
-    """With training images; of a data set to test on alone, with images."""
+    """Number of classes with training images; of a data set that is only tested on, with images."""
     domains: Count | None = None
+    """Number of domains."""
     each_class: SplitCounts | None = None
-    """The same for every class."""
+    """Numbers of images that hold for every class."""
     by_class: dict[str, SplitCounts] | None = None
-    """By the name of the class."""
+    """Maps the name of a class to its numbers of images."""
     by_domain: dict[str, SplitCounts] | None = None
-    """By the name of the domain."""
+    """Maps the name of a domain to its numbers of images."""
 
 
 class RecipeKeys(Keys):
@@ -114,20 +124,20 @@ class RecipeKeys(Keys):
     """
 
     title: str
-    """The data set's name as papers write it."""
+    """Name of the data set, as papers write it."""
     papers: Distinct[str]
-    """The papers that use it, by their folders in workflow/papers."""
+    """Papers that use the data set, by their folders in workflow/papers."""
     homepage: str | None = None
-    """Address of its publisher."""
+    """Address of the publisher's page."""
     licence: str
-    """As the publisher states it, or: not stated."""
+    """Licence as the publisher states it, or `not stated`, or `not established`."""
     citation: str
-    """Authors, title, place and year of publication."""
+    """Authors, title, place and year of the publication."""
     notes: list[str] = Field([])
-    """What differs from a paper, and what could not be established; a sentence each."""
+    """Sentences on what differs from a paper, and on what could not be established."""
     get: Get
     files_of: str | None = None
-    """The recipe whose files it is made of; default: its own, in data/<name>."""
+    """Name of the recipe whose files this one reads. Default: its own files, in data/<name>."""
     counts: Counts = Counts()
 
 
@@ -149,7 +159,7 @@ class Recipe(RecipeKeys):
         return DATA if self.entry["source"] == "several" else f"{DATA}/{self.folder}"
 
     def size(self, first: int | None = None) -> Expected:
-        """Return the numbers of images and of classes, None where no count states them.
+        """Return the numbers of images and of classes; None where the recipe does not state them.
 
         `first` is the entry's `first_per_domain`; of several data sets, parts without count are 0.
         """
@@ -195,7 +205,7 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Recipe:
-    """Return the recipe of this name, or of a path to a .yaml file, its keys checked."""
+    """Return the recipe of a name or of a path to a .yaml file, after checking its keys."""
     if name.endswith((".yaml", ".yml")):
         file = resource(name)
     else:
@@ -204,30 +214,30 @@ def find(name: str) -> Recipe:
     content = read(file)
     own = {key: content.pop(key) for key in RecipeKeys.model_fields if key in content}
     beside = {"name": file.stem, "file": file, "entry": content}
-    recipe = schema.checked(Recipe, own | beside, f"{file}: ")
+    recipe = schema.checked(Recipe, own | beside, KeyPath(str(file)))
     for key, value in {"source": content.get("source"), "get": recipe.get.plain}.items():
         if not value:
-            raise FedLoomError(f"{file}: {key}: missing; it has no default, so set it")
+            raise KeyPath(str(file), (key,)).error("missing; it has no default, so set it")
     return recipe
 
 
 def dataset_entry(label: str, entry: dict[str, Any], below: str | None = None) -> dict[str, Any]:
-    """Return a checked entry of the config's `datasets`, with its recipe resolved and defaults."""
+    """Return a checked entry of the config's `datasets`, with recipe and defaults filled in."""
     source, keys = check_dataset(label, entry, below)
     return {"source": source} | keys.plain
 
 
 def check_dataset(label: str, entry: dict[str, Any], below: str | None = None) -> Entry:
-    """Return an entry of the config's `datasets`, its recipe resolved, checked with its parts.
+    """Fill in the recipe of an entry of the config's `datasets`, and check the entry and its parts.
 
     The folder of a part's recipe lies `below` another.
     """
-    where = f"{CONFIG} datasets.{label}"
+    where = CONFIG / "datasets" / label
     if "recipe" in entry:
         try:
             entry = _expanded(entry, below)
         except FedLoomError as error:
-            raise FedLoomError(f"{where}.recipe: {error}") from None
+            raise (where / "recipe").error(str(error)) from None
     kind, keys = check_entry("datasets", label, entry)
 
     # a data set of several has parts with recipes of their own
@@ -237,10 +247,11 @@ def check_dataset(label: str, entry: dict[str, Any], below: str | None = None) -
     resolved = {}
     for name, part in parts.items():
         for key in sorted(OF_ALL_PARTS & part.keys()):
-            raise FedLoomError(
-                f"{where}.parts.{name}.{key}: must be the same for all parts; set {where}.{key}"
+            raise (where / "parts" / name / key).error(
+                f"must be the same for all parts; set {where / key}"
             )
-        if part.get("source") == kind:  # whose image_size is required
+        # a part that has parts itself must state its image_size
+        if part.get("source") == kind:
             part = part | {"image_size": keys.image_size}
         resolved[name] = dataset_entry(f"{label}.parts.{name}", part, keys.root)
     return Entry(kind, keys.model_copy(update={"parts": resolved, "root": None}))

@@ -1,4 +1,4 @@
-"""From the merged config to settings: checked, and every default filled in. Imports no torch."""
+"""Turn the merged config into settings: check it, and fill in every default. Imports no torch."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,7 +6,8 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import CONFIG, InvalidKeyError, KeyPath
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import checked
 from fedloom.config import kinds, method_labels, recipes
@@ -15,7 +16,7 @@ from fedloom.config.grids import with_partitions
 from fedloom.config.kinds import SELECTOR_KEY, Entry, check_entry
 from fedloom.config.output_kinds import OfPaper
 from fedloom.config.protocols import check_parts, check_runs, fit_inherited_keys, notes_on
-from fedloom.config.reading import CONFIG, read_paper
+from fedloom.config.reading import read_paper
 from fedloom.config.settings import (
     Backbone,
     Dataset,
@@ -65,24 +66,28 @@ def _labels(config: dict[str, Any]) -> tuple[Settings, dict[str, dict[str, Entry
 
     Tables and figures are not resolved yet: they depend on the study's keys.
     """
-    keys = with_partitions(checked(Config, config, CONFIG + " "))
+    keys = with_partitions(checked(Config, config, CONFIG))
     protocols = _protocols(keys)
     methods, grids = method_labels.resolve_methods(
         keys.select.methods, keys.methods, keys.study.training
     )
     selected = _selection(keys, methods, grids)
-    entries = _entries(keys)  # last, since it imports the modules of all kinds
+
+    # this comes last, since it imports the modules of all kinds
+    entries = _entries(keys)
     used = _used_datasets(keys, selected, entries["partitions"])
 
     seed = keys.study.fixed_seeds.partition
     partitions = {}
     for label, (kind, scheme) in entries["partitions"].items():
-        fixed = {} if seed is None else {"seed": seed}
-        partitions[label] = Partition(label, kind, {**fixed, **scheme.plain})
+        given = scheme.plain
+        if seed is not None:
+            given = {"seed": seed, **given}
+        partitions[label] = Partition(label, kind, given)
 
     citation = None
     if keys.study.paper:
-        citation = read_paper(keys.study.paper, f"{CONFIG} study.paper")["citation"]
+        citation = read_paper(keys.study.paper, CONFIG / "study" / "paper")["citation"]
 
     settings = Settings(
         study=keys.study,
@@ -110,7 +115,7 @@ def _protocols(keys: Config) -> dict[str, Protocol]:
     """Take the protocols out of the entries of partitions; the other keys are a scheme's."""
     protocols = {}
     for label, entry in keys.partitions.items():
-        where = f"{CONFIG} partitions.{label}.protocol"
+        where = CONFIG / "partitions" / label / "protocol"
         protocols[label] = checked(Protocol, entry.pop("protocol", {}), where)
     return protocols
 
@@ -132,8 +137,8 @@ def _used_datasets(keys: Config, selected: Selection, partitions: dict[str, Entr
     used = {*selected.datasets}
     for label in selected.partitions:
         for name in partitions[label].keys.plain.get("transfer_to", ()):
-            where = f"{CONFIG} partitions.{label}.transfer_to"
-            check_known(name, keys.datasets, f"{where}: datasets have no label")
+            where = CONFIG / "partitions" / label / "transfer_to"
+            where.check_known(name, keys.datasets, "datasets have no label")
             used.add(name)
     return used
 
@@ -148,25 +153,26 @@ def _notes_on_backbones(settings: Settings) -> Iterator[str]:
 def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, Grid]) -> Selection:
     """Return the labels that the study runs, grids expanded."""
     select = keys.select
-    where = f"{CONFIG} select"
+    where = CONFIG / "select"
     for section in SELECTOR_KEY:
         for label in getattr(select, section):
-            check_known(label, getattr(keys, section), f"{where}.{section}: no label")
+            (where / section).check_known(label, getattr(keys, section), "no label")
 
     # pairs of a dataset and a partition: those named, or all
     crossed = product(select.datasets, select.partitions)
     names = select.scenarios or ["/".join(labels) for labels in crossed]
     for name in names:
         if name.count("/") != 1:
-            raise FedLoomError(f"{where}.scenarios: must be <dataset>/<partition>, got '{name}'")
+            message = f"must be <dataset>/<partition>, got '{name}'"
+            raise (where / "scenarios").error(message, name)
         for section, label in zip(("datasets", "partitions"), name.split("/"), strict=True):
-            known = getattr(keys, section)
-            check_known(label, known, f"{where}.scenarios: '{name}': {section} has no label")
+            words = f"'{name}': {section} has no label"
+            (where / "scenarios").check_known(label, getattr(keys, section), words, name)
 
     return Selection(
         scenarios=tuple(Scenario(*name.split("/")) for name in names),
         backbones=tuple(select.backbones),
-        methods=tuple(method_labels.expand(select.methods, methods, grids, f"{where}.methods")),
+        methods=tuple(method_labels.expand(select.methods, methods, grids, where / "methods")),
         tables=tuple(select.tables),
         figures=tuple(select.figures),
     )
@@ -201,7 +207,7 @@ def _backbone(label: str, entry: Entry, selected: bool) -> Backbone:
     if path is None:
         return backbone
     if not path.is_file():
-        raise FedLoomError(f"{CONFIG} backbones.{label}.weights: no such file '{path}'")
+        raise (CONFIG / "backbones" / label / "weights").error(f"no such file '{path}'")
     return replace(backbone, sha256=sha256(path))
 
 
@@ -233,7 +239,7 @@ def _outputs(
 
 def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
     """Return a table or figure with its runs, and what its kind reads of files and papers."""
-    where = f"{CONFIG} {section}.{label}"
+    where = CONFIG / section / label
     keys = entry.keys
     spec = keys.needs()
     select = settings.select
@@ -243,11 +249,11 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
         if spec.partition_key in (None, *settings.partitions[scenario.partition].settings)
     }
     if not known:
-        raise FedLoomError(f"{where}: no partition of the study has {spec.partition_key}; set it")
+        raise where.error(f"no partition of the study has {spec.partition_key}; set it")
 
     # which scenarios, backbones and methods it shows
-    scenarios = _select_known(keys.scenarios, known, f"{where}.scenarios")
-    backbones = _select_known(keys.backbones, select.backbones, f"{where}.backbones")
+    scenarios = _select_known(keys.scenarios, known, where / "scenarios")
+    backbones = _select_known(keys.backbones, select.backbones, where / "backbones")
     shown = tuple(known[name] for name in scenarios)
     output = Output(section, label, entry.kind, keys, shown, tuple(backbones))
     works_on = {}
@@ -259,37 +265,47 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     for (what, families), name in product(works_on.items(), backbones):
         family = settings.backbones[name].family
         if family not in families:
-            raise FedLoomError(
-                f"{where}: {what} works on a {' or '.join(families)}, backbones.{name} is a "
-                f"{family}; show them in different tables or figures (methods, backbones)"
+            raise where.error(
+                f"{what} works on a {' or '.join(families)}, backbones.{name} is a {family}; show "
+                "them in different tables or figures (methods, backbones)"
             )
 
     # what its kind requires
     for check in spec.requires:
         check(settings, output, where)
     if settings.study.evaluate_clients is not None and output.settings.get("target") is not None:
-        raise FedLoomError(
-            f"{where}.target: a sample of clients reaches it in another round; remove "
-            "study.evaluate_clients, or leave it out"
+        raise (where / "target").error(
+            "a sample of clients reaches it in another round; remove study.evaluate_clients, or "
+            "leave it out"
         )
 
     # what its kind reads of the study and of a paper
-    output = keys.complete(settings, output, where)
+    output = _complete(settings, output, where)
     published = getattr(keys, "published", None)
     if published is None:
         return output
-    numbers = _published_numbers(settings, output, published, f"{where}.published")
+    numbers = _published_numbers(settings, output, published, where / "published")
     return replace(output, published=numbers)
 
 
-def _select_known(wanted: list[str] | None, known: Any, where: str) -> list[str]:
+def _complete(settings: Settings, output: Output, where: KeyPath) -> Output:
+    """Return the output with what its kind reads; a plugin's own error is about its entry."""
+    try:
+        return output.keys.complete(settings, output, where)
+    except InvalidKeyError:
+        raise
+    except FedLoomError as error:
+        raise InvalidKeyError(error, where) from None
+
+
+def _select_known(wanted: list[str] | None, known: Any, where: KeyPath) -> list[str]:
     """Return those of the known names that are wanted (None: all), in the order of the known."""
     for name in wanted or ():
-        check_known(name, known, f"{where}: the study has no")
+        where.check_known(name, known, "the study has no")
     return [name for name in known if wanted is None or name in wanted]
 
 
-def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]:
+def _choose_methods(settings: Settings, output: Output, where: KeyPath) -> list[str]:
     """Return the labels that the output shows, in the order in which they are named."""
     running = settings.select.methods
     keys = output.keys
@@ -297,43 +313,46 @@ def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]
     spec = keys.needs()
     artefact = spec.artefact
     of_grids = spec.shows in ("grid", "grids")
-    chosen = [
-        label
-        for label in method_labels.expand(
-            names, settings.methods, settings.grids, f"{where}.methods"
-        )
-        if label in running
-        and (artefact is None or artefact in settings.methods[label].artefacts)
-        and (not of_grids or settings.methods[label].member is not None)
-    ]
+
+    # the named methods that run and give what the kind shows
+    chosen = list[str]()
+    for label in method_labels.expand(names, settings.methods, settings.grids, where / "methods"):
+        method = settings.methods[label]
+        if label not in running:
+            continue
+        if artefact is not None and artefact not in method.artefacts:
+            continue
+        if of_grids and method.member is None:
+            continue
+        chosen.append(label)
 
     if not chosen:
-        lack = f" that gives '{artefact}' with its options (method.toml)" if artefact else ""
-        lack = " that is of a grid (methods.<label>.grid)" if of_grids else lack
-        raise FedLoomError(
-            f"{where}: the study runs none of its methods{lack}; leave it out of "
-            f"select.{output.section}"
+        lack = ""
+        if of_grids:
+            lack = " that is of a grid (methods.<label>.grid)"
+        elif artefact:
+            lack = f" that gives '{artefact}' with its options (method.toml)"
+        raise where.error(
+            f"the study runs none of its methods{lack}; leave it out of select.{output.section}"
         )
 
     if spec.shows == "grid":
         members = [settings.methods[label].member for label in chosen]
         labels = list(dict.fromkeys(member.grid for member in members if member))
         if len(labels) > 1:
-            raise FedLoomError(
-                f"{where}: its methods are of the grids {', '.join(labels)}; name one"
-            )
+            raise where.error(f"its methods are of the grids {', '.join(labels)}; name one")
     return chosen
 
 
 def _published_numbers(
-    settings: Settings, output: Output, published: OfPaper, where: str
+    settings: Settings, output: Output, published: OfPaper, where: KeyPath
 ) -> dict[str, Any]:
     """Return the entry with the paper's citation and the values of the rows that it names."""
     entry = published.model_dump()
-    paper = read_paper(published.paper, f"{where}.paper")
+    paper = read_paper(published.paper, where / "paper")
     if published.table not in paper["tables"]:
         known = ", ".join(map(str, paper["tables"]))
-        raise FedLoomError(f"{where}.table: no Table {published.table}; known: {known}")
+        raise (where / "table").error(f"no Table {published.table}; known: {known}")
     rows = paper["tables"][published.table]["rows"]
 
     # the rows and columns of both sides must exist
@@ -344,9 +363,11 @@ def _published_numbers(
     printed = {column for row in rows.values() for column in row}
     for key, ours, theirs in (("rows", labels, rows), ("columns", columns, printed)):
         for label, name in entry.get(key, {}).items():
-            check_known(label, ours, f"{where}.{key}: the study has no")
-            check_known(name, theirs, f"{where}.{key}.{label}: the paper has no")
+            (where / key).check_known(label, ours, "the study has no")
+            (where / key / label).check_known(name, theirs, "the paper has no")
 
-    # a kind that shows a grid finds its rows by the combinations' values
-    values = {name: rows[name] for name in entry["rows"].values()} if "rows" in entry else rows
+    # a kind that shows a grid finds its rows by the combinations' values, and needs all of them
+    values = rows
+    if "rows" in entry:
+        values = {name: rows[name] for name in entry["rows"].values()}
     return entry | {"citation": paper["citation"], "values": values}

@@ -1,4 +1,4 @@
-"""The config, resolved: labels with what they stand for, and what files and plugins say of it."""
+"""Define the resolved config: what every label stands for, with facts from files and plugins."""
 
 import math
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import yaml
 
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Keys, Several
 from fedloom.machine.install import resource
 
@@ -15,13 +16,15 @@ if TYPE_CHECKING:
     from fedloom.config.study import Protocol, Study
     from fedloom.hooks.discovery import PluginCatalogue
 
-VALIDATION = ".validation"  # ends the label of a partition that trials are trained on
+# the end of the label of a partition on which trials are trained
+VALIDATION = ".validation"
 # the kind of backbone that a library gives
 FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
 
 # keys of tables and figures that no kind reads
 NOT_OF_A_KIND = {"title", "scenarios", "backbones", "methods", "published"}
-MICRO = ("micro_vit", "micro_clip")  # FedLoom's models, whose files all have its normalisation
+# FedLoom's models, whose files all have its normalisation
+MICRO = ("micro_vit", "micro_clip")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Trial:
     """A combination of options that a method tries, and the label of the method that has them."""
 
     label: str
-    options: dict[str, Any]  # those in which the trials differ, `training.` before training's
+    # the options in which the trials differ; a training option is named `training.lr`
+    options: dict[str, Any]
 
 
 class Expected(NamedTuple):
@@ -45,7 +49,8 @@ class Expected(NamedTuple):
 
     images: int | None = None
     classes: int | None = None
-    test: int | None = None  # images among all `images`
+    # how many of the `images` are test images
+    test: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,16 @@ class Dataset:
 
     label: str
     source: str
-    settings: dict[str, Any]  # the keys that the source reads
-    listing: dict[str, Any] | None = None  # of the user's files, see fedloom.config.datasets
-    expected: Expected = field(default_factory=Expected)  # by its recipe or its keys
-    domains: int | None = None  # their number, if its recipe states it
-    notes: tuple[str, ...] = ()  # where its recipe differs from papers, for the report
+    # the keys of its entry that the source reads
+    settings: dict[str, Any]
+    # number and digest of the user's files, see fedloom.config.datasets
+    listing: dict[str, Any] | None = None
+    # the counts that its recipe or its keys state
+    expected: Expected = field(default_factory=Expected)
+    # the number of domains, if its recipe states it
+    domains: int | None = None
+    # where its recipe differs from the papers; the report prints this
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,8 @@ class Backbone:
     library: str
     # of its entry; of a run also a `precision` but float32, and `gradient_checkpointing` if true
     settings: dict[str, Any]
-    sha256: str | None = None  # of the weights, where they are a local file
+    # sha256 of the weights, if they are a local file
+    sha256: str | None = None
 
     @property
     def family(self) -> str:
@@ -107,7 +118,9 @@ class Backbone:
         # the normalisation of the images
         notes = []
         if "mean" not in keys and not (self.library == "timm" and "." in name):
-            tag = ", or name timm's tag of the weights" if self.library == "timm" else ""
+            tag = ""
+            if self.library == "timm":
+                tag = ", or name timm's tag of the weights"
             notes.append(
                 f"weights from a file are taken to be trained on images normalised as usual for "
                 f"{name}; set mean and std{tag}"
@@ -148,8 +161,10 @@ class Grid:
 
     label: str
     title: str
-    axes: tuple[tuple[str, list], ...]  # name and values of each
-    options: tuple[tuple[str, Any], ...]  # those that the axes touch, with the label's values
+    # name and values of every axis
+    axes: tuple[tuple[str, list], ...]
+    # the options that the axes change, with the values that the label gives them
+    options: tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -158,9 +173,12 @@ class GridMember:
 
     grid: str
     position: int
-    at: dict[str, Any]  # its value on every axis
-    options: dict[str, Any]  # those that the axes touch, lists as a whole
-    title: str  # the grid's
+    # the member's value on every axis
+    at: dict[str, Any]
+    # the options that the axes change, as the member has them; lists are whole
+    options: dict[str, Any]
+    # the title of the grid
+    title: str
 
 
 @dataclass(frozen=True)
@@ -171,14 +189,18 @@ class Method:
     plugin: str
     title: str
     options: dict[str, Any]
-    training: dict[str, Any]  # complete, but without that of a partition's protocol
+    # every training option, before a partition's protocol overrides some
+    training: dict[str, Any]
     wrappers: tuple[Wrapper, ...]
     families: tuple[str, ...]
     needs: tuple[str, ...]
     artefacts: tuple[str, ...]
-    look: dict[str, str]  # the colour and marker that the plugin asks for
-    own_training: dict[str, Any]  # the label's, which overrides that of study and partition
-    rounds: int | None = None  # the label's, which override those of the partition
+    # the colour and marker that the plugin asks for
+    look: dict[str, str]
+    # the training options of the label's own entry; they override study and partition
+    own_training: dict[str, Any]
+    # the number of rounds of the label's own entry; it overrides the partition's
+    rounds: int | None = None
     member: GridMember | None = None
 
 
@@ -186,8 +208,10 @@ class Method:
 class Reported:
     """The rounds of a run whose accuracies tables report."""
 
-    rounds: tuple[int, ...]  # evaluated rounds to average
-    worst_of: tuple[int, ...] = ()  # the worst accuracy is their lowest mean, else a client's
+    # the evaluated rounds over which tables average
+    rounds: tuple[int, ...]
+    # if given, the worst accuracy is the lowest mean of these rounds; else the worst client's
+    worst_of: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,8 +225,8 @@ class Scenario:
         return f"{self.dataset}/{self.partition}"
 
 
-# a check of the settings for an output; the text begins its error
-Requirement = Callable[["Settings", "Output", str], None]
+# a check that an output's study suits it; its error is about the key path of the output's entry
+Requirement = Callable[["Settings", "Output", KeyPath], None]
 
 
 @dataclass(frozen=True)
@@ -232,9 +256,9 @@ class OutputKind(Keys):
     spec: ClassVar[KindSpec] = KindSpec()
 
     scenarios: Several[str] | None = None
-    """Some of the study's, as <dataset>/<partition>; default: all."""
+    """Datasets and partitions to show, as <dataset>/<partition>. Default: all of the study."""
     backbones: Several[str] | None = None
-    """Some of select.backbones; default: all."""
+    """Labels of the backbones to show. Default: all of `select.backbones`."""
 
     @property
     def own(self) -> dict[str, Any]:
@@ -258,8 +282,11 @@ class OutputKind(Keys):
         """Return what the kind shows and needs; a kind where that depends on keys overrides it."""
         return self.spec
 
-    def complete(self, settings: "Settings", output: "Output", where: str) -> "Output":
-        """Return the output with what its kind reads of the study or of files (`extra`)."""
+    def complete(self, settings: "Settings", output: "Output", where: KeyPath) -> "Output":
+        """Return the output with what its kind reads of the study or of files (`extra`).
+
+        `where` is the key path of its entry: `raise (where / "levels").error("must be ...")`.
+        """
         return output
 
     @classmethod
@@ -279,8 +306,10 @@ class Output:
     scenarios: tuple[Scenario, ...] = ()
     backbones: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
-    published: dict[str, Any] | None = None  # a paper's numbers beside the measured ones (tables)
-    extra: dict[str, Any] = field(default_factory=dict)  # what its kind reads beside its keys
+    # for tables: a paper's numbers, shown beside the measured ones
+    published: dict[str, Any] | None = None
+    # what `OutputKind.complete` adds to the keys
+    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -323,6 +352,9 @@ class Settings:
     tables: dict[str, Output]
     figures: dict[str, Output]
     select: Selection
-    trials: dict[str, tuple[Trial, ...]] = field(default_factory=dict)  # of `study.tune`
-    citation: str | None = None  # of the study's paper
-    notes: tuple[str, ...] = ()  # on what the study does not inherit
+    # the trials of `study.tune`, by method label
+    trials: dict[str, tuple[Trial, ...]] = field(default_factory=dict)
+    # the citation of the study's paper
+    citation: str | None = None
+    # what a user is told: keys that were not inherited, outputs that were left out
+    notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The keys of the config: of `study`, of `methods`, of `select`; sections of kinds are apart."""
+"""Define the keys of `study`, `methods` and `select`; other sections have kinds, see kinds.py."""
 
 from typing import Annotated, Any, Literal
 
@@ -71,11 +71,13 @@ class Study(Keys):
     open_questions: Sentences = Field(default={})
     """States what the paper leaves open, and the choice made here: maps a word to a sentence."""
     rounds: Rounds
+    """Number of communication rounds."""
     seeds: Several[Seed]
     """One run is made per seed. It seeds partition, sampling, initialisation and batch order,
     except those in `fixed_seeds`."""
     fixed_seeds: FixedSeeds = FixedSeeds()
     clients_per_round: Count
+    """Number of clients that are sampled for training in each round."""
     rounds_per_job: Count = 20
     """Number of rounds that one job trains; enough of them keep start-up below 5% of the time."""
     evaluate_every: Count = 1
@@ -105,16 +107,21 @@ class Study(Keys):
 
 
 class Protocol(Keys):
-    """Keys of `study` that runs on a partition override."""
+    """Keys that override those of `study` in the runs on the partition."""
 
     rounds: Rounds = Field(default=UNSET)
+    """Number of communication rounds. Default: `study.rounds`."""
     clients_per_round: Count = Field(default=UNSET)
+    """Number of clients that are sampled for training in each round. Default:
+    `study.clients_per_round`."""
     evaluate_every: Count = Field(default=UNSET)
+    """Clients are evaluated after every n-th round. Default: `study.evaluate_every`."""
     report: Report = Report()
     training: Training = Training()
+    """Training options, which override those of the study."""
 
     def apply_to(self, study: Study) -> Study:
-        """Return the study as the partition's runs have it, without training options."""
+        """Return the study with the partition's values, except for training options."""
         given = self.model_dump(exclude_unset=True, exclude={"report", "training"})
         report = self.report.model_dump(exclude_unset=True)
         if report:
@@ -134,7 +141,9 @@ class WrapperEntry(Keys):
     """A plugin around a method's hooks."""
 
     plugin: str
+    """The name of the wrapper's plugin."""
     options: dict[str, Any] = Field(default={})
+    """Values of options that the wrapper's method.toml declares."""
 
 
 class MethodEntry(Keys):
@@ -159,17 +168,22 @@ class MethodEntry(Keys):
 
 
 class Select(Keys):
-    """Which labels the study crosses with each other, and what it makes of the results."""
+    """Labels of the entries that the study combines, and of its tables and figures."""
 
     datasets: Several[str]
+    """Labels of the datasets."""
     partitions: Several[str]
+    """Labels of the partitions."""
     scenarios: Several[str] | None = None
-    """Pairs <dataset>/<partition>, in place of all datasets crossed with all partitions."""
+    """Pairs <dataset>/<partition> to run. Default: all datasets, each with all partitions."""
     backbones: Several[str]
+    """Labels of the backbones."""
     methods: Several[str]
+    """Labels of the methods: entries of `methods`, or names of plugins."""
     tables: Distinct[str] = Field(default=[])
     """The tables to write; `make run` prints the first."""
     figures: Distinct[str] = Field(default=[])
+    """The figures to draw."""
 
 
 # a section whose entries are of a kind, which fedloom.config.kinds checks

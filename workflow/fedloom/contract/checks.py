@@ -31,12 +31,16 @@ from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.plugin_code import describe_call
 from fedloom.hooks.run_hooks import Hooks
 
-CLOSE = 1e-4  # float32, after two rounds
-CLOSE_IN_SUM = 1e-3  # with wrappers that preserve the sum of the updates alone
-LAST_BITS = 1e-7  # noise as float32 rounds numbers near 1
+# tolerance in float32 after two rounds, and with wrappers that preserve the updates' sum alone
+CLOSE = 1e-4
+CLOSE_IN_SUM = 1e-3
+# noise as float32 rounds numbers near 1, how often it is drawn, and how much further than it does
+# the order of updates may move a tensor
+LAST_BITS = 1e-7
 DRAWS = 8
 AMPLIFIED = 10
-SHIFT = 30.0  # standard deviation of the noise that cancels in the updates' sum
+# standard deviation of the noise that cancels in the updates' sum
+SHIFT = 30.0
 
 
 def differences(a: Tree, b: Tree) -> dict[str, float]:
@@ -47,19 +51,28 @@ def differences(a: Tree, b: Tree) -> dict[str, float]:
 
 
 def _difference(a: object, b: object) -> float:
-    if a is None or b is None:  # a client's loss that the server never got
-        return 0.0 if a is b else math.inf
+    """Return the largest absolute difference of two leaves, infinite where they do not match."""
+    # None is a client's loss that the server never got
+    if a is None and b is None:
+        return 0.0
+    if a is None or b is None:
+        return math.inf
+
     x, y = (torch.as_tensor(value, dtype=torch.float64) for value in (a, b))
     if x.shape != y.shape:
         return math.inf
-    return float((x - y).abs().max()) if x.numel() else 0.0
+    if not x.numel():
+        return 0.0
+    return float((x - y).abs().max())
 
 
 def require_equal(run: "TinyRun", a: Tree, b: Tree, what: str, tolerance: float = 0.0) -> None:
+    """Require two trees of a run to be equal; an error says `what` they are if they are not."""
     require_close(run, differences(a, b), what, tolerance)
 
 
 def require_close(run: "TinyRun", moved: dict[str, float], what: str, tolerance: float) -> None:
+    """Require the differences of a run's leaves to lie within the tolerance."""
     for path, difference in moved.items():
         if not difference <= tolerance:
             raise FedLoomError(f"{run.says(what)}: '{path}' differs by {difference:.3g}")
@@ -91,25 +104,35 @@ class TinyRun:
         backbone: Backbone | None = None,
         seed: int = 0,
     ):
+        """Set the run up; the `partition` and the number of `epochs` may differ by check."""
         self.method = method
         self.folder = folder
         self.wrappers = wrappers
+
+        # the task, on which clients train for as many epochs as a check needs
         backbone = backbone or tiny.tiny_backbone(method.family)
         task = tiny.tiny_task(method, folder, wrappers, partition, seed, backbone)
         self.task = replace(task, training=replace(task.training, epochs=epochs))
         self.hooks = loader.load_hooks(method, wrappers=wrappers)
-        self.tolerance = CLOSE_IN_SUM if any(w.preserves for w in wrappers) else CLOSE
+
+        # masks that cancel in the sum alone leave larger rounding
+        self.tolerance = CLOSE
+        if any(w.preserves for w in wrappers):
+            self.tolerance = CLOSE_IN_SUM
 
     @cached_property
     def start(self) -> State:
+        """Return the state before round 1."""
         return initial_state(self.task, self.hooks)
 
     @cached_property
     def first(self) -> State:
+        """Return the state after round 1."""
         return self.after(1)
 
     @cached_property
     def uploads(self) -> tuple[Task, list[Update]]:
+        """Return the task of round 1, and what the first three clients send in it."""
         return upload(self.task, self.hooks, 1, self.start, self.task.data.participating[:3])
 
     def says(self, what: str) -> str:
@@ -117,6 +140,7 @@ class TinyRun:
         return describe_call([self.method.name, *(wrapper.name for wrapper in self.wrappers)], what)
 
     def after(self, count: int, **changes: object) -> State:
+        """Return the state after `count` rounds, of a task with some fields changed."""
         task = replace(self.task, **changes)
         current = self.start
         for number in range(1, count + 1):
@@ -133,6 +157,7 @@ class TinyRun:
         return self.hooks.aggregate(**given, updates=accepted)
 
     def require_same_aggregate(self, others: list[Update], what: str, tolerance: float) -> None:
+        """Require the server to make of the `others` what it makes of the run's own updates."""
         before, after = (self.aggregate(sent) for sent in (self.uploads[1], others))
         require_equal(self, before, after, what, tolerance)
 
@@ -143,19 +168,32 @@ def ignores_order(run: TinyRun) -> None:
     A server may amplify rounding: for an entry that no client changed, Adam divides the rounding of
     the mean by its own size. So a tensor passes if noise in the uploads' last bits moves it as far.
     """
-    tolerance = CLOSE_IN_SUM if any(w.preserves for w in run.wrappers) else 1e-5
+    tolerance = 1e-5
+    if any(w.preserves for w in run.wrappers):
+        tolerance = CLOSE_IN_SUM
+
+    # how far the reverse order moves each tensor
     before, after = (run.aggregate(run.uploads[1][::step]) for step in (1, -1))
     moved = differences(before, after)
+
     if tolerance < max(moved.values(), default=0.0) < math.inf:
         generator = run.task.generator("rounding")
 
         def noisy(value: Tensor) -> Tensor:
+            """Return a tensor with noise in its last bits."""
             noise = LAST_BITS * torch.randn(value.shape, generator=generator)
-            return value + noise if value.is_floating_point() else value
+            if not value.is_floating_point():
+                return value
+            return value + noise
 
+        # how far noise in the last bits moves it; an aggregate of another shape tells nothing
         draws = [differences(before, run.aggregate(run.uploads[1], noisy)) for _ in range(DRAWS)]
-        reach = {p: max(d[p] for d in draws if math.inf not in d.values()) for p in moved}
+        draws = [far for far in draws if math.inf not in far.values()]
+        reach: dict[str, float] = {}
+        for path in moved:
+            reach[path] = max(far[path] for far in draws)
         moved = {path: far for path, far in moved.items() if far > AMPLIFIED * reach[path]}
+
     require_close(run, moved, "the order of updates changes the aggregate", tolerance)
 
 
@@ -164,13 +202,25 @@ def aggregates_as_declared(run: TinyRun) -> None:
 
     Its next state stays the same when numbers are added to the payloads that cancel in the sum.
     """
-    declared = {} if run.wrappers else run.method.aggregation or {}
-    conditions = [{}] if isinstance(declared, str) else declared.values()
-    for number, options in enumerate(conditions):
+    if run.wrappers:
+        return
+
+    # the conditions under which method.toml declares a mean
+    conditions: list[Any] = []
+    if isinstance(run.method.aggregation, str):
+        conditions = [True]
+    elif run.method.aggregation is not None:
+        conditions = [*run.method.aggregation.values()]
+
+    for number, condition in enumerate(conditions):
+        # a run with these options
+        options: dict[str, Any] = {}
+        if isinstance(condition, dict):
+            options = condition
         folder = run.folder / f"declared {number}"
         folder.mkdir()
-        options = options if isinstance(options, dict) else {}
         one = TinyRun(run.method.with_defaults(options), folder)
+
         task, updates = one.uploads
         if task.aggregation is not None:
             shifted = _shift(task, updates)
@@ -182,9 +232,12 @@ def _shift(task: Task, updates: list[Update]) -> list[Update]:
     """Add noise to the payloads that cancels in their sum, plain or weighted by images."""
     weighted = task.aggregation == "weighted"
     generator = task.generator("sum")
-    weights = torch.tensor([float(u.num_examples if weighted else 1) for u in updates])
+    weights = torch.ones(len(updates))
+    if weighted:
+        weights = torch.tensor([float(update.num_examples) for update in updates])
 
-    def move(*values: Tensor) -> Tensor:  # [K, ...], by noise of weighted mean 0 over clients
+    def move(*values: Tensor) -> Tensor:
+        """Return the clients' tensors [K, ...], moved by noise of weighted mean 0 over clients."""
         stacked = torch.stack(values)
         if not stacked.is_floating_point():
             return stacked
@@ -208,7 +261,9 @@ def keeps_secrets(run: TinyRun) -> None:
     In its second round: in its first, a state that starts at zero is all that has changed of it.
     """
     ids = sorted(run.first.clients)
-    for update in upload(run.task, run.hooks, 2, run.first, ids)[1]:
+    _, updates = upload(run.task, run.hooks, 2, run.first, ids)
+    for update in updates:
+        # every tensor that is sent is compared with every one that is kept
         sent = [(p, v) for p, v in leaves(update.payload) if isinstance(v, Tensor)]
         for path, kept in leaves(update.client_state | update.wrapper_state):
             for name, value in sent:
@@ -218,10 +273,13 @@ def keeps_secrets(run: TinyRun) -> None:
 
 def leaves_inputs_alone(run: TinyRun) -> None:
     """Check that neither a round nor an evaluation changes the server's state in place."""
+    # a round
     start = initial_state(run.task, run.hooks)
     before = deepcopy(start.server)
     trained, _ = train_round(run.task.at(1), run.hooks, start)
     require_equal(run, before, start.server, "a round changes the server's state")
+
+    # an evaluation
     before = deepcopy(trained.server)
     evaluate(run.task.at(1), run.hooks, trained)
     require_equal(run, before, trained.server, "an evaluation changes the server's state")
@@ -232,7 +290,11 @@ def answers_as_declared(run: TinyRun) -> None:
     row = evaluate_globally(run.task.at(1), run.hooks, run.first)
     answered = row.num_test == sum(map(len, run.task.data.test))
     if not run.wrappers and answered != run.method.has_server_model(vars(run.task.options)):
-        does, declared = ("answers", "true") if answered else ("returns None", "false")
+        does = "returns None"
+        declared = "false"
+        if answered:
+            does = "answers"
+            declared = "true"
         raise FedLoomError(
             f"{run.method.name}: predict {does} for the server's model, but cost.no_server_model "
             f"in method.toml is {declared}"
@@ -245,8 +307,9 @@ def gives_its_tables(run: TinyRun) -> None:
         compute_artefact(run.task.at(1), run.hooks, run.first, name)
 
 
+# whether inputs are left alone comes first, since the other rules share the states of the run
 RULES: tuple[Callable[[TinyRun], None], ...] = (
-    leaves_inputs_alone,  # before the others, which share the states of the run
+    leaves_inputs_alone,
     ignores_order,
     aggregates_as_declared,
     reads_nothing_private,
@@ -277,11 +340,14 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         start = None
         first = 0
         evaluations = []
+
+        # jobs that end after these rounds, each from the state of the one before
         for last in ends:
             outputs = tiny.tiny_outputs(folder / name, last)
             hooks = loader.load_hooks(method, wrappers=wrappers)
             job = tiny.tiny_job(method, first, last)
             training_job.train_rounds(run.task, hooks, job, start, outputs, f"{last}")
+
             evaluations.append(read_table(outputs.evaluation))
             start = outputs.state
             first = last
@@ -289,6 +355,7 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         assert start is not None
         states.append(tensor_files.load(start)[0])
         tables.append(pa.concat_tables(evaluations))
+
     require_equal(run, states[0], states[1], "3 rounds are not 2 + 1 rounds")
     if not tables[0].equals(tables[1]):
         raise FedLoomError(run.says("3 rounds do not evaluate as 2 + 1 rounds"))
@@ -299,6 +366,8 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     run = TinyRun(method, folder, *wrappers)
     if not run.task.plugin.stacked:
         return
+
+    # in training
     apart = replace(run.task.plugin, stacked=False)
     whole = run.after(2)
     split = run.after(2, plugin=apart)
@@ -306,10 +375,12 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     require_equal(run, whole.tree(), split.tree(), what, run.tolerance)
 
     def losses(plugin: MethodFacts) -> dict[str, float]:
+        """Return the loss of each client, without and with personalisation."""
         rows = evaluate(replace(run.task.at(2), plugin=plugin), run.hooks, whole)
         kinds = ("client", "personalized client")
         return {f"{kinds[row.personalized]} {row.client_id}": row.loss for row in rows}
 
+    # in evaluation
     what = "stacked clients do not predict as single ones"
     require_equal(run, losses(run.task.plugin), losses(apart), what, run.tolerance)
 
@@ -321,6 +392,8 @@ def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     """
     if not method.trained:
         return
+
+    # the losses after rounds 1 to 3 and 6 to 8
     run = TinyRun(method, folder, *wrappers, partition=tiny.ALIKE, epochs=2)
     current = run.start
     losses = []
@@ -329,6 +402,7 @@ def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         current, _ = train_round(task, run.hooks, current)
         if number not in (4, 5):
             losses.append(evaluate_globally(task, run.hooks, current).loss)
+
     if not sum(losses[3:]) < sum(losses[:3]):
         raise NotLearningError(run.says(f"the loss of the global test does not fall: {losses}"))
 

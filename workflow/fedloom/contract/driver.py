@@ -28,12 +28,15 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
     Compression or noise may hide all learning in the eight rounds of the check: the loss must fall
     around one method at least, and the line that is returned names the others.
     """
+    # RULES are checks too, which one of CHECKS runs
     count = f"{len(checks.RULES + CHECKS) - 1} checks"
     if plugin.kind == "method":
         _run_checks(plugin)
         return count
+
+    # a wrapper: the methods whose method.toml allows it, and which it does not refuse
     methods = [m for m in known if m.kind == "method"]
-    fit = [m for m in methods if not m.refused_wrappers(m.options({}, m.name), [plugin])]
+    fit = [m for m in methods if not m.refused_wrappers(m.complete_options({}), [plugin])]
     around = [m for m in fit if not refusal(plugin, m)]
     if not around:
         raise FedLoomError(f"{plugin.name}: refuses every method there is")
@@ -48,15 +51,20 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
             idle.append(method.name)
             if len(idle) == len(around):
                 raise
-    without = f"; the loss does not fall in these few rounds around {', '.join(idle)}"
-    return f"{count} around {', '.join(m.name for m in around)}{without if idle else ''}"
+
+    line = f"{count} around {', '.join(m.name for m in around)}"
+    if idle:
+        line += f"; the loss does not fall in these few rounds around {', '.join(idle)}"
+    return line
 
 
 def refusal(wrapper: Plugin, method: Plugin) -> str | None:
     """Return what a wrapper says to a method that it refuses; None if it trains the first round."""
     with tempfile.TemporaryDirectory() as folder:
+        # a plugin that cannot start is broken: that is no refusal
         made = partial(TinyRun, method, Path(folder), wrapper)
-        run = run_plugin_code(made, [method, wrapper], "start")  # a broken plugin does not refuse
+        run = run_plugin_code(made, [method, wrapper], "start")
+
         try:
             run.aggregate(run.uploads[1])
         except FedLoomError as error:
@@ -66,7 +74,8 @@ def refusal(wrapper: Plugin, method: Plugin) -> str | None:
 
 
 def _run_checks(method: Plugin, *wrappers: Plugin) -> None:
-    # at last whether it learns, which a wrapper may be let off
+    """Run CHECKS, each in a folder of its own."""
+    # whether it learns comes last, since a wrapper may be let off that
     for test in sorted(CHECKS, key=lambda test: test is checks.learns):
         with tempfile.TemporaryDirectory() as folder:
             call = partial(test, method, Path(folder), *wrappers)
@@ -80,8 +89,11 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     clients take part at first, then one, two, ...
     """
     for number, (words, changed, *around) in enumerate(_variations(method, *wrappers)):
-        if changed.refused_wrappers(changed.options({}, changed.name), around):
+        # with another option, the method may refuse its wrappers
+        if changed.refused_wrappers(changed.complete_options({}), around):
             continue
+
+        # all clients in the first round of the loop, then one, two, ...
         own = folder / str(number)
         cohort = (number - 1) % (CLIENTS - 1) + 1
         own.mkdir()
@@ -100,15 +112,18 @@ CHECKS = (*checks.CHECKS, other_options)
 def _variations(*plugins: Plugin) -> Iterator[list[Any]]:
     """Yield words and plugins: as they are, twice, then with one option of one of them changed."""
     yield from [["", *plugins]] * 2
+
     # around a method, wrappers' options are changed alone: another check changes the method's
     for position in range(len(plugins) > 1, len(plugins)):
         plugin = plugins[position]
         for name, option in plugin.option_schemas.items():
             for value in other_values(option):
+                # leave out a value that is out of bounds
                 try:
-                    plugin.options({name: value}, plugin.name)
+                    plugin.complete_options({name: value})
                 except FedLoomError:
-                    continue  # out of bounds
+                    continue
+
                 changed = [*plugins]
                 changed[position] = plugin.with_defaults({name: value})
                 yield [f", with {plugin.name}'s option {name}: {value}", *changed]
@@ -130,9 +145,14 @@ def other_values(option: dict[str, Any]) -> list[Any]:
 
 def refuses(plugins: list[Plugin], error: FedLoomError) -> bool:
     """Return True if one of the plugins raised the error itself, or what it called did."""
-    if error.__cause__ is not None:  # an exception of another type, put into words
+    # an exception of another type that was put into words is a fault, no refusal
+    if error.__cause__ is not None:
         return False
+
+    # through the code of a plugin; an error about the result of a hook is not the plugin's own
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     folders = [plugin.folder.resolve() for plugin in plugins]
-    inside = any(Path(file).resolve().is_relative_to(own) for file in files for own in folders)
-    return inside and files[-1] != results.__file__
+    for file in files:
+        if any(Path(file).resolve().is_relative_to(own) for own in folders):
+            return files[-1] != results.__file__
+    return False

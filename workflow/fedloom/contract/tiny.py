@@ -28,7 +28,8 @@ from fedloom.toolbox.prototypes import warm_start
 CLASSES = 4
 CLIENTS = 6
 SIZE = 16
-ODD = 24  # a width whose rows end within a vector register, and within 64 bytes of memory
+# a width whose rows end within a vector register, and within 64 bytes of memory
+ODD = 24
 DIFFERENT = {"scheme": "pathological", "clients": CLIENTS, "classes_per_client": 2, "held_out": 0.2}
 ALIKE = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
 
@@ -43,12 +44,14 @@ def tiny_vit(width: int = 16, depth: int = 12) -> FrozenViT:
 
 def tiny_clip(width: int = 16):
     """Return a CLIP of two blocks for images and one for text, with random weights."""
+    # imported here, since it takes seconds, and no ViT method needs it
     require("open_clip")
-    import open_clip  # takes seconds, and no ViT method needs it
+    import open_clip
     from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 
     from fedloom.backbones.clip.model import FrozenCLIP
 
+    # a model of open_clip's own classes, with random weights
     vision = CLIPVisionCfg(
         layers=2, width=width, head_width=width // 2, patch_size=8, image_size=SIZE
     )
@@ -56,35 +59,45 @@ def tiny_clip(width: int = 16):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = open_clip.CLIP(width, vision, text)
-    numbers = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bilinear"}
-    open_clip.set_model_preprocess_cfg(model, numbers | {"size": SIZE})
+
+    # how images become pixels
+    pixels = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bilinear", "size": SIZE}
+    open_clip.set_model_preprocess_cfg(model, pixels)
     return FrozenCLIP(model, _tokenizer(), "tiny")
 
 
 @cache
 def tiny_backbone(family: str, width: int = 16) -> Any:
-    """Return one of these, which checks share."""
-    return tiny_vit(width) if family == "vit" else tiny_clip(width)
+    """Return a tiny ViT or CLIP, which all checks share."""
+    if family == "vit":
+        return tiny_vit(width)
+    return tiny_clip(width)
 
 
 @cache
 def _tokenizer():
-    import open_clip  # whose tokenizer takes a tenth of a second to make
+    """Return CLIP's tokenizer, which takes a tenth of a second to make."""
+    import open_clip
 
     return open_clip.SimpleTokenizer()
 
 
 def _tiny_data(folder: Path, scheme: dict, seed: int) -> tuple[ImageStore, Path]:
     """Write noisy images of four classes, divided over six clients, one of them held out."""
+    # images of a class are one image, plus noise
     rng = np.random.default_rng(0)
     means = rng.uniform(0, 255, (CLASSES, SIZE, SIZE, 1))
     labels = np.repeat(np.arange(CLASSES), (15, 25, 35, 45))
     noisy = means[labels] + rng.normal(0, 40, (120, SIZE, SIZE, 1))
     images = np.clip(noisy, 0, 255).astype(np.uint8)
+
+    # the image store, in which two of five images are for tests
     examples = [Example(images[i], int(labels[i]), i % 5 < 2, "noise") for i in range(120)]
     path = folder / "images.arrow"
     division = folder / "partition.parquet"
     write_images(path, examples, (SIZE, SIZE, 1), list("abcd"), "noise")
+
+    # which client has each
     store = ImageStore(path)
     write_table(
         division, divide_dataset(store.labels, store.test, store.domains, scheme, seed=seed)
@@ -102,9 +115,15 @@ def tiny_task(
     **options: object,
 ) -> Task:
     """Return a task on which a round takes milliseconds; write its files into `folder`."""
+    # a new backbone, unless checks share one
+    if not backbone and method.family == "vit":
+        backbone = tiny_vit()
+    elif not backbone:
+        backbone = tiny_clip()
+
+    # what the caches would hold of all images
     store, division = _tiny_data(folder, partition, seed)
     images = torch.from_numpy(store.images(np.arange(len(store))).copy())
-    backbone = backbone or (tiny_vit() if method.family == "vit" else tiny_clip())
     if method.family == "vit":
         tokens = backbone.class_tokens(images)  # [N, M + 1, d]
         patches = torch.empty(0)
@@ -113,23 +132,27 @@ def tiny_task(
         tokens = final[:, None]
 
     def cached(block: int | None) -> Tensor:
-        return tokens[:, -1 if block is None else block - 1]
+        if block is None:
+            return tokens[:, -1]
+        return tokens[:, block - 1]
 
-    needs = method.needs
-    data = federation.load_partition(
-        store,
-        division,
-        ["alpha", "beta", "gamma", "long delta"],
-        torch.device("cpu"),
-        tokens=cached if "features" in needs else None,
-        patches=(lambda: patches) if "patches" in needs else None,
-    )
-    training = method.training({"epochs": 2, "batch_size": 4, "lr": 0.05})
-    chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
+    # the clients' images; a method gets the caches alone that it declares
+    caches: dict[str, Any] = {}
+    if "features" in method.needs:
+        caches["tokens"] = cached
+    if "patches" in method.needs:
+        caches["patches"] = lambda: patches
+    classes = ["alpha", "beta", "gamma", "long delta"]
+    data = federation.load_partition(store, division, classes, torch.device("cpu"), **caches)
+
+    # the warm start, of the first cohort's training images
     prototypes = None
-    if "prototypes" in needs:
+    if "prototypes" in method.needs:
+        chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
         prototypes = WarmStart(**warm_start(tokens[:, :-1], data.labels, chosen, CLASSES))
-    complete = method.options(options, method.name)
+
+    training = method.merge_training({"epochs": 2, "batch_size": 4, "lr": 0.05})
+    complete = method.complete_options(options)
     return Task(
         seed=0,
         options=SimpleNamespace(**complete),
@@ -138,15 +161,15 @@ def tiny_task(
         data=data,
         clients_per_round=3,
         plugin=method_facts(method, complete, wrappers),
-        wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
+        wrappers={w.name: SimpleNamespace(**w.complete_options({})) for w in wrappers},
         warm_start=prototypes,
     )
 
 
 def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
     """Return a job of the tiny task that evaluates after rounds 2 and 4 and at its end."""
-    options = method.options({}, method.name)
-    training = method.training()
+    options = method.complete_options({})
+    training = method.merge_training()
     spec = RunSpec(
         run=Run("tiny", "tiny", "tiny", method.name, 0),
         backbone=Backbone("tiny", "timm", {}),
@@ -155,7 +178,10 @@ def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
         rounds_per_job=4,
         schedule_rounds=None,
     )
-    evaluate = sorted({number for number in (2, 4) if first < number <= last} | {last})
+
+    # the rounds after which it evaluates, ascending, each once
+    evaluate = [number for number in (2, 4) if first < number < last]
+    evaluate.append(last)
     return TrainJob(spec, first, last, tuple(evaluate), global_test=True, sources="")
 
 

@@ -18,7 +18,8 @@ from typing import IO, Any, NamedTuple
 
 from fedloom.common.errors import FedLoomError, in_words
 
-PIECE = 1 << 20  # bytes read at once
+# bytes that are read at once
+PIECE = 1 << 20
 # bytes that a member counts for beside its content, as in a tar archive, if no recipe states all
 OF_MEMBER = 512
 # headers of tar archives that tarfile reads into memory
@@ -29,16 +30,23 @@ EXTENDED = (
     tarfile.XGLTYPE,
     tarfile.SOLARIS_XHDTYPE,
 )
-SHARE = 0.95  # of the free disk that an archive may fill
+# the share of the free disk that an archive may fill
+SHARE = 0.95
 
 
 @dataclass(frozen=True)
 class UnpackLimits:
-    """How much an archive may unpack to, if no recipe states its bytes; images hardly shrink."""
+    """How much an archive may unpack to; images hardly shrink.
 
-    growth: int = 20  # times its own size,
-    small: int = 100 << 20  # or these bytes
-    members: int = 5_000_000  # files and folders, also where a recipe states the bytes
+    Attributes:
+        growth, small: it may unpack to `growth` times its own size, or to `small` bytes, if no
+            recipe states its bytes.
+        members: files and folders, at most.
+    """
+
+    growth: int = 20
+    small: int = 100 << 20
+    members: int = 5_000_000
 
 
 USUAL = UnpackLimits()
@@ -74,13 +82,16 @@ def unpack(
     aside = into / f".{file.name}.unpacking"
     try:
         into.mkdir(parents=True, exist_ok=True)
-        _remove(aside)  # left by a call that was killed
+        # a call that was killed may have left it
+        _remove(aside)
+
         with _opened(file) as archive:
             members = [*_checked(_members(archive), file, into, most, limits)]
             aside.mkdir()
             _write(members, aside)
         _move(aside, into)
-    except Exception as error:  # a damaged archive raises whatever the format's reader does
+    except Exception as error:
+        # a damaged archive raises whatever the format's reader does
         reason = f"{file}: cannot be unpacked into {into} ({in_words(error)})"
         is_refused = isinstance(error, RuntimeError)
         cannot_be_written = getattr(error, "errno", None) is not None
@@ -96,14 +107,14 @@ def unpack(
 
 
 def _opened(file: Path) -> zipfile.ZipFile | tarfile.TarFile:
-    """Open an archive as its suffix says."""
+    """Open an archive by the format of its suffix."""
     if file.suffix == ".zip":
         return zipfile.ZipFile(file)
     return tarfile.open(file, tarinfo=BoundedHeader)
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, if it is there."""
+    """Remove a folder if it exists."""
     if folder.is_dir():
         shutil.rmtree(folder)
 
@@ -114,10 +125,12 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[Member]:
     tarfile takes a broken header for the end, and ignores the checksum behind a compressed stream.
     """
     if isinstance(archive, zipfile.ZipFile):
-        for info in archive.infolist():  # a link is a file of another mode
+        for info in archive.infolist():
             # a broken length of a comment hides the next entry, and a broken name makes a folder
             if b"PK\1\2" in info.comment or (info.is_dir() and info.file_size):
                 raise zipfile.BadZipFile(f"the entry of {info.filename!r} is broken")
+
+            # a link is a file of another mode
             plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
             opened = None if info.is_dir() else partial(archive.open, info)
             yield Member(info.filename, info.file_size, plain, opened)
@@ -129,6 +142,7 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[Member]:
         opened = None if info.isdir() else partial(archive.extractfile, info)
         yield Member(info.name, info.size, plain, opened)
 
+    # an archive ends with zeros; the rest of a compressed stream is read, which checks its sum
     stream: Any = archive.fileobj
     stream.seek(archive.offset)
     if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -156,12 +170,16 @@ def _checked(
         if path.is_absolute() or ".." in path.parts:
             raise RuntimeError(f"{member.name!r} would lie outside the folder")
 
-        folder = into / (path if member.opened is None else path.parent)
-        if folder not in looked_at:  # a look for each file would take as long as writing it
+        # each folder is looked at once, for a look for each file would take as long as writing it
+        folder = into / path
+        if member.opened is not None:
+            folder = into / path.parent
+        if folder not in looked_at:
             looked_at.add(folder)
             if folder.resolve() != into.resolve() / folder.relative_to(into):
                 raise RuntimeError(f"{member.name!r} would be written through a link in {into}")
 
+        # the bytes so far
         size += member.size
         if most is None:
             size += OF_MEMBER
@@ -179,9 +197,12 @@ def _write(members: list[Member], aside: Path) -> None:
     """Write the members into an empty folder."""
     for member in members:
         path = aside / member.name
-        folder = path if member.opened is None else path.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        content = member.opened() if member.opened is not None else None
+        if member.opened is None:
+            path.mkdir(parents=True, exist_ok=True)
+            continue
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = member.opened()
         if content is not None:
             with content, path.open("wb") as written:
                 shutil.copyfileobj(content, written, PIECE)

@@ -44,7 +44,9 @@ def download_recipe(recipe: Recipe, root: str | None = None) -> list[str]:
     steps = []
     for name in how.get("recipes", ()):
         part = find(name)
-        root_of_part = root if part.folder == recipe.folder else f"{root}/{part.folder}"
+        root_of_part = f"{root}/{part.folder}"
+        if part.folder == recipe.folder:
+            root_of_part = root
         steps += download_recipe(part, root_of_part)
 
     # torchvision downloads when it lists the images
@@ -75,14 +77,18 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.utils.logging import disable_propagation
 
-    disable_propagation()  # it prints its lines itself
+    # the client prints its lines itself
+    disable_propagation()
+
+    # the files, as the hub's digests say, and all that the recipe names
     where = f"data set {repository} of the hub {constants.ENDPOINT} at revision {revision}"
     at: dict[str, Any] = {"repo_id": repository, "repo_type": "dataset", "revision": revision}
     try:
         snapshot_download(**at, allow_patterns=files, local_dir=root)
         compared = HfApi().verify_repo_checksums(**at, local_dir=root)
         missing = [name for name in files if not any(root.rglob(name))]
-    except Exception as error:  # of the client, of what sends its requests, of what fetches files
+    except Exception as error:
+        # of the client, of what sends its requests, or of what fetches files
         raise FedLoomError(
             f"{where}: {in_words(error)}; run it again to continue, or set HF_ENDPOINT to a hub "
             "that can be reached"
@@ -118,7 +124,7 @@ def fetch_archive(archive: dict[str, Any], root: Path) -> None:
         log.info("%s: is here already", name)
         return
 
-    # download and compare
+    # download it, and compare it with the recipe's digest
     file.parent.mkdir(parents=True, exist_ok=True)
     kind = next((key for key in ("sha256", "md5") if key in archive), None)
     if not file.exists():
@@ -143,16 +149,19 @@ def _download(url: str, file: Path, compared: bool) -> None:
     With a digest to be `compared` with, it continues the part that an earlier call left behind, for
     the digest shows if the file has changed in between.
     """
-    from huggingface_hub.file_download import http_get  # it tries again, and goes on, by itself
+    # this function tries again, and goes on, by itself
+    from huggingface_hub.file_download import http_get
 
     part = file.with_name(f"{file.name}.part")
     try:
         with part.open("ab" if compared else "wb") as stream:
-            plain = {"Accept-Encoding": "identity"}  # so that sizes are those of the file
+            # without compression, so that sizes are those of the file
+            plain = {"Accept-Encoding": "identity"}
             http_get(url, stream, resume_size=stream.tell(), headers=plain)
     except Exception as error:
         if getattr(getattr(error, "response", None), "status_code", 0) == 416:
-            part.unlink()  # the file ends where the part does, or before
+            # status 416: the file ends where the part does, or before
+            part.unlink()
         raise FedLoomError(f"{url}: {in_words(error)}; run it again to continue") from None
     part.replace(file)
 

@@ -9,11 +9,13 @@ from fedloom.common.ids import NO_DOMAIN
 from fedloom.data.image_list import Prepared
 
 IMAGES = {"images": "images", "train": "training images", "test": "test images"}
-MANY = 5  # lines on single classes before the rest of them is one line
+# the most lines on single classes; one line more counts the others
+MANY = 5
 
 
 def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
-    """Return a line for every count that is not as in a recipe's `counts`."""
+    """Return a line for every number that differs from the recipe's `counts`."""
+    # the whole set: images, classes and domains
     lines = _compared("", ready, np.ones(len(ready.labels), bool), counts)
     domains = np.setdiff1d(ready.domains, [NO_DOMAIN]).tolist()
     for key, names in (("classes", trained_classes(ready)), ("domains", domains)):
@@ -39,8 +41,10 @@ def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
 
 
 def trained_classes(ready: Prepared) -> list[str]:
-    """Return the names of the classes that have training images, or images where none is one."""
-    rows = ready.test if ready.test.all() else ~ready.test
+    """Return the names of the classes with training images; if all are test images, with these."""
+    rows = ~ready.test
+    if ready.test.all():
+        rows = ready.test
     counts = np.bincount(ready.labels[rows], minlength=len(ready.classes))
     return [name for name, count in zip(ready.classes, counts, strict=True) if count]
 
@@ -50,10 +54,17 @@ def _compared(where: str, ready: Prepared, rows: np.ndarray, cell: dict[str, Any
     lines = []
     at_least = cell.get("at_least", {})
     for key, half in (("images", rows), ("train", rows & ~ready.test), ("test", rows & ready.test)):
+        # the number that the recipe has, or any that is not below its least
         count = int(half.sum())
         due = cell.get(key, max(count, at_least.get(key, 0)))
-        if count != due:
-            more = f"{abs(count - due):,} {'more' if count > due else 'fewer'}"
-            has = "the recipe has" + ("" if key in cell else " at least")
-            lines.append(f"{where}{count:,} {IMAGES[key]}, {has} {due:,} ({more})")
+        if count == due:
+            continue
+
+        more = f"{abs(count - due):,} fewer"
+        if count > due:
+            more = f"{abs(count - due):,} more"
+        has = "the recipe has"
+        if key not in cell:
+            has = "the recipe has at least"
+        lines.append(f"{where}{count:,} {IMAGES[key]}, {has} {due:,} ({more})")
     return lines

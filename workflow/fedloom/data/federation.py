@@ -1,4 +1,4 @@
-"""A partitioned dataset as a method sees it: clients, their images, batches with a client axis."""
+"""Give methods a partitioned dataset: clients, their images, batches with a client axis."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,11 +18,12 @@ from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
 from fedloom.machine import memory
 
-COPIED_AT_ONCE = 1024  # images, to a GPU
+# images that are copied to a GPU at once
+COPIED_AT_ONCE = 1024
 
 
 def missing_cache_reader(cache: str) -> Callable[..., NoReturn]:
-    """Return a reader that raises an error, for a cache that a method did not ask for.
+    """Return a reader that raises an error, for a cache that is not among a method's `needs`.
 
     It takes the arguments of the reader whose place it holds.
     """
@@ -172,7 +173,9 @@ class Federation:
         """Yield the `batch` of each step's rows; rows and masks of all go to the device at once."""
         if not steps:
             return
-        indices: list[np.ndarray] = []  # [K, B] of each step
+
+        # index and mask of each step, [K, B]
+        indices: list[np.ndarray] = []
         masks: list[np.ndarray] = []
         for rows in steps:
             index, mask = _padded(rows, fill)
@@ -211,7 +214,8 @@ def class_priors(labels: np.ndarray, rows: Sequence[np.ndarray], classes: int) -
         classes: C.
     """
     counts = np.stack([np.bincount(labels[own], minlength=classes) for own in rows])
-    counts[counts.sum(1) == 0] = 1  # equal shares for a client without images
+    # a client without images has equal shares
+    counts[counts.sum(1) == 0] = 1
     return torch.from_numpy(counts / counts.sum(1, keepdims=True)).float()
 
 
@@ -219,9 +223,11 @@ def class_priors(labels: np.ndarray, rows: Sequence[np.ndarray], classes: int) -
 def _data_of_part(whole: Federation, part: int, starts: tuple[int, ...]) -> Federation:
     """Return the data while the newest part is `part`, of those that arrive at rounds `starts`."""
     assert whole.rounds is not None
+
+    # the training images that have arrived, those that are still there, and those that have left
     arrives, leaves = whole.rounds
     has_arrived = arrives <= starts[part]  # bool [N]
-    stays = leaves > starts[part]
+    stays = leaves > starts[part]  # bool [N]
     train_so_far = [rows[has_arrived[rows]] for rows in whole.train]
     train_now = [rows[stays[rows]] for rows in train_so_far]
     earlier = [rows[~stays[rows]] for rows in train_so_far]
@@ -250,7 +256,8 @@ def _data_of_part(whole: Federation, part: int, starts: tuple[int, ...]) -> Fede
     )
 
 
-@lru_cache(maxsize=1)  # a copy of a Federation, with other clients, has the same images
+# one copy for all Federations: those with other clients have the same images
+@lru_cache(maxsize=1)
 def _copy_to_gpu(store: ImageStore, device: torch.device) -> torch.Tensor | None:
     """Copy all images to a GPU once; return None if they do not fit. See `Federation.resident`."""
     if not fits_on_gpu(store.nbytes, device):
@@ -279,22 +286,29 @@ def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
 
 def pinned(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return values on the CPU, in memory that a GPU can read while both work."""
-    return values.pin_memory() if device.type == "cuda" else values
+    if device.type == "cuda":
+        return values.pin_memory()
+    return values
 
 
 def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
     """Yield batches; the CPU reads the next images while a GPU works, once a batch's are used."""
-    images_are_used = False  # whether somebody asked for the images of the batch before
-    coming: Future[torch.Tensor] | None = None  # the images of the following batch, being read
+    # whether somebody asked for the images of the batch before
+    images_are_used = False
+    # the images of the following batch, being read
+    coming: Future[torch.Tensor] | None = None
     following = next(batches, None)
     with ThreadPoolExecutor(1) as reader:
         while following is not None:
             batch = following
             following = next(batches, None)
+
+            # the images of this batch, and a start on those of the following one
             if images_are_used:
                 current = coming or reader.submit(batch.read)
                 coming = reader.submit(following.read) if following else None
                 batch.set_images(current.result())
+
             yield batch
             images_are_used = batch.has_images and batch.is_read_ahead
 
@@ -307,7 +321,8 @@ def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray,
     for k, row in enumerate(rows):
         if fill is not None:
             index[k] = fill[k]
-        elif len(row):  # a client may have no image left
+        elif len(row):
+            # a client may have no image left
             index[k] = row[0]
         index[k, : len(row)] = row
         mask[k, : len(row)] = True
@@ -368,7 +383,9 @@ class StoredImages:
         read_cache = batch.source.patches or missing_cache_reader("patches")
         stored = read_cache()
         device = batch.rows.device
-        if stored.device != device:  # in a file on disk, whose rows a GPU cannot read
+
+        # the cache may be a file on disk, whose rows a GPU cannot read
+        if stored.device != device:
             rows = pinned(stored[torch.from_numpy(batch.index)], device)
             return rows.to(device, non_blocking=True).float()
         return stored[batch.rows].float()
@@ -464,8 +481,10 @@ class Batch:
 
     def part(self, columns: slice) -> "Batch":
         """Return the images of these columns as a batch."""
-        before = [min(count, columns.start) for count in self.counts]  # examples [K] to the left
+        # each client's examples to the left of the part, and to the left of its end, [K]
+        before = [min(count, columns.start) for count in self.counts]
         until = [min(count, columns.stop) for count in self.counts]
+
         return Batch(
             source=self.source,
             index=self.index[:, columns],
@@ -487,7 +506,7 @@ def load_partition(
     tokens: Callable[[int | None], torch.Tensor] | None = None,
     patches: Callable[[], torch.Tensor] | None = None,
 ) -> Federation:
-    """Read a partition's Parquet file over its image store; unused caches may be None."""
+    """Join a partition's Parquet file with its image store; unused caches may be None."""
     # the columns of the partition, [N] each
     table = read_table(partition, PARTITION)
     client = table["client_id"].to_numpy()
@@ -577,6 +596,7 @@ def shuffled_batches(
     used = len(rows)
     if drop_last and len(rows) >= size:
         used -= len(rows) % size
+
     for epoch in range(epochs):
         generator = torch_generator(seed, "batches", *stream, epoch)
         order = torch.randperm(len(rows), generator=generator).numpy()

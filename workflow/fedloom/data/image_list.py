@@ -18,8 +18,10 @@ from fedloom.machine.install import resource
 class Item(NamedTuple):
     """One image that has not been read yet."""
 
-    name: str  # for errors, such as its path
-    load: Callable[[], Image.Image]  # reads and decodes it
+    # what errors call it, such as its path
+    name: str
+    # a function that reads and decodes it
+    load: Callable[[], Image.Image]
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Prepared(ImageList):
 
 
 def root_folder(path: str, expected: str) -> Path:
-    """Return the folder that a path of the config names, with the files that are `expected`."""
+    """Return the folder of a path in the config; `expected` says which files it should hold."""
     root = resource(path)
     if not is_folder(root):
         raise FedLoomError(f"{printable(str(root))}: no such folder; put {expected} there")
@@ -88,6 +90,8 @@ def check_columns(listed: ImageList) -> None:
         values = getattr(listed, name)
         if values is None:
             continue
+
+        # an empty list has no type
         column = np.asarray(values)
         has_kind = count == 0 or column.dtype.kind in kind
         if column.shape != (count,) or not has_kind:

@@ -44,14 +44,19 @@ def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None
 class _Found:
     """What the images that were read so far are like."""
 
-    skipped: list[str] = field(default_factory=list)  # the names of unreadable ones
-    transparent: list[str] = field(default_factory=list)  # the names of those with such pixels
-    highest_grey: int | None = None  # of all grey images of 16 bits
-    first_deep: str = ""  # the name of the first of these
+    # the names of the images that cannot be read
+    skipped: list[str] = field(default_factory=list)
+    # the names of the images with transparent pixels
+    transparent: list[str] = field(default_factory=list)
+    # the highest value of all grey images of 16 bits, None without any
+    highest_grey: int | None = None
+    # the name of the first grey image of 16 bits
+    first_deep: str = ""
 
 
 def _write(ready: Prepared, settings: dict[str, Any], path: Path, rgb: bool) -> None:
     """Write the images that can be read, as RGB or in their own colours."""
+    # the first image has the shape of all
     found = _Found()
     examples = _examples(ready, settings, rgb, found)
     first = next(examples, None)
@@ -75,9 +80,12 @@ def _examples(
     ready: Prepared, settings: dict[str, Any], rgb: bool, found: _Found
 ) -> Iterator[store.Example]:
     """Yield the images, all in the shape of the first; note in `found` what they are like."""
-    first = ""  # the name of the first image, which has the shape of all
+    # name and shape of the first image
+    first = ""
     shape: tuple[int, ...] = ()
-    kept = set[int]()  # the classes that have an image
+    # the classes that have an image
+    kept = set[int]()
+
     with progress(len(ready.labels), "images") as bar:
         for row, item in enumerate(ready.items()):
             bar.update()
@@ -109,6 +117,7 @@ def _examples(
             kept.add(label)
             yield store.Example(pixels, label, bool(ready.test[row]), str(ready.domains[row]))
 
+    # every class must have an image
     lost = {*ready.labels.tolist()} - kept
     if kept and lost:
         raise FedLoomError(
@@ -119,6 +128,7 @@ def _examples(
 
 def _check_found(found: _Found, settings: dict[str, Any], images: int) -> None:
     """Refuse images of 16 bits that use few of them, and log what a key could change."""
+    # grey images of 16 bits must use the upper half of them, unless a key says how many count
     highest = found.highest_grey
     if highest is not None and highest < 1 << 15 and "grey_bits" not in settings:
         bits = max(8, highest.bit_length())
@@ -155,7 +165,8 @@ def _pixels(item: Item, settings: dict[str, Any], rgb: bool, found: _Found) -> n
         transparent = is_transparent(image)
     except FedLoomError:
         raise
-    except Exception as error:  # Pillow's decoders raise whatever they like
+    except Exception as error:
+        # Pillow's decoders raise whatever they like
         raise _UnreadableError(f"{item.name}: unreadable image ({one_line(error)})") from None
 
     if highest is not None:

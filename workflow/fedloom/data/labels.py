@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 from unicodedata import normalize
 
@@ -12,17 +13,22 @@ from fedloom.common.errors import FedLoomError
 
 log = logging.getLogger(__name__)
 
-WHOLE = re.compile(r"[+-]?\d+(\.0*)?")  # a table writes 0 as 0.0 if a cell of the column is empty
-MOST_DIGITS = 18  # of a label that is a number, which must fit into 64 bits
+# a whole number; a table writes 0 as 0.0 if a cell of the column is empty
+WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
+# the most digits of a label that is a number, which must fit into 64 bits
+MOST_DIGITS = 18
 FRACTION = re.compile(r"[+-]?\d*\.\d+")
 
 
 class Classes(NamedTuple):
     """The classes of N images."""
 
-    numbers: np.ndarray  # int [N], the class of every image
-    labels: list[str]  # of every class, in order: numbers by value, words by the alphabet
-    named: bool  # False where the labels are mere numbers
+    # the class of every image, int [N]
+    numbers: np.ndarray
+    # the label of every class, in order: numbers by value, words by the alphabet
+    labels: list[str]
+    # False where the labels are mere numbers
+    named: bool
 
 
 def tidy(name: str) -> str:
@@ -32,6 +38,7 @@ def tidy(name: str) -> str:
 
 def tidied(names: Sequence[str]) -> list[str]:
     """Return names that are each `tidy`; the log says which were written in several ways."""
+    # the ways in which each tidy name is written
     written: dict[str, set[str]] = {}
     for name in {*names}:
         written.setdefault(tidy(name), set()).add(name)
@@ -42,6 +49,7 @@ def tidied(names: Sequence[str]) -> list[str]:
                 name,
                 len(ways),
             )
+
     return [tidy(name) for name in names]
 
 
@@ -62,37 +70,16 @@ def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
     numbers and words is refused, for a misspelt number would be a class. `where` says where the
     label of an image comes from, for errors.
     """
+    # the first image of each label, for errors
     labels = tidied(labels)
-    first = dict[str, int]()  # the first image of each label
+    first = dict[str, int]()
     for image, label in enumerate(labels):
         first.setdefault(label, image)
     numeric = {label for label in first if WHOLE.fullmatch(label)}
 
-    # each label by itself
+    # each label by itself, and all together
     for label, image in sorted(first.items(), key=lambda item: item[1]):
-        if not label:
-            raise FedLoomError(f"{where(image)}: a label must be a name or a number, got none")
-        if label in numeric and len(label) > MOST_DIGITS:
-            raise FedLoomError(
-                f"{where(image)}: a label that is a number must have at most {MOST_DIGITS} digits, "
-                f"got {len(label)}; name the column with the classes"
-            )
-        if label in numeric and _integer(label) < 0:
-            raise FedLoomError(
-                f"{where(image)}: a label that is a number must be 0 or more, got '{label}', which "
-                "often stands for a hidden label; leave such images out"
-            )
-        if FRACTION.fullmatch(label) and label not in numeric:
-            raise FedLoomError(
-                f"{where(image)}: a label must be a whole number or a word, got '{label}'; name "
-                "the column with the classes"
-            )
-        if not label.isprintable():
-            raise FedLoomError(
-                f"{where(image)}: a label must be one line of text, got {label!a}; correct it"
-            )
-
-    # all labels together
+        _check_label(label, label in numeric, partial(where, image))
     if numeric and len(numeric) < len(first):
         word = min(first.keys() - numeric, key=first.__getitem__)
         number = min(numeric, key=first.__getitem__)
@@ -107,3 +94,28 @@ def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
     distinct = sorted({*labels}, key=int if numeric else str)
     number_of = {label: number for number, label in enumerate(distinct)}
     return Classes(np.array([number_of[label] for label in labels]), distinct, not numeric)
+
+
+def _check_label(label: str, is_number: bool, where: Callable[[], str]) -> None:
+    """Refuse a label that is empty, a fraction, of several lines, or a number that is no class."""
+    if not label:
+        raise FedLoomError(f"{where()}: a label must be a name or a number, got none")
+    if is_number and len(label) > MOST_DIGITS:
+        raise FedLoomError(
+            f"{where()}: a label that is a number must have at most {MOST_DIGITS} digits, "
+            f"got {len(label)}; name the column with the classes"
+        )
+    if is_number and _integer(label) < 0:
+        raise FedLoomError(
+            f"{where()}: a label that is a number must be 0 or more, got '{label}', which "
+            "often stands for a hidden label; leave such images out"
+        )
+    if FRACTION.fullmatch(label) and not is_number:
+        raise FedLoomError(
+            f"{where()}: a label must be a whole number or a word, got '{label}'; name "
+            "the column with the classes"
+        )
+    if not label.isprintable():
+        raise FedLoomError(
+            f"{where()}: a label must be one line of text, got {label!a}; correct it"
+        )

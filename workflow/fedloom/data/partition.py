@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.ids import NEVER, UNASSIGNED
+from fedloom.common.key_path import KeyPath
 from fedloom.common.run_tables import PARTITION
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.kinds import KINDS_FROM_PLUGINS
@@ -64,7 +65,7 @@ def _held_out(owner: np.ndarray, domains: np.ndarray, spec: dict, seed: int) -> 
         return np.concatenate(drawn)
 
     # a share of all clients
-    return rng.permutation(clients)[: held_out_count(clients, spec)]
+    return rng.permutation(clients)[: held_out_count(clients, spec, KeyPath("partition"))]
 
 
 def _test_owners(
@@ -85,7 +86,9 @@ def _test_owners(
     """
     _check_trained(labels, train, where, classes)
     result = np.empty(len(labels), int)
-    owed = rng.random(clients) * 1e-6  # ties are broken at random
+
+    # the images that each client is owed of the classes before; ties are broken at random
+    owed = rng.random(clients) * 1e-6
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         shares = np.bincount(owner[train == label], minlength=clients)
@@ -93,7 +96,8 @@ def _test_owners(
         # every client gets its share rounded down; one image more goes to those that are owed most
         exact = len(rows) * shares / shares.sum()
         counts = np.floor(exact).astype(int)
-        due = np.where(exact > counts, exact - counts + owed, -np.inf)  # of the class's holders
+        # clients whose share is a whole number, as those without the class, get no image more
+        due = np.where(exact > counts, exact - counts + owed, -np.inf)
         rest = len(rows) - counts.sum()
         counts[np.argsort(-due, kind="stable")[:rest]] += 1
         owed += exact - counts
@@ -109,8 +113,11 @@ def _check_trained(
     untrained = np.setdiff1d(labels, train)
     if not len(untrained):
         return
+
     number = untrained[0]
-    name = f"'{classes[number]}'" if classes else number
+    name = number
+    if classes:
+        name = f"'{classes[number]}'"
     if not where:
         raise FedLoomError(
             f"class {name} has test images but no training image; add training images, or "
@@ -127,6 +134,7 @@ def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> 
 
     Where a client holds fewer of a class, all of them are kept, and the log says so.
     """
+    # the images of each class of a client
     rng = numpy_generator(seed, "few shots")
     kept = np.zeros(len(labels), bool)
     pairs, counts = np.unique(np.stack([owner, labels], 1), axis=0, return_counts=True)
@@ -146,7 +154,7 @@ def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> 
 
 
 def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Draw the images that are held back to choose options by, bool [N].
+    """Draw the validation images, by which options are chosen, bool [N].
 
     Of a client's images lined up by class, every 1/share-th is drawn, but one image of each class
     is left to train on, and one at least is drawn. `owner` [N] is the client of every training
@@ -171,15 +179,17 @@ def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: 
         if not taken.any():
             taken[counts.argmax()] = 1
 
-        position = np.arange(len(rows)) - np.repeat(starts, counts)  # within its class
+        # the first of each class
+        position = np.arange(len(rows)) - np.repeat(starts, counts)
         held[rows[position < np.repeat(taken, counts)]] = True
     return held
 
 
 def _arrivals(table: pa.Table, spec: dict, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first round [N] in which each image is there, and the first [N] without it."""
+    # the first round of each part
     keys = spec["arrivals"]
-    starts = np.array([1, *keys["at"]])  # the first round of each part
+    starts = np.array([1, *keys["at"]])
 
     # what arrives: classes, domains or clients
     columns = {"classes": "label", "domains": "domain"}
@@ -204,6 +214,7 @@ def _arrivals(table: pa.Table, spec: dict, seed: int) -> tuple[np.ndarray, np.nd
         for number, members in enumerate(np.array_split(found, len(starts))):
             part[np.isin(column, members)] = number
 
+    # a part leaves when the next one arrives, or never
     ends = np.array([*starts[1:], NEVER])
     if keys["keep"]:
         ends = np.full(len(starts), NEVER)
@@ -236,7 +247,9 @@ def divide_dataset(
         seed: the run's; the entry's own `seed` goes before it.
         classes: the names of the classes, for errors; default: their numbers.
     """
-    divide_images = _divide_base_classes if "novel_classes" in spec else _divide
+    divide_images = _divide
+    if "novel_classes" in spec:
+        divide_images = _divide_base_classes
     table = divide_images(labels, test, domains, spec, seed, classes)
     if "arrivals" in spec:
         arrives, leaves = _arrivals(table, spec, seed)
@@ -254,9 +267,12 @@ def _divide_base_classes(
     classes: Sequence[str],
 ) -> pa.Table:
     """Divide all images but those of `novel_classes`; see `divide_dataset`."""
+    # the base classes, numbered from 0 for the scheme
     seen = ~np.isin(labels, spec["novel_classes"])
-    base, numbers = np.unique(labels[seen], return_inverse=True)  # schemes count classes from 0
-    names = [str(classes[int(label)]) for label in base] if classes else []
+    base, numbers = np.unique(labels[seen], return_inverse=True)
+    names = []
+    if classes:
+        names = [str(classes[int(label)]) for label in base]
     table = _divide(numbers, test[seen], domains[seen], spec, seed, names)
 
     # the images of novel classes are nobody's
@@ -267,6 +283,7 @@ def _divide_base_classes(
     training = np.zeros_like(test)
     training[seen] = table["participating"]
 
+    # clients that train may hold no image of a base class
     untrained = np.setdiff1d(labels[seen], labels[training & ~held])
     if len(untrained):
         log.warning(
@@ -292,7 +309,8 @@ def _divide(
     # each group's training images by its scheme, its test images in proportion to these
     owner = np.full(len(labels), UNASSIGNED)
     clients = 0
-    of_client: list[str] = []  # the name of each client's group
+    # the name of each client's group, for errors
+    of_client: list[str] = []
     for name, here, divide_group, inner in _groups(domains, spec["scheme"], spec):
         train = here & ~test
         held = here & test
@@ -302,6 +320,7 @@ def _divide(
                 f"{each} clients{name} must share {train.sum()} training images; use fewer "
                 "clients, or add images"
             )
+
         own = divide_group(labels[train], inner, rng)
         owner[train] = clients + own
         owner[held] = clients + _test_owners(
@@ -320,14 +339,7 @@ def _divide(
             labels[shared], labels[~test], holders, clients, rng, "", classes
         )
 
-    for kind, split in (("training", ~test), ("test", test)):
-        empty = np.flatnonzero(np.bincount(owner[split], minlength=clients) == 0)
-        if len(empty):
-            raise FedLoomError(
-                f"client {empty[0]}{of_client[empty[0]]} has no {kind} images (seed {seed}, "
-                f"{len(empty)} such clients of {clients}); use fewer clients, a larger alpha or "
-                "more classes per client"
-            )
+    _check_none_is_empty(owner, test, of_client, seed)
 
     training = ~np.isin(owner, _held_out(owner, domains, spec, seed))
 
@@ -345,6 +357,24 @@ def _divide(
         test = validation_split(labels, owner, spec["validation"], seed)
 
     return _partition_table(owner, labels, test, training, domains)
+
+
+def _check_none_is_empty(
+    owner: np.ndarray, test: np.ndarray, of_client: list[str], seed: int
+) -> None:
+    """Refuse a client without training or test images; `of_client` names each client's group.
+
+    `owner` [N] is the client of every image, and `test` [N] its half.
+    """
+    clients = len(of_client)
+    for kind, split in (("training", ~test), ("test", test)):
+        empty = np.flatnonzero(np.bincount(owner[split], minlength=clients) == 0)
+        if len(empty):
+            raise FedLoomError(
+                f"client {empty[0]}{of_client[empty[0]]} has no {kind} images (seed {seed}, "
+                f"{len(empty)} such clients of {clients}); use fewer clients, a larger alpha or "
+                "more classes per client"
+            )
 
 
 def _partition_table(

@@ -16,7 +16,8 @@ RASTER = {
     "JPEG2000", "MSP", "PCX", "PNG", "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "TIFF",
     "WEBP", "XBM", "XPM",
 }  # fmt: skip
-NOT_READ = (".heic", ".heif", ".dcm", ".npy")  # suffixes of images that Pillow does not read
+# the suffixes of images that Pillow does not read
+NOT_READ = (".heic", ".heif", ".dcm", ".npy")
 GREY = ("1", "L", "LA", "La")
 GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
 # what makes an image upright, by its orientation in EXIF
@@ -53,7 +54,7 @@ def image_suffixes() -> set[str]:
 
 
 def decoded(file: str | BytesIO) -> Image.Image:
-    """Open an image of pixels, whatever its suffix, and decode it."""
+    """Decode an image file, by its content and not by its suffix."""
     with Image.open(file, formats=_formats()) as image:
         image.load()
         return image
@@ -61,7 +62,9 @@ def decoded(file: str | BytesIO) -> Image.Image:
 
 def highest_grey(image: Image.Image) -> int | None:
     """Return the highest value of a grey image of 16 bits; None for all others."""
-    return int(np.asarray(image).astype(np.uint16).max()) if image.mode in GREY_16 else None
+    if image.mode not in GREY_16:
+        return None
+    return int(np.asarray(image).astype(np.uint16).max())
 
 
 def is_transparent(image: Image.Image) -> bool:
@@ -95,6 +98,7 @@ def to_pixels(
         raise ValueError("it has no pixels")
     image = _upright(image)
 
+    # 8 bits of every channel
     if image.mode in GREY_16:
         if transparency != "ignore" and image.has_transparency_data:
             raise ValueError("16-bit grey with a transparent value cannot be put on a colour")
@@ -102,16 +106,27 @@ def to_pixels(
     if image.mode in ("I", "F"):
         raise ValueError(f"mode {image.mode} has no fixed range of pixels")
 
-    mode = "L" if image.mode in GREY and not rgb else "RGB"
+    # grey or RGB, transparent pixels on their colour; the mode is that before it is put there
+    mode = "RGB"
+    if image.mode in GREY and not rgb:
+        mode = "L"
     if transparency != "ignore" and image.has_transparency_data:
         behind = Image.new("RGBA", image.size, transparency)
         image = Image.alpha_composite(behind, image.convert("RGBA"))
     image = image.convert(mode)
 
+    # a square
     if size is not None:
-        image = _squashed(image, size) if squash else _cropped(image, size)
+        if squash:
+            image = _squashed(image, size)
+        else:
+            image = _cropped(image, size)
+
+    # a grey image has no axis of channels
     pixels = np.asarray(image)
-    return pixels[..., None] if pixels.ndim == 2 else pixels
+    if pixels.ndim == 2:
+        return pixels[..., None]
+    return pixels
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -122,9 +137,13 @@ def _upright(image: Image.Image) -> Image.Image:
     try:
         orientation = image.getexif().get(Base.Orientation, 1)
     except (struct.error, KeyError, SyntaxError, TypeError, ValueError):
-        return image  # as Pillow's reader of JPEG does, and viewers
+        # as it is, like Pillow's reader of JPEG and viewers do
+        return image
+
     turn = TO_UPRIGHT.get(orientation)
-    return image if turn is None else image.transpose(turn)
+    if turn is None:
+        return image
+    return image.transpose(turn)
 
 
 def _eight_bits(image: Image.Image, grey_bits: int) -> Image.Image:
@@ -142,6 +161,7 @@ def _squashed(image: Image.Image, size: int) -> Image.Image:
 
 def _cropped(image: Image.Image, size: int) -> Image.Image:
     """Resize the shorter side to `size`, and cut out the centre."""
+    # the whole image in the new size, and the square in its middle
     scale = size / min(image.size)
     wide, high = (max(size, int(side * scale + 1e-9)) for side in image.size)
     left = round((wide - size) / 2)
@@ -149,6 +169,7 @@ def _cropped(image: Image.Image, size: int) -> Image.Image:
     box = (left, top, left + size, top + size)
     if wide * high <= LARGEST:
         return image.resize((wide, high), Image.Resampling.BICUBIC).crop(box)
+
     # hardly any of the image is kept: compute that part alone, which differs by rounding at most
     across = image.width / wide
     down = image.height / high

@@ -1,4 +1,4 @@
-"""Call sources and schemes of plugins: what they raise, or return amiss, becomes one line."""
+"""Call sources and schemes of plugins; their errors and wrong results become one line."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,17 +16,20 @@ from fedloom.hooks.plugin_code import run_plugin_code
 
 def read(source: str, settings: dict[str, Any]) -> ImageList:
     """Return the images that a plugin's source lists."""
+    # what the plugin lists
     plugin = discover("source")[source]
     function = _function_of(plugin, "read", "settings")
     images = run_plugin_code(lambda: function(settings), [plugin], "read")
     if not isinstance(images, ImageList):
         kind = type(images).__name__
         raise FedLoomError(f"{plugin.file}: read must return an ImageList, got {kind}")
+
     if plugin.paths:
         about = described(settings, plugin.paths)
         images = replace(images, provenance=f"{images.provenance}: {about}")
 
     def items() -> Iterator[Item]:
+        """Yield the plugin's items; its errors become those of the plugin, one by one."""
         iterator = iter(run_plugin_code(images.items, [plugin], "read"))
         while (item := run_plugin_code(lambda: next(iterator, None), [plugin], "read")) is not None:
             yield item
@@ -37,10 +40,12 @@ def read(source: str, settings: dict[str, Any]) -> ImageList:
 def divide(
     scheme: str, labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the client of every training image, by a plugin's scheme."""
+    """Divide training images with a plugin's scheme; return the client of each."""
     plugin = discover("scheme")[scheme]
     function = _function_of(plugin, "divide", "labels, settings, rng")
     owner = np.asarray(run_plugin_code(lambda: function(labels, settings, rng), [plugin], "divide"))
+
+    # a client in range for each image
     clients = settings["clients"]
     integers = owner.dtype.kind in "iu"
     if owner.shape == labels.shape and integers and ((owner >= 0) & (owner < clients)).all():

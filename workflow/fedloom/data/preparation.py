@@ -27,6 +27,7 @@ def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
 
     The `settings` of the dataset lack the keys that its source has not.
     """
+    # what the source lists: labels, names of the classes, and domains
     check_columns(listed)
     if not len(listed.labels):
         raise FedLoomError(f"there are no images ({listed.provenance})")
@@ -44,7 +45,9 @@ def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
         classes = settings["keep_classes"]
     _check_names([*classes, *np.unique(domains)])
     if "min_images_per_domain" in settings:
-        training = kept if listed.test is None else kept & ~listed.test
+        training = kept
+        if listed.test is not None:
+            training = kept & ~listed.test
         kept &= _choose_large_domains(domains, training, settings["min_images_per_domain"])
 
     # the official test split, or one that is drawn
@@ -123,10 +126,15 @@ def _check_distinct(classes: list[str]) -> None:
     first: dict[str, int] = {}
     for label, name in enumerate(classes):
         read_as = tidy(str(name))
-        own = read_as.rpartition("/")[2]  # behind the part of a data set of several
-        before = first.setdefault(read_as if len(own) == 1 else read_as.lower(), label)
+
+        # a name of a data set of several follows that of its part
+        own = read_as.rpartition("/")[2]
+        if len(own) != 1:
+            read_as = read_as.lower()
+        before = first.setdefault(read_as, label)
         if before == label:
             continue
+
         if classes[before] == name:
             raise FedLoomError(
                 f"classes {before} and {label} are both called {name!a}; set class_names"
@@ -198,6 +206,7 @@ def _choose_by_caps(
         if settings.get(key, np.inf) < counts(half).sum():
             draw(half, key, largest_remainder(settings[key], counts(half)))
 
+    # every class must keep a training image
     lost = np.setdiff1d(labels[~test], labels[~test & chosen])
     if len(lost):
         raise FedLoomError(

@@ -1,4 +1,4 @@
-"""What a plugin that brings a source of data, or a partition scheme, may call.
+"""Export the functions that a plugin with a source or a partition scheme may call.
 
 A source returns an ImageList, which lists images as Items; a scheme the client of every image.
 """

@@ -11,17 +11,21 @@ from fedloom.common.seeds import numpy_generator
 class _Cells(NamedTuple):
     """The images of one class in one domain are a cell; cells are ordered by class."""
 
-    order: np.ndarray  # [N] images, within a cell at random
-    starts: np.ndarray  # [cells] position of each cell's first image in `order`
-    sizes: np.ndarray  # [cells] number of images
-    label: np.ndarray  # [cells] number of the class
-    domain: np.ndarray  # [cells]
+    # rows of the images by cell, within a cell at random, [N]
+    order: np.ndarray
+    # position of each cell's first image in `order`, [cells]
+    starts: np.ndarray
+    # number of images of each cell, [cells]
+    sizes: np.ndarray
+    # number of each cell's class and of its domain, [cells]
+    label: np.ndarray
+    domain: np.ndarray
 
 
 def fixed_test_split(
     labels: np.ndarray, domains: np.ndarray, fraction: float
 ) -> tuple[np.ndarray, str]:
-    """Choose test images, bool [N], always the same ones; return the rule in words with them.
+    """Choose test images, bool [N], the same ones on every call; also return the rule as text.
 
     They are stratified as finely as the counts allow. Images are lined up by class, within it by
     domain, within that at random, and every 1/fraction-th is taken, but one image of each class in
@@ -43,6 +47,7 @@ def fixed_test_split(
     chosen = np.diff(np.floor(np.arange(len(labels) + 1) * fraction + 0.5)) > 0
     full = np.minimum.reduceat(chosen, cells.starts)
     chosen[cells.starts[full]] = False
+
     several_domains = np.ptp(cells.domain) > 0
     rule = f"{fraction:.6g} of every class"
     if several_domains:
@@ -79,10 +84,14 @@ def _cells(labels: np.ndarray, domains: np.ndarray) -> _Cells:
 
 def _is_sound(cells: _Cells, taken: np.ndarray, fraction: float) -> bool:
     """Return True if `taken` [cells] gives every class its share, and every domain some images."""
+    # how far a class is below its share
     short = np.bincount(cells.label, fraction * cells.sizes - taken)
+
+    # domains that are due an image, can spare one beside one of each class, and give none
     due = np.bincount(cells.domain, fraction * cells.sizes) >= 1
-    spare = np.bincount(cells.domain, cells.sizes - 1) >= 1  # images beside one of each class
+    spare = np.bincount(cells.domain, cells.sizes - 1) >= 1
     without = np.bincount(cells.domain, taken) == 0
+
     return bool(taken.any() and (short < 1 + 1e-9).all() and not (due & spare & without).any())
 
 
@@ -93,11 +102,14 @@ def _by_class_and_by_domain(cells: _Cells, fraction: float) -> np.ndarray:
     is still owed from the classes before, cells that keep a training image before those that do
     not.
     """
+    # the shares of cells, rounded down, and those of classes
     exact = fraction * cells.sizes
     taken = np.floor(exact).astype(int)
     shares = _shares_of_classes(np.bincount(cells.label, cells.sizes).astype(int), fraction)
+
+    # the images that each domain is owed of the classes before; ties are broken at random
     rng = numpy_generator(0, "test split of domains")
-    owed = rng.random(cells.domain.max() + 1) * 1e-6  # ties are broken at random
+    owed = rng.random(cells.domain.max() + 1) * 1e-6
     for label, share in enumerate(shares):
         own = np.flatnonzero(cells.label == label)
 
@@ -119,9 +131,12 @@ def _shares_of_classes(sizes: np.ndarray, fraction: float) -> np.ndarray:
     Shares are rounded so that the whole set gives its own, at least one image; what a class of one
     image cannot give, others give.
     """
+    # rounded so that they add up to the share of all, but one image of each class stays
     shares = np.diff(np.floor(np.r_[0, np.cumsum(sizes)] * fraction + 0.5)).astype(int)
     total = max(1, shares.sum())
     shares = np.minimum(shares, sizes - 1)
+
+    # classes that can give one more, those first that are furthest below their share
     short = fraction * sizes - shares
     able = np.flatnonzero((shares < sizes - 1) & (short > 0))
     able = able[np.argsort(-short[able], kind="stable")]

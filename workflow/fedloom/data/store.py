@@ -1,4 +1,4 @@
-"""Images of one dataset as a memory-mapped Arrow file: uint8 pixels, label, split, domain.
+"""Store the images of a dataset as a memory-mapped Arrow file: pixels, label, split, domain.
 
 The receipt beside the file has a checksum for every chunk of pixels, which is compared when the
 chunk is first read, and the sha256 of all other bytes, compared when the file is opened. The sha256
@@ -20,12 +20,14 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.files import atomic_write
 from fedloom.common.receipts import changed, read_receipt, write_receipt
 
-BATCH = 1024  # images of one chunk of the file, at most
-CHUNK = 32 << 20  # approximate bytes of one chunk, which is what writing keeps in memory
+# the most images of one chunk of the file
+BATCH = 1024
+# approximate bytes of one chunk, which writing keeps in memory
+CHUNK = 32 << 20
 
 
 class Example(NamedTuple):
-    """One image on its way into a store."""
+    """One image that is to be written into a store."""
 
     image: np.ndarray  # uint8 [H, W, channels]
     label: int
@@ -44,13 +46,14 @@ def write_images(
     test_split: str = "official",
     batch: int = BATCH,
 ) -> None:
-    """Stream `examples`, of both splits, into the file `store`, and describe it in its receipt.
+    """Write `examples` of both splits one by one into the file `store`, and write its receipt.
 
     Args:
         skipped: images that are left out; it may grow while `examples` are drawn.
         named, test_split: see ImageList.
         batch: images of one chunk of the file, at most.
     """
+    # a row per image, its pixels as bytes
     height, width, channels = shape
     bytes_of_image = int(np.prod(shape))
     schema = pa.schema(
@@ -63,6 +66,7 @@ def write_images(
         metadata={"height": str(height), "width": str(width), "channels": str(channels)},
     )
 
+    # the images, a chunk at a time
     total = 0
     tests = 0
     size = max(1, min(batch, CHUNK // bytes_of_image))
@@ -78,12 +82,15 @@ def write_images(
             writer.write_batch(pa.RecordBatch.from_pydict(columns, schema))
             total += len(group)
             tests += sum(example.test for example in group)
+
+        # refused before the file has its name
         if not tests:
             raise FedLoomError(
                 f"none of {total} images ({len(skipped)} unreadable) is a test image; name test "
                 "images that can be read, or take a dataset without an official split"
             )
 
+    # the receipt
     facts = _checksums(store)
     if not named:
         facts["named"] = False
@@ -146,7 +153,7 @@ class ImageStore:
         meta = self._table.schema.metadata
         self.shape = tuple(int(meta[key]) for key in (b"height", b"width", b"channels"))
         self.labels = self._table["label"].to_numpy().astype(np.int64)  # [N]
-        self.test = self._table["test"].to_numpy()  # bool [N], True for test images
+        self.test = self._table["test"].to_numpy()  # bool [N]
         self.domains = self._table["domain"].to_numpy()  # str [N]
         pixels = [chunk.buffers()[1] for chunk in self._table["image"].chunks]
         self._chunks = [np.frombuffer(each, np.uint8).reshape(-1, *self.shape) for each in pixels]
@@ -162,6 +169,7 @@ class ImageStore:
 
     def images(self, index: np.ndarray) -> np.ndarray:
         """Return the images at `index` [...], as uint8 [..., H, W, channels], verified by chunk."""
+        # the chunks of the images, verified if they were not yet
         rows = index.reshape(-1)
         chunks = np.searchsorted(self._starts, rows, side="right") - 1
         for chunk in self._unverified & set(chunks.tolist()):

@@ -42,7 +42,8 @@ class AugmentedImages:
         """Take the task and a seed for each of the batch's K clients."""
         self._task = task
         self._streams = streams
-        self._encoded: dict[str, dict[str, Tensor]] = {}  # tensors [K, B, ...], by their cache
+        # what was computed of the drawn images: tensors [K, B, ...] by name, by their cache
+        self._encoded: dict[str, dict[str, Tensor]] = {}
 
     def is_read_ahead(self, batch: Batch) -> bool:
         """Return True on every GPU, which would wait for the CPU's draws otherwise."""
@@ -98,10 +99,12 @@ class AugmentedImages:
                 self._task.backbone.compute_cache(batch.images[k, : len(rows)], cache)
                 for k, rows in enumerate(_real_rows(batch))
             ]
-            self._encoded[cache] = {
-                name: _padded(batch, [tensors[name] for tensors in of_clients])
-                for name in of_clients[0]
-            }
+
+            # then stacked, as the losses read them
+            encoded: dict[str, Tensor] = {}
+            for name in of_clients[0]:
+                encoded[name] = _padded(batch, [tensors[name] for tensors in of_clients])
+            self._encoded[cache] = encoded
         return self._encoded[cache]
 
 
@@ -113,6 +116,8 @@ def _real_rows(batch: Batch) -> list[np.ndarray]:
 def _padded(batch: Batch, tensors: list[Tensor]) -> Tensor:
     """Stack the clients' [B_k, ...] to [K, B, ...], filled up with each client's first."""
     width = batch.index.shape[1]
-    return torch.stack(
-        [torch.cat([x, x[:1].expand(width - len(x), *x.shape[1:])]) for x in tensors]
-    )
+    filled: list[Tensor] = []
+    for x in tensors:
+        filling = x[:1].expand(width - len(x), *x.shape[1:])
+        filled.append(torch.cat([x, filling]))
+    return torch.stack(filled)

@@ -48,6 +48,7 @@ def build_task(
         tensors, _ = tensor_files.load(files["prototypes"], device)
         warm_start = WarmStart(**tensors)
 
+    # all that the spec says of the method, its training and its backbone
     task = Task(
         seed=run.seed,
         fixed=spec.fixed,
@@ -60,8 +61,10 @@ def build_task(
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
         warm_start=warm_start,
     )
+
+    # for a partition by domains, only the data tell how many clients there are, not the config
     clients = len(task.data.participating)
-    if spec.clients_per_round > clients:  # the config cannot tell for a partition by domains
+    if spec.clients_per_round > clients:
         raise FedLoomError(
             f"study.clients_per_round: {spec.clients_per_round} is more than the {clients} "
             "participating clients of the partition"
@@ -99,13 +102,19 @@ def with_datasets(
     """
     unseen = dict(task.data.unseen)
     for dataset, of_dataset in files.items():
+        # check the files before anything is read
         facts = _checked_receipts(of_dataset)
         check_classes_have_names(facts, dataset)
+
+        # the clients keep their training images, and answer the dataset's test images
         store = ImageStore(of_dataset["store"], facts)
-        other = {"store": store} | _caches(of_dataset, device)
-        rows, classes = np.flatnonzero(store.test), facts["classes"]
         unseen[OTHER + dataset] = federation.with_test_images(
-            task.data, rows, store.labels, classes, **other
+            task.data,
+            np.flatnonzero(store.test),
+            store.labels,
+            facts["classes"],
+            store=store,
+            **_caches(of_dataset, device),
         )
     return replace(task, data=replace(task.data, unseen=unseen))
 

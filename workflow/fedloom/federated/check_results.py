@@ -18,7 +18,8 @@ from fedloom.federated.rows import CLIENTS, ROUNDS
 from fedloom.federated.task import Cohort, Task, Update
 from fedloom.hooks.plugin_code import describe_call
 
-LABELS = ("dataset", "partition", "backbone", "method", "seed")  # columns that `evaluate` adds
+# columns that the stage `evaluate` adds
+LABELS = ("dataset", "partition", "backbone", "method", "seed")
 CLIENT_COLUMNS = (*LABELS, *CLIENTS.names)
 ROUND_COLUMNS = (*LABELS, *ROUNDS.names, "updates")
 
@@ -55,10 +56,16 @@ def require_tree(where: str, tree: object, path: str = "") -> list[tuple[str, An
     for key, value in tree.items():
         if not isinstance(key, str) or not key or "/" in key:
             raise FedLoomError(f"{where} has the key {key!r}; use names without '/'")
-        inner = f"{path}/{key}" if path else key
+        inner = key
+        if path:
+            inner = f"{path}/{key}"
+
+        # a branch
         if isinstance(value, dict):
             items += require_tree(where, value, inner)
             continue
+
+        # a leaf
         name = f"{where} '{inner}'"
         if not (_is_dense(value) or is_number(value)):
             raise unexpected_value(f"{name} must be a dense tensor or a plain number", value)
@@ -93,9 +100,12 @@ def require_alike(
         raise FedLoomError(f"{where} '{path}' {fault}, compared with {words}: keys must not differ")
 
     # tensors of the same type and shape, and numbers where there were numbers
+    first_axis = 0
+    if grows:
+        first_axis = 1
     for path, value in values.items():
         like = examples[path]
-        if not _are_alike(value, like, first_axis=1 if grows else 0, equal_numbers=stacked):
+        if not _are_alike(value, like, first_axis, equal_numbers=stacked):
             found = describe_value(value)
             wanted = describe_value(like)
             raise FedLoomError(f"{where} '{path}' is {found}, but {words} has {wanted}")
@@ -124,12 +134,15 @@ def require_finite(items: Iterable[tuple[str, Any]], cure: str = CURE) -> None:
 
     Every device is asked once for all of its tensors, since each answer is a wait for it.
     """
+    # let every device compute its answers, a flag per tensor
     flags: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, value in items:
         tensor = value
         if not isinstance(value, Tensor):
             tensor = torch.as_tensor(value, dtype=torch.float64)
         flags.setdefault(tensor.device, []).append((name, tensor.isfinite().all()))
+
+    # fetch the answers
     for asked in flags.values():
         finite = torch.stack([flag for _, flag in asked]).tolist()
         for (name, _), fine in zip(asked, finite, strict=True):
@@ -175,7 +188,10 @@ def check_states(
 
     The hook made the states of clients that are not in `trained`.
     """
+    # the example for the others: a state that training has made, if there is one
     first = next((client for client in states if client in trained), next(iter(states)))
+
+    # what training has made was checked when it was made
     items: list[tuple[str, Any]] = []
     for client, state in states.items():
         where = f"{describe_hook_call(task, hook, client)}: the client's state"
@@ -203,10 +219,14 @@ def check_server(task: Task, server: Tree, before: Tree | None = None) -> None:
     hook = "init_server" if before is None else "aggregate"
     where = f"{describe_hook_call(task, hook)}: the server's state"
     items = require_tree(where, server)
+
+    # its metrics, which become columns
     metrics = server.get("metrics", {})
     if not isinstance(metrics, dict):
         raise unexpected_value(f"{where} 'metrics' must be a dict of plain numbers", metrics)
     _require_columns(f"{where} metrics", metrics, ROUND_COLUMNS, "rounds.parquet")
+
+    # the same keys and types as the round before
     if before is not None:
         require_alike(where, server, before, "the state that it was given", grows=True)
     require_finite(items)
@@ -226,16 +246,20 @@ def check_downloads(
     task: Task, server: Tree, ids: Sequence[int], sent: Sequence[Tree], delivered: Sequence[Tree]
 ) -> None:
     """Check what download and deliver return for every client; all must receive the same keys."""
-    checked = {id(value) for _, value in leaves(server)}
     items: list[tuple[str, Any]] = []
     for client, packed, tree in zip(ids, sent, delivered, strict=True):
+        # as the server sends it, and as wrappers unpack it, if they do
         where = f"{describe_hook_call(task, 'download', client)}: the download"
         items += require_tree(where, packed)
         if tree is not packed:
             where = f"{describe_hook_call(task, 'deliver', client)}: the delivery"
             items += require_tree(where, tree)
+
         first = f"the download of client {ids[0]}"
         require_alike(where, tree, delivered[0], first, stacked=True)
+
+    # tensors of the server's state were checked when init_server or aggregate returned them
+    checked = {id(value) for _, value in leaves(server)}
     require_finite(item for item in items if id(item[1]) not in checked)
 
 
@@ -248,12 +272,14 @@ def check_loss(
     """
     where = f"{describe_hook_call(task, 'train_locally', *clients)}: its loss"
     shape = list(mask.shape)
+
+    # a loss may come alone, or with extras behind it
     values = result
     extras: Any = {}
     if isinstance(result, tuple) and len(result) == 2:
         values, extras = result
 
-    # the loss
+    # the loss, by which all parameters are differentiated
     if not isinstance(values, Tensor) or values.shape != mask.shape:
         raise unexpected_value(
             f"{where} must be one number per client and image, a tensor {shape}", values
@@ -266,6 +292,7 @@ def check_loss(
         raise unexpected_value(
             f"{where} may return a dict of counters as the second of two", extras
         )
+
     for name, value in extras.items():
         if not isinstance(value, Tensor) or value.shape[:2] != mask.shape:
             raise unexpected_value(
@@ -275,10 +302,11 @@ def check_loss(
             raise FedLoomError(
                 f"{where} adds to '{name}', which train_locally was not given among its counters"
             )
-    return values, {**extras}
+    return values, dict(extras)
 
 
 def _require_updates(where: str, updates: Any) -> None:
+    """Require a list of Updates."""
     if not isinstance(updates, list | tuple):
         raise unexpected_value(f"{where}: must return a list of Updates", updates)
     for update in updates:
@@ -311,6 +339,8 @@ def check_updates(
     of_attackers: list[tuple[str, Any]] = []
     for client, update, before in zip(clients.ids, updates, states, strict=True):
         where = describe_hook_call(task, "client_update", client)
+
+        # what the client sends
         sent = _sent(where, update)
         if client in attacking:
             must_be_finite = of_attackers
@@ -318,6 +348,8 @@ def check_updates(
             must_be_finite = items
         if not task.plugin.rejects_non_finite:
             must_be_finite += sent
+
+        # what it keeps, and what only wrappers read
         items += require_tree(f"{where}: client_state", update.client_state)
         require_tree(f"{where}: side_channel", update.side_channel)
         require_tree(f"{where}: wrapper_state", update.wrapper_state)
@@ -338,7 +370,7 @@ def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Upd
     where = describe_hook_call(task, "receive")
     _require_updates(where, accepted)
 
-    # one of a client, and of no other clients
+    # at most one of each client, and none of clients that did not train
     clients = [update.client for update in accepted]
     strangers = set(clients) - {update.client for update in updates}
     if not clients or len(set(clients)) < len(clients) or strangers:
@@ -352,12 +384,18 @@ def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Upd
     sent = {id(update) for update in updates}
     items: list[tuple[str, Any]] = []
     for update in accepted:
+        # an error names the hook that made the update
         is_new = id(update) not in sent
-        where = describe_hook_call(task, "receive" if is_new else "client_update", update.client)
+        hook = "receive" if is_new else "client_update"
+        where = describe_hook_call(task, hook, update.client)
+
+        # one that client_update returned was checked there, unless it may hold NaN
         if is_new or task.plugin.rejects_non_finite:
             items += _sent(where, update)
+
         other = f"the upload of client {clients[0]}"
         require_alike(f"{where}: upload", update.payload, accepted[0].payload, other)
+
     if task.plugin.rejects_non_finite:
         require_finite(items, LEAVE_OUT)
     else:
@@ -369,10 +407,13 @@ def _sent(where: str, update: Update) -> list[tuple[str, Any]]:
     items = require_tree(f"{where}: upload", update.payload)
     if type(update.num_examples) is not int or update.num_examples < 1:
         raise unexpected_value(f"{where}: num_examples must be a positive int", update.num_examples)
+
+    # metrics, which become columns
     if not isinstance(update.metrics, dict) or "train_loss" not in update.metrics:
         raise unexpected_value(f"{where}: metrics must be a dict with 'train_loss'", update.metrics)
     _require_columns(f"{where}: metrics", update.metrics, CLIENT_COLUMNS, "clients.parquet")
-    return items + [(f"{where}: metrics '{name}'", value) for name, value in update.metrics.items()]
+    items += [(f"{where}: metrics '{name}'", value) for name, value in update.metrics.items()]
+    return items
 
 
 def check_logits(task: Task, clients: Cohort, labels: Tensor, logits: object) -> Tensor:

@@ -16,18 +16,24 @@ from fedloom.common.trees import count_bytes
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
 
-REMEMBERED = 64  # approximate bytes of what the server remembers of a client
+# approximate bytes of what the server remembers of a client
+REMEMBERED = 64
 
 
 @dataclass(frozen=True)
 class Saved:
     """The content of a checkpoint."""
 
-    round: int  # the last finished one
-    changes: State  # the server's state after it, and those of clients that took part in the job
-    rows: Rows  # of all rounds since the job began
-    digests: dict[str, str]  # of the parts, by their names
-    size: int  # bytes that the parts hold, as `_size` counts
+    # the last finished one
+    round: int
+    # the server's state after it, and those of clients that took part in the job
+    changes: State
+    # of all rounds since the job began
+    rows: Rows
+    # the sha256 of every part, by the part's name
+    digests: dict[str, str]
+    # bytes that the parts hold, as `_size` counts
+    size: int
 
 
 def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | None:
@@ -49,13 +55,18 @@ def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | N
     rows: list[Rows] = []
     size = 0
     for name, digest in digests.items():
-        if not _part(head, name).exists():  # deleted by the user because it was corrupt
+        # a user may have deleted a part because it was corrupt
+        if not _part(head, name).exists():
             return f"lacks its part {_part(head, name)}"
+
+        # a later part has later states of the same clients
         part, _ = tensor_files.load(_part(head, name), sha256=digest)
         rows.append(Rows.unpack(part.pop("rows")))
         own = State.of(part)
         size += rows[-1].size + sum(_size(own, client) for client in own.clients)
         changes = changes.after(own)
+
+    # the server's state is in the head alone
     changes = replace(changes, server=tree.get("server", {}))
     return Saved(facts["round"], changes, Rows.join(rows), digests, size)
 
@@ -78,14 +89,18 @@ class Checkpoint:
         self._fingerprint = fingerprint
         self._rows: list[Rows] = []
         self._digests: dict[str, str] = {}
-        self._taken = 0  # bytes that the parts hold
-        self._sizes: dict[int, int] = {}  # bytes of the current states, by client
+        # bytes that the parts hold
+        self._taken = 0
+        # bytes of the current states, by client
+        self._sizes: dict[int, int] = {}
+
         if saved is not None:
             self._rows = [saved.rows]
             self._digests = saved.digests
             self._taken = saved.size
             self._sizes = {k: _size(saved.changes, k) for k in saved.changes.clients}
-            self._sweep()  # a killed job may not have got this far
+            # a job that was killed may have left parts that no head names
+            self._sweep()
 
     @property
     def rows(self) -> Rows:
@@ -109,12 +124,17 @@ class Checkpoint:
             self._taken = current
             self._rows = [rows]
 
-        # write the part, and then the head
-        if not self._digests:  # the parts of another checkpoint may have the same names
+        # before the first part: those of another checkpoint may have the same names
+        if not self._digests:
             self._head.unlink(missing_ok=True)
+
+        # write the part
         name = f"{number:04}"
-        tree = state.of_clients(changed).tree() | {"rows": rows.pack()}
+        tree = state.of_clients(changed).tree()
+        tree["rows"] = rows.pack()
         digest = tensor_files.save(_part(self._head, name), tree)
+
+        # then the head, from which on it counts
         if fold:
             self._digests = {name: digest}
         else:
@@ -128,7 +148,8 @@ class Checkpoint:
         """Remove parts that the head does not name."""
         for file in _part(self._head, "0000").parent.glob("*.safetensors"):
             if file.stem not in self._digests:
-                file.unlink(missing_ok=True)  # another job may sweep too
+                # it may be gone: another job may sweep too
+                file.unlink(missing_ok=True)
 
 
 def _part(head: Path, name: str) -> Path:

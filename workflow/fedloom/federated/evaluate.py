@@ -40,9 +40,9 @@ def evaluate(
         ids: the clients to evaluate; default: all, whether they participate or not.
         confusion: counts the answers, of a method that personalises those of personalised clients.
     """
-    rows: list[EvaluationRow] = []
-    answers: list[list[Score]] = []  # of the clients without personalisation, by cohort
-    server = received_by(task, hooks, state, [SERVER_MODEL]) if global_test else None
+    server: tuple[Tree, Cohort] | None = None
+    if global_test:
+        server = received_by(task, hooks, state, [SERVER_MODEL])
     triggered = hooks.triggered(task=task)
     if triggered is not None:
         check_results.check_federation(task, "triggered", triggered)
@@ -51,6 +51,9 @@ def evaluate(
     everyone = ids is None or len(ids) == len(task.data.tested)
     one_model = everyone and not hooks.takes("predict", "clients")
 
+    # the clients; `answers` are those without personalisation, by cohort
+    rows: list[EvaluationRow] = []
+    answers: list[list[Score]] = []
     for received, clients in evaluation_cohorts(task, hooks, state, ids):
         # scored before `personalize`, which may write to the states that it gets
         scores, new_rows = _score_clients(task, hooks, received, clients, triggered, False)
@@ -58,15 +61,18 @@ def evaluate(
         rows += new_rows
         one_model = one_model and server is not None and is_copied(server[0], received)
 
+        # the same clients, with the states of `personalize`
         personal = personalized_by(task, hooks, received, clients)
         if personal is not None:
             scores, new_rows = _score_clients(task, hooks, received, personal, triggered, True)
             rows += new_rows
+
         if confusion is not None:
             for client, score in zip(clients.ids, scores, strict=True):
                 confusion.add(task, client, [score])
     rows.sort(key=lambda row: (row.client_id, row.personalized))
 
+    # the global test, last
     if server is not None:
         if not one_model:
             answers = [_answers_to_all(task, hooks, state, ids, server)]
@@ -85,6 +91,7 @@ def _score_clients(
     personalized: bool,
 ) -> tuple[list[Score], list[EvaluationRow]]:
     """Return how K clients answer their own test images, and their rows."""
+    # what they answer, also to images with a trigger, if an attack has one
     images = [task.data.test[client] for client in clients.ids]
     scores = score_of(task, hooks, received, clients, images)
     backdoor_rates: dict[int, float] = {}
@@ -95,8 +102,9 @@ def _score_clients(
     for client, score in zip(clients.ids, scores, strict=True):
         row = evaluation_row(task, client, [[score]], personalized)
         if client in backdoor_rates:
-            rate = {"backdoor_rate": backdoor_rates[client]}
-            row = replace(row, metrics=row.metrics | rate)
+            metrics = dict(row.metrics)
+            metrics["backdoor_rate"] = backdoor_rates[client]
+            row = replace(row, metrics=metrics)
         rows.append(row)
     return scores, rows
 
@@ -118,6 +126,8 @@ def _answers_to_all(
     scores = score_of(task, hooks, *server, [images])
     if scores:
         return scores
+
+    # there is no such model: the participating clients in its place
     chosen = [k for k in ids or task.data.participating if k in task.data.position]
     at_once = groups.clients_evaluated_at_once(task, state)
     for group in groups.equal_groups(len(chosen), at_once):
@@ -130,11 +140,14 @@ def _backdoor_rates(
     task: Task, hooks: Hooks, received: Tree, clients: Cohort, triggered: Federation
 ) -> dict[int, float]:
     """Return the share of its triggered images that each client takes for the wanted class."""
+    # a client may have no images with a trigger
     chosen = [k for k, client in enumerate(clients.ids) if len(triggered.test[client])]
     if not chosen:
         return {}
     sent = tensor_map(lambda value: value[chosen], received)
     members = clients.subset(chosen)
+
+    # all labels in `triggered` are the wanted class, so the right answers are the attack's
     images = [triggered.test[client] for client in members.ids]
     scores = score_of(replace(task, data=triggered), hooks, sent, members, images)
     return {
@@ -149,11 +162,19 @@ def evaluation_row(
     """Return a row of evaluation.parquet from the answers of a client, or by cohort of several."""
     scores = list(chain.from_iterable(answers))
     images = sum(len(score.images) for score in scores)
-    losses_of_cohorts = [sum(score.loss for score in cohort_scores) for cohort_scores in answers]
+
+    # a sum for each cohort, since the order of summation decides the last bits
+    losses_of_cohorts: list[float] = []
+    for cohort_scores in answers:
+        losses_of_cohorts.append(sum(score.loss for score in cohort_scores))
+
+    domain = ""
+    if client != SERVER_MODEL:
+        domain = task.data.domains[client]
     return EvaluationRow(
         round=task.round,
         client_id=client,
-        domain="" if client == SERVER_MODEL else task.data.domains[client],
+        domain=domain,
         participating=client in task.data.position,
         personalized=personalized,
         num_test=images,
@@ -171,6 +192,7 @@ def _by_part(task: Task, scores: list[Score]) -> dict[str, float]:
     predicted = np.concatenate([score.predicted for score in scores])
     correct = predicted == task.data.labels.cpu().numpy()[images]
 
+    # the part of every image, in the order of arrival
     arrives = task.data.rounds[0]
     part_of_image = np.unique(arrives, return_inverse=True)[1]  # [N], from 0
     parts = part_of_image[images]
@@ -185,15 +207,18 @@ def compute_artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[
     """Compute a table of a wrapper, or else of the method, for figures and tables, by column."""
 
     def batches(images: Sequence[np.ndarray]) -> Iterator[tuple[Tree, Cohort, Batch]]:
+        """Yield these images of every client, in batches, with what its cohort received."""
         for received, clients in evaluation_cohorts(task, hooks, state):
             for batch in groups.iterate_examples(task, [images[k] for k in clients.ids]):
                 yield received, clients, batch
 
     def answers(images: Sequence[np.ndarray]) -> Iterator[tuple[Cohort, Batch, Tensor]]:
+        """Yield the logits [K, B, C] of the same batches."""
         for received, clients, batch in batches(images):
             logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
             yield clients, batch, check_results.check_logits(task, clients, batch.labels, logits)
 
+    # a wrapper's table, or else the method's
     hook = "audit_table"
     table = hooks.audit_table(task=task, answers=answers, name=name)
     if table is None:
@@ -208,9 +233,11 @@ def evaluation_cohorts(
     task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None = None
 ) -> Iterator[tuple[Tree, Cohort]]:
     """Yield what clients (default: all) receive, and the clients, in cohorts of similar size."""
+    # of similar size, since a batch has the images of its largest client for each
     ids = task.data.tested if ids is None else ids
     by_size = sorted(ids, key=lambda k: (len(task.data.test[k]), k))
     sizes = [len(task.data.test[k]) for k in by_size]
+
     clients_at_once = groups.clients_evaluated_at_once(task, state)
     images_at_once = groups.images_at_once(task)
     for group in groups.groups_by_images(sizes, clients_at_once, images_at_once):
@@ -220,6 +247,8 @@ def evaluation_cohorts(
 def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple[Tree, Cohort]:
     """Return what the clients receive after the round, stacked [K, ...], and the clients."""
     _, received = download_to(task, hooks, state, ids)
+
+    # a client that never trained gets what the method makes for it, or a state as at its start
     states: dict[int, Tree] = {}
     for client, tree in zip(ids, received, strict=True):
         own = state.personal.get(client)
@@ -230,6 +259,7 @@ def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple
         if own is None:
             own = personal_state(task, hooks, state, client)
         states[client] = own
+
     check_results.check_states(task, "unseen_client_state", states, state.clients)
     return stack(received), cohort(task, ids, list(states.values()))
 
@@ -238,6 +268,7 @@ def is_copied(server: Tree, received: Tree) -> bool:
     """Return True if all K clients received [K, ...] the same as the server's model [1, ...]."""
 
     def equal(one: object, several: object) -> bool:
+        """Return True if a leaf of K clients is that of one, [1, ...], K times."""
         if isinstance(one, Tensor) and isinstance(several, Tensor):
             same = one.dtype == several.dtype and one.shape[1:] == several.shape[1:]
             return same and torch.equal(several, one.expand_as(several))
@@ -252,12 +283,16 @@ def is_copied(server: Tree, received: Tree) -> bool:
 
 def personalized_by(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> Cohort | None:
     """Return the clients with the states that `personalize` gives; None if it gives none."""
-    trees: list[Tree] = []
+    # `personalize` may train, which takes more memory than to predict
     received_by_first = tensor_map(lambda value: value[0], received)
     state_of_first = tensor_map(lambda value: value[0], clients.state)
     at_once = groups.clients_at_once(task, received_by_first, state_of_first)
+
+    trees: list[Tree] = []
     for group in groups.equal_groups(len(clients), at_once):
-        members = clients if len(group) == len(clients) else clients.subset(group)
+        members = clients
+        if len(group) != len(clients):
+            members = clients.subset(group)
         sent = tensor_map(lambda value: value[group.start : group.stop], received)  # noqa: B023
         with torch.enable_grad():
             states = hooks.personalize(task=task, received=sent, clients=members)
@@ -265,6 +300,7 @@ def personalized_by(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -
             return None
         check_results.check_personalized(task, members, states)
         trees.append(tensor_map(torch.Tensor.detach, states))
+
     return replace(clients, state=tensor_map(lambda *values: torch.cat(values), *trees))
 
 
@@ -277,21 +313,26 @@ def score_of(
 
     # add up the batches on the device
     for batch in groups.iterate_examples(task, images):
+        # what the model says of them; a method may have no server's model
         logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
         if logits is None and clients.is_server_model:
             return []
         logits = check_results.check_logits(task, clients, batch.labels, logits)
         answers.append(logits.argmax(-1))
+
+        # hits, and losses, without the images that fill up the batch
         hits = (answers[-1] == batch.labels) & batch.mask
         losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
         correct += hits.sum(1)
         loss += losses.view_as(batch.mask).where(batch.mask, 0).sum(1)
 
-    # fetch the sums, and check them
-    correct, loss = torch.stack([correct, loss]).tolist()  # the one wait for the device
+    # fetch the sums, which is the one wait for the device, and check them
+    correct, loss = torch.stack([correct, loss]).tolist()
     for client, value in zip(clients.ids, loss, strict=True):
         call = check_results.describe_hook_call(task, "predict", client)
         check_results.require_finite([(f"{call}: the loss of its predictions", value)])
+
+    # a client's answers, without those to images that fill up
     predicted = torch.cat(answers, 1).cpu().numpy()
     return [
         Score(rows, predicted[k, : len(rows)], int(correct[k]), loss[k])
@@ -308,7 +349,6 @@ def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[TestSetRow]
     `task.data.unseen`, by their names. Clients answer as they are before `personalize`.
     """
     data = task.data
-    rows: list[TestSetRow] = []
 
     # the sets, by name
     everything = np.sort(np.concatenate(data.test))
@@ -327,10 +367,14 @@ def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[TestSetRow]
     # the images of other datasets are in no part of a stream
     described = replace(task, data=replace(data, rounds=None))
 
+    # cohort by cohort, as many clients at once as every set allows
+    rows: list[TestSetRow] = []
     tasks = [replace(task, data=tested) for tested in sets.values()]
     at_once = min(groups.clients_evaluated_at_once(each, state) for each in tasks)
     for start in range(0, len(honest), at_once):
         received, clients = received_by(task, hooks, state, honest[start : start + at_once])
+
+        # where all models are the server's, its answers to a common set are theirs
         one_model = not hooks.takes("predict", "clients") and is_copied(server[0], received)
         for name, tested in sets.items():
             if one_model and name != OWN:
@@ -347,7 +391,8 @@ def _scores_of_set(
     task: Task, hooks: Hooks, received: Tree, clients: Cohort, tested: Federation
 ) -> list[Score]:
     """Return how K clients, or the server's model, answer their test images of a set."""
-    ids = list(clients.ids)  # the server's, -1, has the images of the last client, which all have
+    # the server's id, -1, stands for the images of the last client, which all clients have
+    ids = list(clients.ids)
     clients = replace(clients, priors=tested.priors[ids])
     images = [tested.test[k] for k in ids]
     return score_of(replace(task, data=tested), hooks, received, clients, images)

@@ -19,7 +19,8 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
     """Return how many clients, who receive and keep `states` each, may train as one batch."""
     if not task.plugin.stacked:
         return 1
-    if task.plugin.whole_cohorts:  # clients that depend on each other are never divided
+    # clients that depend on each other are never divided
+    if task.plugin.whole_cohorts:
         return task.data.num_clients
     step = client_step(task, *states)
     return memory.clients_at_once(step, _activation_bytes(task, step), task.limits)
@@ -30,6 +31,8 @@ def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
     device = task.data.device
     if device.type != "cuda":
         return None
+
+    # what else lies on the GPU: weights, images or their patches, and the clients' states
     weights = sum(value.nbytes for value in task.backbone.model.parameters())
     if task.data.patches is not None:
         images = task.data.patches().nbytes
@@ -43,9 +46,11 @@ def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
 
 def client_step(task: Task[Any], *states: Tree) -> ClientStep:
     """Return the sizes of a client's step of training; it receives and keeps `states`."""
+    # how many images, and how often the texts of all classes, are in flight at once
     batch = task.training.batch_size
-    most = min(batch, task.training.micro_batch or batch)  # images in flight
+    most = min(batch, task.training.micro_batch or batch)
     images, texts = memory.forward_counts(task.plugin.forward_inputs, task.plugin.passes, most)
+
     return ClientStep(
         state_bytes=sum(map(count_bytes, states)),
         images=images,
@@ -101,6 +106,7 @@ def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
     groups: list[range] = []
     start = 0
     for stop in range(1, len(sizes) + 1):
+        # end the group here if one more client would make it too large
         full = stop == len(sizes) or stop - start == width
         if full or (stop + 1 - start) * sizes[stop] > images:
             groups.append(range(start, stop))
@@ -118,6 +124,9 @@ def iterate_examples(task: Task, rows: list[np.ndarray]) -> Iterator[Batch]:
     number = -(-longest // max(1, images_at_once(task) // len(rows)))
     width = -(-longest // number)
 
+    # a batch has the next rows of every client, of which some may have run out
+    batches: list[list[np.ndarray]] = []
+    for start in range(0, longest, width):
+        batches.append([row[start : start + width] for row in rows])
     first = [int(row[0]) for row in rows]
-    batches = [[row[k : k + width] for row in rows] for k in range(0, longest, width)]
     yield from read_ahead(task.data.batches(batches, first))

@@ -62,7 +62,8 @@ def learning_rate(task: Task) -> float:
         return training.lr
     if training.schedule == "exponential":
         return training.lr * training.decay**past
-    return training.lr * (1 + math.cos(math.pi * past / training.rounds)) / 2  # cosine
+    # the schedule "cosine"
+    return training.lr * (1 + math.cos(math.pi * past / training.rounds)) / 2
 
 
 def clip_factors(norms: Tensor, limit: float, epsilon: float = 0.0) -> Tensor:
@@ -103,19 +104,22 @@ def _plan_steps(
 ) -> list[Step]:
     """Return all steps of the cohort: which clients take part in each, and their rows."""
     training = task.training
+
+    # how often a client goes through its images, and after how many steps it stops (None: never)
+    count = None
     if epochs is not None:
         passes = epochs
-        count = None  # all steps of the epochs
     elif training.local_steps is not None:
-        passes = training.local_steps  # more than needed: an epoch has a step or more
+        # an epoch has a step or more, so these are epochs enough
+        passes = training.local_steps
         count = training.local_steps
     else:
         passes = training.epochs
-        count = None
 
     # the batches of every client
     batches_of_clients: list[list[np.ndarray]] = []
     for client, work in zip(clients.ids, clients.work, strict=True):
+        # in an order that follows from the seed, the round, the client and the phase alone
         stream = shuffled_batches(
             task.data.train[client],
             training.batch_size,
@@ -124,6 +128,8 @@ def _plan_steps(
             *(task.round, client, phase),
             drop_last=training.drop_last,
         )
+
+        # of those that are large enough, the client completes its share of work
         large_enough = (rows for rows in stream if len(rows) >= min_batch_size)
         batches = list(islice(large_enough, count))
         batches_of_clients.append(batches[: math.ceil(work * len(batches))])
@@ -191,7 +197,8 @@ class Counters:
         """Count from copies of these tensors; None if the method counts nothing."""
         self.values: Tree = tensor_map(torch.clone, start or {})
         self._are_read = start is not None
-        self._waiting: list[tuple[str, Tensor]] = []  # what a step adds, of the active clients
+        # what the current step adds to each counter, of the active clients alone
+        self._waiting: list[tuple[str, Tensor]] = []
 
     def beside(self, params: Tree) -> Tree:
         """Return the parameters with the current counts, as the loss gets them."""
@@ -240,7 +247,11 @@ def _add_gradients(
     values, extras = check_results.check_loss(
         task, active.clients.ids, mask, result, counted.values
     )
+
+    # the sum over clients, who share no parameter: each gets the gradient of its own mean loss
     (values.where(mask, 0).sum(1) / images).sum().backward()
+
+    # what is logged, and counted
     reported = extras.pop("reported_loss", values).detach()
     counted.note(extras, mask)
     return reported.where(mask, 0).sum(1) / images
@@ -253,7 +264,11 @@ def _take_step(
     project: dict[str, Tensor],
 ) -> None:
     """Step the optimiser for the active clients alone; project the steps of some parameters."""
-    before = {} if active.are_all and not project else tensor_map(torch.clone, trained)
+    # the values before the step, where they are needed again
+    before: Tree = {}
+    if project or not active.are_all:
+        before = tensor_map(torch.clone, trained)
+
     optimizer.step()
     for name, matrix in project.items():
         trained[name].copy_(before[name] + (trained[name] - before[name]) @ matrix)
@@ -314,18 +329,24 @@ def train_locally(
         lambda value: value.detach().clone().requires_grad_(), {name: start[name] for name in names}
     )
     current = {**start, **trained}
-    flat = [value for _, value in leaves(trained)]
-    models = [  # whose gradients are clipped each by its norm
-        [value for _, value in leaves({name: trained[name] for name in part})]
-        for part in _names_of_models(trained, clip_apart)
-    ]
-    optimizer = make_optimizer(task.training, flat, learning_rate(task) if lr is None else lr)
 
-    # what is counted of every client
+    # the models, whose gradients are clipped each by its own norm
+    models: list[list[Tensor]] = []
+    for part in _names_of_models(trained, clip_apart):
+        of_model = {name: trained[name] for name in part}
+        models.append([value for _, value in leaves(of_model)])
+
+    # one optimiser steps them all
+    flat = [value for _, value in leaves(trained)]
+    if lr is None:
+        lr = learning_rate(task)
+    optimizer = make_optimizer(task.training, flat, lr)
+
+    # what is counted of every client: the sum of its losses over steps, steps, and images seen
     counted = Counters(counters)
-    total_loss = torch.zeros(len(clients), device=flat[0].device)  # sum over steps
+    total_loss = torch.zeros(len(clients), device=flat[0].device)  # [K]
     steps_of_clients = np.zeros(len(clients), int)
-    images_of_clients = np.zeros(len(clients), int)  # seen so far
+    images_of_clients = np.zeros(len(clients), int)
 
     # Build and start transferring every step's inputs first, so that no step waits for the host.
     steps = _plan_steps(task, clients, epochs, phase, min_batch_size)

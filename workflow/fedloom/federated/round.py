@@ -128,6 +128,10 @@ def _client_rows(
     # a row per client, in the order of the round
     rows: list[ClientRow] = []
     for update, tree in zip(collected.updates, collected.sent, strict=True):
+        attacks: bool | None = None
+        if attacking:
+            attacks = update.client in attacking
+
         row = ClientRow(
             round=task.round,
             client_id=update.client,
@@ -136,7 +140,7 @@ def _client_rows(
             received=update.client in arrived,
             bytes_up=count_bytes(update.payload),
             bytes_down=count_bytes(tree),
-            attacker=update.client in attacking if attacking else None,
+            attacker=attacks,
             metrics=finite_metrics(update.metrics),
         )
         rows.append(row)
@@ -147,7 +151,7 @@ def _round_row(
     task: Task, server: Tree, updates: list[ClientRow], seconds: float, processor_seconds: float
 ) -> RoundRow:
     """Describe the round, by the rows of its clients and the server's new state."""
-    # without those of clients whose training diverged, and whose update a wrapper left out
+    # without the losses of clients whose training diverged, and whose update a wrapper left out
     losses = [row.metrics["train_loss"] for row in updates if "train_loss" in row.metrics]
     loss_of_a_guess = math.log(task.num_classes)
     guesses = [row.metrics.get("guessing_loss", loss_of_a_guess) for row in updates]
@@ -171,6 +175,7 @@ def _round_row(
 
 def _changes(state: State, server: Tree, updates: list[Update], rows: list[ClientRow]) -> State:
     """Return what the round changes: the server's state, and those of the round's clients."""
+    # what the server remembers of clients; a lost update leaves the loss of the one before
     participation: dict[int, Participation] = {}
     for row in rows:
         before = state.participation.get(row.client_id, Participation())
@@ -178,14 +183,16 @@ def _changes(state: State, server: Tree, updates: list[Update], rows: list[Clien
         if row.received:
             loss = float(row.metrics["train_loss"])
         participation[row.client_id] = Participation(before.rounds + 1, row.round, loss)
-    return State(
-        server=server,
-        clients={update.client: update.client_state for update in updates},
-        participation=participation,
-        wrappers={
-            update.client: update.wrapper_state for update in updates if update.wrapper_state
-        },
-    )
+
+    # what each client keeps of its update
+    clients: dict[int, Tree] = {}
+    wrappers: dict[int, Tree] = {}
+    for update in updates:
+        clients[update.client] = update.client_state
+        if update.wrapper_state:
+            wrappers[update.client] = update.wrapper_state
+
+    return State(server, clients, participation, wrappers)
 
 
 def finite_metrics(metrics: dict[str, float]) -> dict[str, float]:
@@ -197,8 +204,9 @@ def collect_updates(
     task: Task, hooks: Hooks, state: State, work: Mapping[int, float]
 ) -> tuple[list[Update], list[Tree]]:
     """Train clients on their shares of the local steps; return their updates and downloads."""
+    # train on the data that wrappers may have poisoned
     data = check_results.check_federation(task, "training_data", hooks.training_data(task=task))
-    training_task = replace(task, data=data)  # which wrappers may have poisoned
+    training_task = replace(task, data=data)
     device = task.data.device
     ids = list(work)
 
@@ -213,6 +221,7 @@ def collect_updates(
     updates: list[Update] = []
     at_once = groups.clients_at_once(task, delivered[0], personal[0])
     for group in groups.equal_groups(len(ids), at_once):
+        # move what the clients of this group keep to the device
         group_ids = [ids[k] for k in group]
         members = cohort(
             training_task,
@@ -221,12 +230,15 @@ def collect_updates(
             [work[client] for client in group_ids],
             [on_device(state.wrappers.get(client, {}), device) for client in group_ids],
         )
+
+        # train them, and check what they send and keep
         received = stack([delivered[k] for k in group])
         returned = hooks.client_update(task=training_task, received=received, clients=members)
         before = personal[group.start : group.stop]
         check_results.check_updates(task, members, returned, before, attacking)
         updates += returned
 
+    # fill in the fields of an update that the method leaves to the runtime
     for client, received, update in zip(ids, delivered, updates, strict=True):
         update.client = client
         update.received = received

@@ -75,7 +75,8 @@ class RoundRow:
 
     def columns(self) -> dict[str, Any]:
         """Return the values of the row by the names of their columns."""
-        return {name: getattr(self, name) for name in ROUNDS.names} | self.metrics
+        values = {name: getattr(self, name) for name in ROUNDS.names}
+        return values | self.metrics
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ class EvaluationRow:
 
     def columns(self) -> dict[str, Any]:
         """Return the values of the row by the names of their columns."""
-        return {name: getattr(self, name) for name in EVALUATION.names} | self.metrics
+        values = {name: getattr(self, name) for name in EVALUATION.names}
+        return values | self.metrics
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ class Rows:
     evaluation: pa.Table
     rounds: pa.Table
     clients: pa.Table
-    confusion: pa.Table  # a row per evaluated client, class and predicted class
+    # a row per evaluated client, class and predicted class
+    confusion: pa.Table
 
     @classmethod
     def of(cls, row: RoundRow, evaluated: Sequence[EvaluationRow], confusion: pa.Table) -> "Rows":
@@ -216,10 +219,14 @@ def _join(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
 class Score:
     """How a client, or the server's model, answered its images."""
 
-    images: np.ndarray  # rows of the image store [n]
-    predicted: np.ndarray  # the class predicted for each
+    # rows of the image store [n]
+    images: np.ndarray
+    # the class predicted for each [n]
+    predicted: np.ndarray
+    # number of right answers
     correct: int
-    loss: float  # sum of the cross-entropies
+    # sum of the cross-entropies
+    loss: float
 
 
 class Confusion:
@@ -248,5 +255,6 @@ class Confusion:
         """Return the rows, by round, client, class and predicted class."""
         rows = np.concatenate(self._rows)
         rounds, clients, labels, predicted, _ = rows.T
-        rows = rows[np.lexsort((predicted, labels, clients, rounds))]  # the last key counts most
+        # of the keys of lexsort, the last counts most
+        rows = rows[np.lexsort((predicted, labels, clients, rounds))]
         return pa.Table.from_arrays(list(rows.T), schema=CONFUSION)

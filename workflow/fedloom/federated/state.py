@@ -21,9 +21,11 @@ HOST = torch.device("cpu")
 class Participation:
     """The rounds of a client, and its last loss, as the server remembers them."""
 
-    rounds: int = 0  # that it was selected in
+    # number of rounds that it was selected in, and the last of them
+    rounds: int = 0
     last_round: int = 0
-    train_loss: float | None = None  # of its last update that `aggregate` got
+    # that of its last update that `aggregate` got
+    train_loss: float | None = None
 
 
 class PersonalStates(Mapping[int, Tree]):
@@ -62,11 +64,15 @@ class PersonalStates(Mapping[int, Tree]):
 class State:
     """The server's state and, by client id, what belongs to the clients that took part so far."""
 
-    server: Tree  # what `init_server` and `aggregate` return, without the side channel
-    clients: dict[int, Tree] = field(default_factory=dict)  # personal states, on the host
+    # what `init_server` and `aggregate` return, without the side channel
+    server: Tree
+    # personal states, on the host
+    clients: dict[int, Tree] = field(default_factory=dict)
     participation: dict[int, Participation] = field(default_factory=dict)
-    wrappers: dict[int, Tree] = field(default_factory=dict)  # what they keep, where it is something
-    device: torch.device = HOST  # of the server's state
+    # what wrappers keep on clients, where it is something
+    wrappers: dict[int, Tree] = field(default_factory=dict)
+    # that of the server's state
+    device: torch.device = HOST
 
     @cached_property
     def personal(self) -> PersonalStates:
@@ -119,12 +125,16 @@ class State:
         """
         tree = build(leaves(tree))
 
-        def part(name: str, device: torch.device) -> Tree:  # not in a file if it is empty
+        # a part that is empty is not in a file
+        def part(name: str, device: torch.device) -> Tree:
             return tensor_map(aligned, on_device(tree.get(name, {}), device))
 
+        # by client id, since a file has text for keys
         clients = part("clients", HOST)
         wrappers = {int(k): kept for k, kept in part("wrappers", HOST).items()}
         entries = {int(k): Participation(**v) for k, v in tree.get("participation", {}).items()}
+
+        # sorted by number, not by text; `seen` also knows the clients that keep nothing
         return cls(
             server=part("server", device),
             clients={k: clients.get(str(k), {}) for k in tree["seen"].tolist()},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import TypeVar  # with a default, as typing has from Python 3.13
+from typing_extensions import TypeVar
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
@@ -20,13 +20,14 @@ from fedloom.data.federation import Arrived, Batch, Federation, missing_cache_re
 from fedloom.federated.state import Participation
 from fedloom.machine.memory import USUAL, BatchLimits
 
-if TYPE_CHECKING:  # to import it takes timm and open_clip
+# for type checkers alone: to import these takes timm and open_clip
+if TYPE_CHECKING:
     from fedloom.backbones.backbone import Backbone
     from fedloom.backbones.clip.model import FrozenCLIP  # noqa: F401  the name in CLIPTask
     from fedloom.backbones.vit import FrozenViT  # noqa: F401  the name in ViTTask
 
 FrozenBackbone = TypeVar("FrozenBackbone", bound="Backbone")
-# the class that a method's options.py declares
+# the class that a method's options.py declares; typing's TypeVar has a default from Python 3.13
 Options = TypeVar("Options", default=Any)
 
 
@@ -239,9 +240,12 @@ class History:
 
     def __init__(self, data: Federation, participation: Mapping[int, Participation]):
         """Take the data, and what the server remembers of clients by their ids."""
+        # of every participating client
         never = Participation()
         self.num_examples = {k: len(data.train[k]) for k in data.participating}
         self.rounds = {k: participation.get(k, never).rounds for k in data.participating}
+
+        # of those that were selected, and of those whose update arrived
         self.last_round = {k: entry.last_round for k, entry in participation.items()}
         self.train_loss = {
             k: entry.train_loss
@@ -312,10 +316,12 @@ def cohort(
         priors = task.data.priors[torch.tensor(ids, device=task.data.priors.device)]
         num_examples = tuple(len(task.data.train[k]) for k in ids)
 
+    # the defaults
     if work is None:
         work = [1.0] * len(ids)
     if wrapper_states is None:
         wrapper_states = [{} for _ in ids]
+
     return Cohort(
         ids=tuple(ids),
         state=stack(states),

@@ -32,7 +32,8 @@ from fedloom.planning.job_specs import TrainJob
 
 log = logging.getLogger(__name__)
 
-STOPPING = (signal.SIGTERM, signal.SIGUSR1)  # at the end, or minutes before a time limit
+# a scheduler sends one of these at the end, or minutes before a time limit
+STOPPING = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @contextmanager
@@ -64,8 +65,11 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
     """
     varying = ("last", "evaluate", "sampled", "evaluate_clients")
     fixed = {key: value for key, value in asdict(job).items() if key not in varying}
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return digest([fixed, [sha256(file) for file in files], packages.versions(), hardware])
+    inputs = [sha256(file) for file in files]
+    hardware = device.type
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    return digest([fixed, inputs, packages.versions(), hardware])
 
 
 def evaluated_clients(task: Task, job: TrainJob, attacking: Collection[int] = ()) -> Sequence[int]:
@@ -122,6 +126,8 @@ def _resume(
     saved = read_checkpoint(head, fingerprint, job.first)
     if saved is None:
         return None
+
+    # the checkpoint, or the reason why no job, or not this one, can resume from it
     if isinstance(saved, Saved):
         reason = _why_no_resume(saved, task, job, attacking)
         if reason is None:
@@ -138,6 +144,8 @@ def _why_no_resume(
     """Return why a job cannot resume from a checkpoint of its own fingerprint; None if it can."""
     if saved.round > job.last:
         return f"is of round {saved.round}, after the job's last"
+
+    # an evaluation cannot be made up for, since the states of earlier rounds are gone
     for number in job.evaluate:
         if number > saved.round:
             continue
@@ -170,6 +178,7 @@ def _begin(
     attacking: Collection[int],
 ) -> Begin:
     """Read the state file `start`, if there is one, and what the checkpoint has of later rounds."""
+    # the state before the job's first round; that of a run's first job is made below, if needed
     device = task.data.device
     before = State({}, device=device)
     diverged = False
@@ -205,13 +214,17 @@ def _train_and_evaluate(
     confusion = Confusion()
     if task.round not in job.evaluate:
         return RoundResult(after, row, [], confusion)
+
+    counted: Confusion | None = None
+    if job.confusion:
+        counted = confusion
     evaluated = evaluate(
         task,
         hooks,
         after,
         evaluated_clients(task, job, attacking),
         global_test=job.global_test,
-        confusion=confusion if job.confusion else None,
+        confusion=counted,
     )
     return RoundResult(after, row, evaluated, confusion)
 
@@ -224,6 +237,7 @@ def train_rounds(
     A trial that diverges ends before that round, without the evaluations that were due. Where a
     signal asks the job to stop, it raises StoppedError; its last round is in the checkpoint.
     """
+    # begin where the checkpoint ends, or else where the job before ended
     name = job.spec.run.path
     attacking = attackers(task, hooks)
     begin = _begin(task, hooks, job, start, outputs.checkpoint, fingerprint, attacking)
@@ -231,13 +245,19 @@ def train_rounds(
     current = begin.state
     diverged = begin.diverged
 
-    rounds_ahead = [] if diverged else range(begin.done + 1, job.last + 1)
-    shown: dict[str, str] = {}  # behind the number of rounds
+    # a trial that had diverged before trains no further
+    rounds_ahead = range(begin.done + 1, job.last + 1)
+    if diverged:
+        rounds_ahead = range(0)
+
+    # what the progress bar shows behind the number of rounds
+    shown: dict[str, str] = {}
     with (
         progress(total=job.last, initial=begin.done, what=name) as bar,
         _remembered_signals() as signals,
     ):
         for number in rounds_ahead:
+            # train the round; a trial ends where it diverges
             log.debug("%s: round %d", name, number)
             try:
                 result = _train_and_evaluate(task.at(number), hooks, job, current, attacking)
@@ -248,24 +268,26 @@ def train_rounds(
                 diverged = True
                 break
 
-            # write the round to the checkpoint
+            # write the round to the checkpoint, from which a job that is killed resumes
             current = result.state
             selected = [update.client_id for update in result.row.updates]
             rows = Rows.of(result.row, result.evaluated, result.confusion.table())
             checkpoint.write(number, current, selected, rows)
 
-            # show it
+            # show its loss, and the accuracy of the last evaluation
             shown["loss"] = f"{result.row.train_loss:.3f}"
             if result.evaluated:
                 shown["accuracy"] = f"{_mean_accuracy(result.evaluated):.1f}"
             bar.set_postfix(shown, refresh=False)
             bar.update()
 
+            # a signal waits until here, where the round is in the checkpoint
             if signals and number < job.last:
                 raise StoppedError(
                     f"{name}: stopped by {signals[-1]} after round {number} of {job.last}; start "
                     "the job again to resume from there"
                 )
+
     _write_outputs(job, outputs, checkpoint, current, diverged)
 
 
@@ -280,5 +302,7 @@ def _write_outputs(
     write_table(outputs.clients, rows.clients)
     if job.confusion:
         write_table(outputs.confusion, rows.confusion)
+
+    # the state, from which the next job starts
     facts = {"run": job.spec.run.path, "round": job.last, "diverged": diverged}
     tensor_files.save(outputs.state, state.tree(), **facts)

@@ -30,7 +30,9 @@ def mean(updates: "list[Update]", weighted: bool = False) -> Tree:
         weighted: weigh each client by its number of training images, as McMahan et al. ("FedAvg",
             AISTATS 2017) do, else all clients alike.
     """
-    weights = [update.num_examples if weighted else 1 for update in updates]
+    weights = [1] * len(updates)
+    if weighted:
+        weights = [update.num_examples for update in updates]
     total = sum(weights)
 
     def average(*values: Tensor) -> Tensor:

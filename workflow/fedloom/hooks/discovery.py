@@ -11,9 +11,11 @@ from pydantic import PrivateAttr
 
 from fedloom.common.errors import FedLoomError, in_words
 from fedloom.common.folders import read_text
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Identifier, Keys, checked
 
-PACKAGE = "fedloom_plugins"  # the package that stands for a folder of plugins
+# the package that stands for a folder of plugins
+PACKAGE = "fedloom_plugins"
 # a plugin's folder has one of them
 FILES = ("method.toml", "source.toml", "scheme.toml", "table.toml", "figure.toml")
 # a folder of plugins holds them directly, or in these folders
@@ -68,14 +70,14 @@ class PluginManifest(Keys):
             content = tomllib.loads(read_text(file))
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise FedLoomError(f"{file}: {error}") from None
-        plugin = checked(cls, content, f"{file}: ")
+        plugin = checked(cls, content, KeyPath(str(file)))
         plugin._toml = file
         plugin._module = module
-        plugin.check(f"{file}: ")
+        plugin.check(KeyPath(str(file)))
         return plugin
 
-    def check(self, where: str) -> None:
-        """Check what the keys say together; errors begin with `where` and the key."""
+    def check(self, where: KeyPath) -> None:
+        """Check what the keys say together; `where` is the path to the file's top level."""
 
     @property
     def folder(self) -> Path:
@@ -100,14 +102,16 @@ class PluginManifest(Keys):
 
 def _plugins_in(folder: Path) -> list[Path]:
     """Return the folders of plugins that lie in `folder`, directly or in one of its rooms."""
+    # a room of that name which declares a plugin is that plugin
     rooms = [folder / room for room in ROOMS if (folder / room).is_dir()]
-    rooms = [room for room in rooms if not _toml_files(room)]  # else a plugin of that name
-    inside = [path for place in (folder, *rooms) for path in sorted(place.iterdir())]
-    return [
-        path
-        for path in inside
-        if path.is_dir() and path not in rooms and not path.name.startswith(("_", "."))
-    ]
+    rooms = [room for room in rooms if not _toml_files(room)]
+
+    found: list[Path] = []
+    for place in (folder, *rooms):
+        for path in sorted(place.iterdir()):
+            if path.is_dir() and path not in rooms and not path.name.startswith(("_", ".")):
+                found.append(path)
+    return found
 
 
 def _toml_files(path: Path) -> list[str]:
@@ -129,7 +133,11 @@ def _installed(entry: EntryPoint) -> tuple[Path, str]:
         raise FedLoomError(f"{where}: {entry.value}: {in_words(error)}") from error
     if spec is None or spec.origin is None:
         raise FedLoomError(f"{where}: no module {entry.value}")
-    package = entry.module if spec.submodule_search_locations else entry.module.rpartition(".")[0]
+
+    # the entry point names the package, or a module in it
+    package = entry.module
+    if not spec.submodule_search_locations:
+        package = entry.module.rpartition(".")[0]
     return Path(spec.origin).parent, package
 
 
@@ -143,20 +151,27 @@ def discover_plugins(
 
     A name that two folders define is broken.
     """
+    # where plugins of the kind lie
     places = list[Path | EntryPoint]()
     for folder in folders:
         places += [path for path in _plugins_in(folder) if _is_of(kind, path)]
     places += entry_points(group=f"fedloom.{kind}s")
 
+    # their manifests; an error waits until somebody asks for the plugin
     found = dict[str, Manifest]()
     errors = dict[str, FedLoomError]()
     for place in places:
         try:
-            path, module = (place, None) if isinstance(place, Path) else _installed(place)
+            if isinstance(place, Path):
+                path, module = place, None
+            else:
+                path, module = _installed(place)
             plugin = model.of(path / f"{kind}.toml", module)
         except FedLoomError as error:
             errors[place.name] = error
             continue
+
+        # the first of a name, or a second one
         first = found.setdefault(plugin.name, plugin)
         if first.folder != path:
             errors[plugin.name] = FedLoomError(

@@ -39,7 +39,8 @@ hookspec = pluggy.HookspecMarker("fedloom")
 hookimpl = pluggy.HookimplMarker("fedloom")
 
 REQUIRED = ("init_server", "client_update", "predict")
-UNPACKING = ("receive", "deliver")  # of wrappers alone, the last wrapper first
+# hooks of wrappers alone, of whom the last unpacks first
+UNPACKING = ("receive", "deliver")
 
 
 @hookspec(firstresult=True)
@@ -101,7 +102,8 @@ def select_clients(task: "Task", available: list[int], history: "History") -> li
         available: ids, ascending.
         history: of each client its number of training images, rounds selected in, and last loss.
     """
-    from fedloom.hooks.defaults import sample_clients  # a plan imports no torch
+    # imported here, since a plan reads the hooks without torch
+    from fedloom.hooks.defaults import sample_clients
 
     return sample_clients(available, task.clients_per_round, task.seed, task.round)
 

@@ -60,10 +60,11 @@ def _forget_modules(plugin: PluginManifest) -> None:
     if plugin.module is not None:
         package = plugin.module.partition(".")[0]
     for name in [*sys.modules]:
-        if name == package or name.startswith(f"{package}."):
-            file = getattr(sys.modules[name], "__file__", None)
-            if file is None or file.endswith(".py"):
-                del sys.modules[name]
+        if name != package and not name.startswith(f"{package}."):
+            continue
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is None or file.endswith(".py"):
+            del sys.modules[name]
 
 
 def _import_module(plugin: PluginManifest) -> ModuleType:
@@ -73,6 +74,8 @@ def _import_module(plugin: PluginManifest) -> ModuleType:
         # depends
         _make_package(PACKAGE, [])
         _make_package(plugin.package, [str(plugin.folder)])
+
+    # where an import of a module that has moved fails, say where it is now
     try:
         return importlib.import_module(f"{plugin.package}.plugin")
     except ModuleNotFoundError as error:
@@ -106,12 +109,14 @@ def load_hooks(plugin: Plugin, wrappers: Sequence[Plugin] = ()) -> Hooks:
 
 def check_hooks(module: ModuleType, plugin: Plugin) -> None:
     """Refuse mistakes that pluggy lets pass, or refuses with a traceback."""
+    # its own functions, not those that it imports
     functions = inspect.getmembers(module, inspect.isfunction)
     own = {name: function for name, function in functions if function.__module__ == module.__name__}
     for name, function in own.items():
         for mistake in _mistakes(name, function, plugin.kind):
             raise FedLoomError(f"{plugin.file}: {mistake}")
 
+    # what a method must have, and a wrapper need not
     if plugin.kind != "method":
         return
     for name in hookspecs.REQUIRED:
@@ -126,6 +131,7 @@ def check_hooks(module: ModuleType, plugin: Plugin) -> None:
 
 def _mistakes(name: str, function: Any, kind: str) -> Iterator[str]:
     """Yield what is wrong with how a function is marked and written, if it is or may be a hook."""
+    # the mark and the name must go together
     mark = getattr(function, "fedloom_impl", None)
     if mark is None:
         if name in HOOKS:
@@ -135,7 +141,7 @@ def _mistakes(name: str, function: Any, kind: str) -> Iterator[str]:
         yield f"'{name}' is not a hook; {suggestion(name, HOOKS)}"
         return
 
-    # the mark, and yield or return
+    # a wrapper's hook yields, a method's returns, and the mark must say so
     marks = {key for key, value in mark.items() if value}
     yields = inspect.isgeneratorfunction(function)
     if kind == "wrapper":
@@ -152,7 +158,7 @@ def _mistakes(name: str, function: Any, kind: str) -> Iterator[str]:
         if marks or yields:
             yield f"'{name}' of a {kind} must have a plain @hookimpl, and return, not yield"
 
-    # the arguments
+    # an argument may be left out, but none added
     allowed = set(inspect.signature(getattr(hookspecs, name)).parameters)
     for key, parameter in inspect.signature(function).parameters.items():
         if parameter.default is not parameter.empty:

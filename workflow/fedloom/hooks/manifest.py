@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Identifier, Keys
 from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_plugins
 from fedloom.hooks.options import check_schemas, fill_in
@@ -24,58 +24,74 @@ from fedloom.machine.install import plugin_folders
 # by default, by family; None of a wrapper
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}
 CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
-OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}  # keys of no method
-CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")  # see `Plugin`
-PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
-TEST_SETS = "test_sets"  # the artefact of answers to images that no client trains on
+# keys of no method
+OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}
+# keys that hold a condition, see `Plugin`
+CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")
+# what clients train, in a table's words, by the value of an option as `train`
+PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
+# begins an error about the name of a method that no key of a file gave
+METHOD = KeyPath("method")
+# the artefact of answers to images that no client trains on
+TEST_SETS = "test_sets"
 
 Item = TypeVar("Item")
 Condition = bool | dict[str, Any]
-Items: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML has lists
+# not strict, since TOML has lists and no tuples
+Items: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]
 
 
 class Paper(Keys):
     """Where a method was published."""
 
     citation: str
+    """Authors, title, place and year of the publication."""
     link: str | None = None
-    """A DOI, an arXiv number or an address."""
+    """DOI, arXiv number or web address of the paper."""
     equations: str | None = None
+    """Equations and algorithms of the paper that the plugin computes."""
 
 
 class Artefact(Keys):
-    """A table of a method's hook artefact, or of a wrapper's hook audit_table."""
+    """A table that a method's hook `artefact`, or a wrapper's hook `audit_table`, returns."""
 
     description: str
+    """What the table holds."""
     options: dict[str, Any] = Field({})
-    """Values of options without which the hook gives no such table."""
+    """Values of options with which the hook returns the table. Default: any values."""
 
 
 class Look(Keys):
     """How figures show a method, in matplotlib's terms."""
 
     colour: Annotated[str, Field(pattern="^#[0-9A-Fa-f]{6}$")] | None = None
+    """Colour, as #RRGGBB."""
     marker: Literal["o", "s", "^", "D", "v", "P", "X", "*"] | None = None
+    """Marker, as matplotlib writes it."""
 
 
 class Cost(Keys):
-    """What memory and time of a job follow from, beside images, backbone and clients."""
+    """Facts from which memory and time of a job are estimated, beside images, backbone and
+    clients.
+    """
 
     prompts: Items[Identifier | int] = ()
-    """The prompts of a block of a ViT: options that hold their numbers, and numbers, which are
-    added. Where trains_weights names an option, it has them if that is prompts."""
+    """Number of prompts in a block of a ViT: a list of numbers, and of options that hold numbers,
+    which are added. Where `trains_weights` names an option, they count only if it is `prompts`."""
     trains_weights: str | None = None
-    """The option that says by a regular expression which of the backbone's own weights a client
-    trains; empty: all, prompts or head: none."""
+    """Name of the option with a regular expression for the backbone's weights that a client trains.
+    If the option is empty, it trains all; if it is `prompts` or `head`, none."""
     keeps_weights: bool = False
-    """True if clients keep them from round to round."""
+    """True if clients keep these weights from round to round."""
     passes: str | int = 1
     """How often a step encodes its images and the texts of all classes: a number, or the option
-    that holds it; "image": texts once for every image."""
+    that holds it. `image`: texts are encoded once for every image."""
     personalize_epochs: str | int = 0
-    """Epochs that the hook personalize takes before an evaluation, or the option with them."""
+    """Number of epochs of the hook `personalize` before an evaluation, or the option that holds
+    it."""
     no_server_model: Condition = False
-    """Where `predict` returns None for the server's model; every client's answers in its place."""
+    """Condition with which `predict` returns None for the server's model. Every client then
+    predicts the global test images in its place."""
 
 
 Mean = Literal["plain", "weighted"]
@@ -88,84 +104,97 @@ class Plugin(PluginManifest):
     """
 
     kind: Literal["method", "wrapper"]
-    """A wrapper changes what a method's hooks give (privacy, compression, ...)."""
+    """`method`, or `wrapper`: it changes what a method's hooks return (privacy, compression,
+    ...)."""
     title: str
-    """Its name in tables and figures."""
+    """Name in tables and figures."""
     paper: Paper
     family: Literal["vit", "clip"] | None = None
-    """The kind of backbone that a method trains on."""
+    """Kind of backbone that a method trains on. Methods must set it."""
     extra_families: Items[Literal["resnet"]] = ()
-    """Other kinds of backbone that it trains on without a change."""
+    """Other kinds of backbone that the method trains on without a change."""
     needs: Items[Literal["features", "patches", "prototypes"]] = ()
-    """Features: final class token of every image, or its CLIP features (batch.features); patches:
-    projected patch tokens, of a CLIP alone (batch.patches); prototypes: the warm start of Eq. 18-19
-    of PEP-FedPT, of a ViT alone (task.prototypes)."""
+    """What is computed before the runs. `features`: the final class token of every image, or its
+    CLIP features (batch.features). `patches`: projected patch tokens, for CLIP only
+    (batch.patches). `prototypes`: the warm start of Eq. 18-19 of PEP-FedPT, for a ViT only
+    (task.prototypes)."""
     forward_inputs: Items[Literal["images", "texts"]] = Field(
         default_factory=lambda keys: FORWARD_INPUTS[keys.get("family")]
     )
-    """What it runs through the backbone in a training step; by default images, and with a CLIP
-    texts. [] if it reads caches alone. The sizes of batches follow from it."""
+    """What the method runs through the backbone in a training step, from which the sizes of batches
+    follow. Default: images, and with CLIP also texts. [] if it only reads caches."""
     artefacts: dict[Identifier, Artefact] = Field({})
-    """Named tables that its hook artefact gives, or a wrapper's hook audit_table."""
+    """Tables that the hook `artefact`, or the hook `audit_table` of a wrapper, returns, by their
+    names."""
     trains: str = ""
-    """The part of the model that clients train, as "prompts + head", for tables of methods that
-    train different parts. It may be left out where cost.trains_weights names an option."""
+    """The part of the model that clients train, such as "prompts + head", for tables of methods
+    that train different parts. It may be left out where `cost.trains_weights` names an option."""
     trained: bool = True
-    """False if there is nothing to train, and the rounds change nothing."""
+    """False if there is nothing to train, so that rounds change nothing."""
     stacked: bool = True
-    """False if its clients cannot train as one batch; the docstring says why."""
+    """False if clients cannot train as one batch; the docstring of plugin.py says why."""
     uses_rounds: bool = False
-    """True if the method reads `task.training.rounds`: its runs cannot be extended by rounds."""
+    """True if the method reads `task.training.rounds`: runs with it cannot be extended by
+    rounds."""
     couples_images: Condition = False
-    """Where the loss of an image depends on its batch; training.micro_batch is refused then."""
+    """Condition with which the loss of an image depends on the other images of its batch.
+    `training.micro_batch` is then refused."""
     whole_cohorts: Condition = False
-    """Where a client's update depends on the others of its round: they train as one cohort, however
-    large, and study.stacked: false is refused."""
+    """Condition with which a client's update depends on the other clients of its round. They then
+    train as one cohort of any size, and `study.stacked: false` is refused."""
     aggregation: Mean | dict[Mean, Condition] | None = None
-    """The mean of the clients' updates that the server, and the default hook `aggregate`, takes:
-    "plain", of all clients alike, "weighted", by their training images, or the options with which
-    it is which. Left out if its own `aggregate` uses anything else of the updates; wrappers that
-    preserve the sum of the updates alone are then refused."""
+    """Mean of the clients' updates that the server, and the default hook `aggregate`, takes:
+    "plain", with equal weights; "weighted", by their numbers of training images; or a mapping from
+    each of the two to its condition. Leave it out if the hook `aggregate` uses anything else of the
+    updates; wrappers that preserve only the sum of the updates are then refused."""
     unseen_classes: Condition = False
-    """Where predict answers among the classes of `task.data.classes` by their names, also among
-    others than clients trained on: key novel_classes of a partition."""
+    """Condition with which `predict` answers among the classes of `task.data.classes` by their
+    names, also classes that no client trained on (`novel_classes` of a partition)."""
     server_sees_held_out: bool = False
-    """True if the server trains on images of held-out clients; tables mark these accuracies."""
+    """True if the server trains on images of held-out clients. Tables mark these accuracies."""
     preserves: Literal["sum"] | None = None
-    """Sum, if a wrapper changes the updates such that only their sum stays as it was, up to
-    rounding (secure masks); the method and the other wrappers must be content with that
-    (aggregation, updates), and `fedloom check` compares within a wider tolerance."""
+    """`sum` if a wrapper changes the updates so that only their sum stays the same, up to rounding
+    (secure masks). The method and the other wrappers must need no more than that sum
+    (`aggregation`, `updates`), and `fedloom check` compares within a wider tolerance."""
     updates: Literal["unread", "dropped", "read"] = "read"
-    """What a wrapper does with the clients' updates: nothing; drop some, whatever they hold, and
-    then after a wrapper that preserves the sum alone; or read or change them, and then beside no
-    such wrapper."""
+    """What a wrapper does with the clients' updates. `unread`: nothing. `dropped`: it drops some,
+    whatever they hold; it must then come after a wrapper that preserves only the sum. `read`: it
+    reads or changes them, which excludes such a wrapper."""
     rejects_non_finite: bool = False
-    """True if a wrapper's hook `receive` leaves out updates whose upload holds NaN or infinity:
-    they then reach it. Without such a wrapper they end the run."""
+    """True if a wrapper's hook `receive` leaves out updates with NaN or infinity, which are then
+    passed to it. Without such a wrapper they end the run."""
     cost: Cost = Cost()
-    """What memory and time of a job follow from, beside images, backbone and clients."""
+    """Facts from which memory and time of a job are estimated, beside images, backbone and
+    clients."""
     look: Look = Look()
-    """The colour and marker in figures; a second row that asks for the same gets others."""
+    """Colour and marker in figures. A second method in a figure that asks for the same gets
+    others."""
     training_defaults: Training = Field(Training(), alias="training")
-    """The paper's values of the core options of config.yaml, all of them."""
+    """The paper's values of all training options of config.yaml."""
     option_schemas: dict[str, Any] = Field({}, alias="options")
-    """A JSON Schema of every option, with type, default and description."""
+    """JSON Schema of every option, with type, default and description."""
 
-    def check(self, where: str) -> None:
-        """Check what the keys say together; errors begin with `where` and the key."""
+    def check(self, where: KeyPath) -> None:
+        """Check what the keys say together; `where` is the path to the file's top level."""
+        # keys that belong to methods, and to wrappers
         is_method = self.kind == "method"
-        options = self.option_schemas
         if is_method and self.family is None:
-            raise FedLoomError(f'{where}family: is missing; a method needs "vit" or "clip"')
-        for key in OF_WRAPPERS & self.model_fields_set if is_method else ():
-            raise FedLoomError(f"{where}{key}: is a key of wrappers alone; remove it")
-        for entry in (each for each in self.needs if each not in CACHES[self.family]):
-            raise FedLoomError(
-                f"{where}needs: a {self.family or self.kind} has no {entry}; remove it"
-            )
-        for key in REQUIRED_IN_METHOD_TOML if is_method and self.trained else ():
-            if key not in self.training_defaults.model_fields_set:
-                raise FedLoomError(f"{where}training.{key}: is missing")
+            raise (where / "family").error('is missing; a method needs "vit" or "clip"')
+        if is_method:
+            for key in OF_WRAPPERS & self.model_fields_set:
+                raise (where / key).error("is a key of wrappers alone; remove it")
+
+        # caches that the kind of backbone has
+        for entry in self.needs:
+            if entry not in CACHES[self.family]:
+                holder = self.family or self.kind
+                raise (where / "needs").error(f"a {holder} has no {entry}; remove it")
+
+        # the paper's training, if the method trains
+        if is_method and self.trained:
+            for key in REQUIRED_IN_METHOD_TOML:
+                if key not in self.training_defaults.model_fields_set:
+                    raise (where / "training" / key).error("is missing")
 
         # every option that a key names must exist
         named = {key: getattr(self, key) for key in CONDITIONS}
@@ -174,11 +203,10 @@ class Plugin(PluginManifest):
         if isinstance(self.aggregation, dict):
             named |= {f"aggregation.{kind}": value for kind, value in self.aggregation.items()}
         for key, value in named.items():
-            names = [value] if isinstance(value, str) else value
-            for option in names if isinstance(names, dict | list | tuple) else ():
-                if isinstance(option, str):
-                    check_known(option, options, f"{where}{key}: no option")
-        check_schemas(options, f"{where}options", required=("default",))
+            for option in _names_in(value):
+                (where / key).check_known(option, self.option_schemas, "no option")
+
+        check_schemas(self.option_schemas, where / "options", required=("default",))
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -202,8 +230,10 @@ class Plugin(PluginManifest):
 
     def all_artefacts(self, options: dict) -> tuple[str, ...]:
         """Return the tables that a run has: those of the hook, and the runtime's own."""
-        own = (TEST_SETS,) if _holds(self.unseen_classes, options) else ()
-        return (*self.artefacts_with(options), *own)
+        tables = self.artefacts_with(options)
+        if _holds(self.unseen_classes, options):
+            tables.append(TEST_SETS)
+        return tuple(tables)
 
     def why_unseen_classes_unsupported(self, options: dict) -> str | None:
         """Return why clients cannot be tested on classes that none trained on; None if they can."""
@@ -228,7 +258,10 @@ class Plugin(PluginManifest):
         if not isinstance(self.aggregation, dict):
             return self.aggregation
         holds = [kind for kind, condition in self.aggregation.items() if _holds(condition, options)]
-        return "plain" if "plain" in holds else next(iter(holds), None)
+        # where both hold, as with conditions that overlap, plain comes first
+        if "plain" in holds:
+            return "plain"
+        return next(iter(holds), None)
 
     def refused_wrappers(self, options: dict, wrappers: "Sequence[Plugin]") -> str | None:
         """Return why the method cannot have these wrappers in this order, and what to change.
@@ -272,7 +305,15 @@ class Plugin(PluginManifest):
         pattern = self.cost.trains_weights
         if pattern is not None and options[pattern] != "prompts":
             return 0
-        return sum(options[n] if isinstance(n, str) else n for n in self.cost.prompts)
+
+        # numbers, and options that hold numbers
+        count = 0
+        for entry in self.cost.prompts:
+            if isinstance(entry, str):
+                count += options[entry]
+            else:
+                count += entry
+        return count
 
     def passes(self, options: dict) -> int | str:
         """Return how often a step encodes images and texts; "image": texts once for every image."""
@@ -281,42 +322,68 @@ class Plugin(PluginManifest):
     def trained_part(self, options: dict) -> str:
         """Return what clients train, in a table's words; "" if unknown."""
         pattern = self.cost.trains_weights
+        if pattern is None and not self.trained:
+            return "nothing"
         if pattern is None:
-            return self.trains if self.trained else "nothing"
+            return self.trains
         return PARTS.get(options[pattern], "some weights + head")
 
     def has_server_model(self, options: dict) -> bool:
         """Return True if `predict` answers for the server's model."""
         return not _holds(self.cost.no_server_model, options)
 
-    def training(self, *overrides: dict) -> dict:
+    def merge_training(self, *overrides: dict) -> dict:
         """Return the paper's training options, overridden in turn."""
         return reduce(or_, overrides, DEFAULTS | self.training_defaults.given)
 
-    def options(self, given: dict, where: str) -> dict:
-        """Check the given options and fill in the defaults of the others; errors name `where`."""
+    def complete_options(self, given: dict, where: KeyPath | None = None) -> dict:
+        """Check the given options, and return them with the defaults of the others.
+
+        `where` is the key path that gave them; by default an error names the plugin.
+        """
+        if where is None:
+            where = KeyPath(f"plugin {self.name}", ("options",))
         return fill_in(given, self.option_schemas, where)
 
     def with_defaults(self, values: dict) -> Self:
         """Return the plugin with other defaults of some of its options."""
-        changed = {name: self.option_schemas[name] | {"default": v} for name, v in values.items()}
-        return self.model_copy(update={"option_schemas": self.option_schemas | changed})
+        schemas = dict(self.option_schemas)
+        for name, value in values.items():
+            schemas[name] = {**schemas[name], "default": value}
+        return self.model_copy(update={"option_schemas": schemas})
 
 
 def _holds(condition: Condition, options: dict) -> bool:
-    return condition if isinstance(condition, bool) else condition.items() <= options.items()
+    """Return True if a condition is true, or if the options have the values that it asks for."""
+    if isinstance(condition, bool):
+        return condition
+    return condition.items() <= options.items()
+
+
+def _names_in(value: Any) -> list[str]:
+    """Return the options that the value of a key names: itself, or texts among its entries."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict | list | tuple):
+        return [entry for entry in value if isinstance(entry, str)]
+    return []
 
 
 @cache
 def discover(folder: Path | None = None) -> PluginCatalogue[Plugin]:
     """Return all methods and wrappers: those of `folder` (default: all folders), installed ones."""
-    return discover_plugins("method", [folder] if folder else plugin_folders(), Plugin)
+    if folder:
+        return discover_plugins("method", [folder], Plugin)
+    return discover_plugins("method", plugin_folders(), Plugin)
 
 
-def find(name: str, where: str = "method", kind: str | None = None) -> Plugin:
-    """Return the plugin of that name, and of that kind if it is given; suggest the nearest."""
+def find(name: str, where: KeyPath = METHOD, kind: str | None = None) -> Plugin:
+    """Return the plugin that is named at `where`, of that kind if one is given.
+
+    An unknown name is an error that suggests the nearest one.
+    """
     plugins = discover()
     known = [k for k, plugin in plugins.items() if kind in (None, plugin.kind)]
     if name not in plugins.errors:
-        check_known(name, known, f"{where}: no {kind or 'method'}")
+        where.check_known(name, known, f"no {kind or 'method'}")
     return plugins[name]

@@ -18,7 +18,8 @@ from fedloom.hooks.manifest import Plugin
 
 NAME = "options.py"
 MARK = "`fedloom check` writes this file from method.toml."
-WIDTH = 96  # of a line of text behind an indent of four
+# that of a line of text behind an indent of four
+WIDTH = 96
 TYPES = {
     "boolean": "bool",
     "integer": "int",
@@ -34,12 +35,14 @@ def refresh_options_file(plugin: Plugin) -> Path | None:
 
     Wrappers have none: `task.options` are the method's. A method without options has none either.
     """
+    # a method in the user's own folder
     own_folder = Path("plugins").resolve()
     if plugin.module is not None or not plugin.folder.resolve().is_relative_to(own_folder):
         return None
     if plugin.kind != "method":
         return None
 
+    # a file that a person wrote stays, and so does one that is as it should be
     file = plugin.folder / NAME
     text = options_text(plugin)
     if file.exists():
@@ -85,29 +88,37 @@ def options_text(plugin: Plugin) -> str:
 
 def type_of(schema: dict[str, Any]) -> str:
     """Return the annotation of the values that fit a JSON Schema."""
+    names = list[str]()
+
+    # one of some values, if Literal can hold them
     if "enum" in schema and all(isinstance(value, str | int | None) for value in schema["enum"]):
         literals = [_literal(value) for value in schema["enum"] if value is not None]
-        names = [f"Literal[{', '.join(literals)}]"] if literals else []
+        if literals:
+            names.append(f"Literal[{', '.join(literals)}]")
         if None in schema["enum"]:
             names.append("None")
         return " | ".join(names)
 
+    # a value of one of some types
     types = schema.get("type", "any")
     if isinstance(types, str):
         types = [types]
-    names = list[str]()
     for each in types:
         if each == "array":
             names.append(f"list[{type_of(schema.get('items', {}))}]")
         else:
             names.append(TYPES.get(each, "Any"))
-    names.sort(key=lambda name: name == "None")  # `| None` comes last
+
+    # `| None` comes last
+    names.sort(key=lambda name: name == "None")
     return " | ".join(names)
 
 
 def _literal(value: str | int) -> str:
     """Return a value as Python writes it, a text between double quotes."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
 
 
 def _annotated(name: str, annotation: str) -> list[str]:
@@ -132,6 +143,7 @@ def _docstring(description: str) -> list[str]:
     if not text.endswith((".", "!", "?")):
         text += "."
 
+    # escaped, as it stands between quotes in a module
     text = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     lines = textwrap.wrap(f'"""{text}"""', WIDTH, break_long_words=False, break_on_hyphens=False)
     return [f"    {line}" for line in lines]

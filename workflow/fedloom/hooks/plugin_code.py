@@ -12,7 +12,8 @@ from fedloom.hooks.discovery import PluginManifest
 
 log = logging.getLogger(__name__)
 
-MOST_CLIENTS = 6  # that an error names
+# so many clients an error names
+MOST_CLIENTS = 6
 Result = TypeVar("Result")
 
 
@@ -35,7 +36,8 @@ def run_plugin_code(
         return call()
     except (FedLoomError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # a plugin may raise SystemExit or GeneratorExit too
+    # a plugin may raise SystemExit or GeneratorExit too
+    except BaseException as error:
         log.debug("an exception in a plugin:", exc_info=error)
         names, where = _origin(error, plugins)
         number, ids = _round_and_clients(arguments or {})
@@ -52,7 +54,8 @@ def _origin(error: BaseException, plugins: Sequence[PluginManifest]) -> tuple[li
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno))
 
-    for file, line in reversed(frames):  # the innermost comes last
+    # the innermost frame comes last
+    for file, line in reversed(frames):
         for plugin in plugins:
             folder = f"{os.path.realpath(plugin.folder)}{os.sep}"
             if os.path.realpath(file).startswith(folder):
@@ -62,7 +65,10 @@ def _origin(error: BaseException, plugins: Sequence[PluginManifest]) -> tuple[li
 
 def _round_and_clients(arguments: dict[str, Any]) -> tuple[int, list[int]]:
     """Return the round and the clients that a hook's arguments are of; 0 and [] without."""
-    number = arguments["task"].round if "task" in arguments else 0
+    number = 0
+    if "task" in arguments:
+        number = arguments["task"].round
+
     if "clients" in arguments:
         return number, list(arguments["clients"].ids)
     if "client" in arguments:
@@ -78,14 +84,18 @@ def describe_call(names: Sequence[str], hook: str, number: int = 0, ids: Sequenc
         number: the round; 0: none.
         ids: of the clients.
     """
+    # the plugins
     method, *wrappers = names
     who = method
     if wrappers:
         who = f"{method} with {', '.join(wrappers)}"
 
+    # the hook and the round
     words = [hook]
     if number:
         words.append(f"round {number}")
+
+    # the clients, of whom the first are named
     if list(ids) == [SERVER_MODEL]:
         words.append("the server's model")
     elif len(ids) == 1:

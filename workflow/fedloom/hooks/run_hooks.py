@@ -67,12 +67,15 @@ class Hooks:
     ):
         """Take the modules of the method and its wrappers, and all manifests, for errors."""
         self._plugins = tuple(plugins)
+
+        # the method's functions, and the defaults behind them
         own = marked_functions(method)
         defaults = marked_functions(hookspecs)
         # an `aggregate` that lacks its `return` must not be replaced by the default
         if "aggregate" in own:
             del defaults["aggregate"]
 
+        # by the name of a hook: the functions of which the first result counts, and the wrappers'
         self._functions: dict[str, list[HookFunction]] = {}
         self._wrappers: dict[str, list[HookFunction]] = {}
         of_wrappers = [marked_functions(wrapper) for wrapper in wrappers]

@@ -16,35 +16,41 @@ class Training(Keys):
     override method.toml's."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = Field(default=UNSET)
+    """Optimiser of the local training."""
     lr: Number = Field(default=UNSET, gt=0)
+    """Learning rate of the local training in round 1."""
     schedule: Literal["constant", "exponential", "cosine"] = Field(default=UNSET)
-    """Of the learning rate over rounds; cosine ends at the study's last round."""
+    """Course of the learning rate over rounds: `constant`; `exponential`, a factor of `decay` per
+    round; or `cosine`, which ends at the study's last round."""
     decay: Number = Field(default=1.0, gt=0, le=1)
-    """Per round; exponential."""
+    """Factor of the learning rate per round, for the schedule `exponential`."""
     momentum: Fraction = 0.0
-    """Sgd only."""
+    """Momentum of SGD; it has no effect on other optimisers."""
     betas: list[Fraction] = Field(default=[0.9, 0.999], min_length=2, max_length=2)
-    """Adam and adamw only."""
+    """Decay rates of the two moments of Adam and AdamW; they have no effect on SGD."""
     eps: Number = Field(default=1e-8, gt=0)
-    """Adam and adamw only."""
+    """Constant in the denominator of Adam and AdamW; it has no effect on SGD."""
     weight_decay: Number = Field(default=0.0, ge=0)
+    """Coefficient of the weight decay."""
     clip: Annotated[Number, Field(gt=0)] | None = Field(default=None)
-    """Gradient norm per client; null for none."""
+    """Largest norm of a client's gradient, which is scaled down to it. `null`: no clipping."""
     epochs: Count = Field(default=UNSET)
-    """Local epochs."""
+    """Number of local epochs of a client in a round."""
     local_steps: Count | None = None
-    """Optimiser steps of every client in a round, in place of epochs; null: epochs."""
+    """Number of optimiser steps of every client in a round, in place of `epochs`. `null`: `epochs`
+    counts."""
     batch_size: Count = Field(default=UNSET)
+    """Number of images in a batch of a client."""
     augment: bool | Literal["shift"] = False
-    """Crop (8 to 100% of the area) and flip training images at random in every step, as CoOp does;
-    or shift them, by up to an eighth of the side, and flip them. Features are then computed, not
-    read from the cache."""
+    """Augmentation of the training images, at random in every step. With true, crops (8 to 100% of
+    the area) and flips, as in CoOp; with `shift`, shifts by up to an eighth of the side, and flips.
+    Features are then computed in every step, not read from the cache."""
     drop_last: bool = False
-    """Leave out the last batch of an epoch if it is smaller than batch_size, as CoOp does, unless
+    """Leave out the last batch of an epoch if it is smaller than `batch_size`, as CoOp does, unless
     it is the only one."""
     micro_batch: Count | None = None
-    """Go through a batch this many images per client at a time, with less memory and the same step
-    up to rounding; null: all at once."""
+    """Number of images per client that are computed at a time in a batch: less memory, and the same
+    step up to rounding. `null`: the whole batch at once."""
 
     @property
     def given(self) -> dict[str, Any]:

@@ -17,16 +17,20 @@ from fedloom.planning.job_specs import ArtefactJob
 
 
 def run(job: ArtefactJob, threads: int) -> None:
+    """Write the table of an artefact, computed by the run's hooks from its last state."""
     spec = choices.with_choice(job.spec)
     run = spec.run
     state = paths.path_for(paths.STATE, run, end=paths.end(job.last))
     check_receipt(state)
 
-    # the run's task, and its state after the last round
+    # the run's task, with the weights that it was trained with
     inputs = paths.run_inputs(run, spec.method.needs)
-    task, hooks = build_task(spec, inputs, prepare_torch(threads, spec.backbone.precision))
+    device = prepare_torch(threads, spec.backbone.precision)
+    task, hooks = build_task(spec, inputs, device)
     backbone = task.backbone
     provenance.digest_of_weights(run.path, spec.backbone, lambda: weights_digest(backbone))
+
+    # its state after the last round
     tree, facts = tensor_files.load(state)
     kept = State.of(tree, task.data.device)
     task = task.at(facts["round"])

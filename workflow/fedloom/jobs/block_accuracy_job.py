@@ -9,8 +9,10 @@ from fedloom.report import block_accuracy
 
 
 def run(job: BlockAccuracyJob, threads: int) -> None:
+    """Write a row per block: its accuracies on the test images."""
     files = paths.inputs("block_accuracy", **vars(job))
     check_receipt(files["features"])
+
     prepare_cpu(threads)
     out = paths.path_for(paths.BLOCK_ACCURACY, **vars(job))
     block_accuracy.write(ImageStore(files["store"]), files["features"], out)

@@ -12,14 +12,20 @@ from fedloom.planning.job_specs import CacheJob
 
 
 def run(job: CacheJob, threads: int) -> None:
+    """Write the features or patches of all images, with the digest of the backbone's weights."""
     images = ImageStore(paths.inputs("cache", dataset=job.dataset)["store"])
     label = job.backbone.label
     out = paths.path_for(paths.CACHE, cache=job.cache, dataset=job.dataset, backbone=label)
+
+    # the backbone computes in the format in which its outputs are kept
     device = prepare_torch(threads)
     precision = job.backbone.settings.get("cache_format", "float32")
     settings = job.backbone.settings | {"precision": precision}
     backbone = load_backbone(job.backbone.family, settings, device)
+
+    # other weights than those of earlier jobs are an error before anything is computed
     loaded = partial(weights_digest, backbone)
     weights = provenance.digest_of_weights(str(out), job.backbone, loaded)
+
     cache.write(backbone, images, job.cache, out, AUTOCAST.get(precision))
     write_receipt(out, weights=weights)

@@ -23,9 +23,11 @@ def run(job: ChooseJob, threads: int) -> None:
     ones the first trial is chosen; a trial that diverged has none. A line of the log names a chosen
     number that is the lowest or highest of those tried.
     """
+    # each trial's mean accuracy after the last round; none if it diverged before
     trials, files = zip(*choices.evaluations(job), strict=True)
     of_trials = [accuracies(evaluation(file), Reported((job.last,))) for file in files]
     means = [each.get("participating_mean") for each in of_trials]
+
     finished = [mean for mean in means if mean is not None]
     if not finished:
         raise FedLoomError(

@@ -6,5 +6,6 @@ from fedloom.planning.job_specs import DatasetJob
 
 
 def run(job: DatasetJob, threads: int) -> None:
+    """Write the images that the dataset's source reads, with their labels, and a receipt."""
     dataset = job.dataset
     build(dataset.source, dataset.settings, paths.path_for(paths.STORE, dataset=dataset.label))

@@ -14,14 +14,18 @@ def run(job: EvaluateJob, threads: int) -> None:
 
     The log names a run whose training loss is not below that of guessing, unless it is a trial.
     """
+    # each table of the run is made of those of its jobs
     ends = [paths.end(number) for number in job.ends]
     made_by = provenance.facts_of_job(job.run, job.ends[-1])
     for name, table in paths.RUN_TABLES.items():
         if job.confusion or name != "confusion":
             of_jobs = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
             metrics.join(of_jobs, paths.path_for(table, job.run), job.run, made_by)
+
+    # trials are there to find out which options train
     if job.trial:
         return
+
     rounds = metrics.frame(paths.path_for(paths.ROUNDS, job.run))
     if metrics.loss_not_below_guessing(rounds):
         line = (

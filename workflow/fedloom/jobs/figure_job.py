@@ -8,6 +8,12 @@ from fedloom.report.figures.style import with_styles
 
 
 def run(job: FigureJob, threads: int) -> None:
+    """Write the figure of a study's runs, or of frozen backbones."""
+    if job.shown is None:
+        items = plotted_backbones(job)
+    else:
+        items = with_styles(plotted_runs(job.shown))
+
     out = paths.path_for(paths.FIGURE, study=job.study, label=job.label)
-    items = plotted_backbones(job) if job.shown is None else with_styles(plotted_runs(job.shown))
-    figures.write(job, items, {f: out.with_suffix(f".{f}") for f in ("pdf", "png")})
+    files = {"pdf": out.with_suffix(".pdf"), "png": out.with_suffix(".png")}
+    figures.write(job, items, files)

@@ -11,12 +11,15 @@ from fedloom.planning.job_specs import PartitionJob
 
 
 def run(job: PartitionJob, threads: int) -> None:
+    """Write a row per image: the client that has it, see fedloom.data.partition."""
     label = job.partition.label
     seed = job.seed
     store = paths.path_for(paths.STORE, dataset=job.dataset)
     images = ImageStore(store)
     out = paths.path_for(paths.PARTITION, dataset=job.dataset, partition=label, seed=seed)
     spec = {"scheme": job.partition.scheme, **job.partition.settings}
+
+    # the config may name novel classes, whose numbers only the store knows
     try:
         classes = read_receipt(store)["classes"]
         if "novel_classes" in spec:

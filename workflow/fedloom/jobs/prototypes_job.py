@@ -18,6 +18,8 @@ def run(job: PrototypesJob, threads: int) -> None:
     files = paths.inputs("prototypes", **vars(job))
     check_receipt(files["partition"])
     check_receipt(files["features"])
+
+    # the training images of every client before the first round
     prepare_cpu(threads)
     facts = read_receipt(files["store"])
     images = ImageStore(files["store"], facts)
@@ -25,13 +27,14 @@ def run(job: PrototypesJob, threads: int) -> None:
     data = federation.load_partition(images, files["partition"], facts["classes"], cpu)
     data = data.for_round(1)
 
-    # the round before the first one, as if it selected clients
+    # clients are drawn as if there were a round 0
     seed = job.seed if job.sampling is None else job.sampling
     holders = [client for client in data.participating if len(data.train[client])]
     chosen = sample_clients(holders, job.clients_per_round, seed, 0)
     rows = [torch.from_numpy(data.train[k]) for k in chosen]
 
-    inputs = tensor_files.tensor(files["features"], "inputs")
+    # class tokens at the inputs of all blocks
+    inputs = tensor_files.tensor(files["features"], "inputs")  # [N, M, d]
     out = paths.path_for(paths.PROTOTYPES, **vars(job))
     tensor_files.save(out, warm_start(inputs, data.labels, rows, data.num_classes))
     write_receipt(out, clients=chosen)

@@ -16,13 +16,21 @@ def run(job: TrainJob, threads: int) -> None:
     """Write the state after the last round, the evaluations and the rows of the rounds."""
     job = replace(job, spec=choices.with_choice(job.spec))
     run = job.spec.run
+
+    # the files that it writes
     end = paths.end(job.last)
     state = paths.path_for(paths.STATE, run, end=end)
     tables = {name: paths.path_for(file, run, end=end) for name, file in paths.JOB_TABLES.items()}
     outputs = training_job.Outputs(state, state.with_name(paths.CHECKPOINT), **tables)
 
+    # the files that it reads: data, and from the second job on the state of the job before
     inputs = paths.run_inputs(run, job.spec.method.needs)
-    start = paths.path_for(paths.STATE, run, end=paths.end(job.first)) if job.first else None
+    receipts = [receipt_of(file) for file in inputs.values()]
+    start = None
+    if job.first:
+        start = paths.path_for(paths.STATE, run, end=paths.end(job.first))
+        receipts.append(receipt_of(start))
+
     with training_job.exclusive_run_folder(state.parent):
         device = prepare_torch(threads, job.spec.backbone.precision)
         task, hooks = build_task(job.spec, inputs, device)
@@ -40,7 +48,6 @@ def run(job: TrainJob, threads: int) -> None:
             provenance.check_same(run, check_receipt(start), made_by)
 
         # train, or go on from a checkpoint of the same
-        receipts = [receipt_of(file) for file in (*inputs.values(), *([start] if start else []))]
         fingerprint = training_job.fingerprint_of(job, receipts, device)
         training_job.train_rounds(task, hooks, job, start, outputs, fingerprint)
         write_receipt(state, **made_by)

@@ -17,23 +17,27 @@ from fedloom.machine import gpus
 from fedloom.machine.job_events import with_event
 
 log = logging.getLogger(__name__)
-AUTOCAST = {"bf16": torch.bfloat16, "float16": torch.float16}  # the second, of caches alone
+# formats of a frozen backbone's products; float16 is of caches alone
+AUTOCAST = {"bf16": torch.bfloat16, "float16": torch.float16}
 
 
 def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
     """Fix threads and arithmetic, take a GPU if the job asks for one, and return the device."""
     gpus.acquire_gpu()
     prepare_cpu(threads)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+
+    # cuBLAS reads this when CUDA starts, and gives the same bits twice only with it
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     check_gpus()
 
     # the device, and its name for the log
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cuda":
+    if torch.cuda.is_available():
         # only so does torch choose fused attention whose backward pass gives the same bits twice
         torch.use_deterministic_algorithms(True)
+        device = torch.device("cuda")
         name = torch.cuda.get_device_name(device)
     else:
+        device = torch.device("cpu")
         name = f"{threads} CPU core(s)"
     log.debug("device: %s", name, **with_event("device", text=name))
 
@@ -49,8 +53,10 @@ def prepare_cpu(threads: int) -> None:
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    deterministic: Any = torch.utils.deterministic  # its attributes are made at run time
-    deterministic.fill_uninitialized_memory = False  # or all results are written twice
+
+    # or torch would write all results twice; types do not know the attribute
+    deterministic: Any = torch.utils.deterministic
+    deterministic.fill_uninitialized_memory = False
 
 
 def check_gpus() -> None:
@@ -66,8 +72,9 @@ def check_gpus() -> None:
 
 
 def _allow_tf32(allowed: bool) -> None:
+    """Allow tf32 in a GPU's products, or forbid it: by torch's default, convolutions use it."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
-    torch.backends.cudnn.allow_tf32 = allowed  # torch's default is true: float32 would not be
+    torch.backends.cudnn.allow_tf32 = allowed
 
 
 @contextmanager

@@ -18,15 +18,21 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
+
     except KeyboardInterrupt:
         log.error("interrupted")
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # as in `fedloom methods | head`
+
+    # nobody reads on, as in `fedloom methods | head`; what is left to flush goes nowhere
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
     except FedLoomError as error:
         log.error("error: %s", error)
         sys.exit(error.status)
+
+    # a file that is missing or cannot be read is the user's; other errors of the system are not
     except OSError as error:
         if error.filename is None:
             _tell_unexpected(error)
@@ -34,6 +40,7 @@ def one_line_errors() -> Iterator[None]:
         log.debug("", exc_info=error)
         log.error("error: %s", legible(f"{error.filename}: {error.strerror}"))
         sys.exit(2)
+
     except Exception as error:
         _tell_unexpected(error)
         raise

@@ -23,18 +23,23 @@ from fedloom.machine.process_log import JOB_IDS
 
 log = logging.getLogger(__name__)
 
-ASKED = "FEDLOOM_GPU"  # number of GPUs that this job asks for: 0 or 1
+# the variable with the number of GPUs that this job asks for: 0 or 1
+ASKED = "FEDLOOM_GPU"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-PAUSE = 1.0  # seconds between two attempts where all devices are taken
+# seconds between two attempts where all devices are taken
+PAUSE = 1.0
 
-_taken: list[FileLock] = []  # the lock of this process's device
+# the lock of this process's device, which is kept until the process ends
+_taken: list[FileLock] = []
 
 
 def acquire_gpu() -> str | None:
     """Take a device until this process ends, if it asks for one, and hide all others."""
-    asked = os.environ.pop(ASKED, "0")  # what this process starts shares its device
+    # a process that this one starts shares its device, and asks for none
+    asked = os.environ.pop(ASKED, "0")
     if asked == "0":
         return None
+
     names = visible()
     if asked != "1" or not names:
         shown = os.environ.get(VISIBLE, "not set")
@@ -50,9 +55,9 @@ def acquire_gpu() -> str | None:
         time.sleep(PAUSE)
         name = _first_free(names)
 
-    # hide all others
+    # hide all others, by an index as nvidia-smi counts where there is no UUID
     os.environ[VISIBLE] = name
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # indices as nvidia-smi counts
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     log.debug("took GPU %s", name)
     return name
 
@@ -61,9 +66,12 @@ def _first_free(names: list[str]) -> str | None:
     """Lock the first free device and return its name; None where all are taken."""
     # what a scheduler shows a job is its own: jobs of two allocations do not compete
     allocation = next((os.environ[name] for name in JOB_IDS if name in os.environ), "")
+
+    # all jobs of this user and machine find the locks here
     folder = Path(gettempdir()) / f"fedloom-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     _check_own(folder)
+
     for name in names:
         file = folder / re.sub(r"[^\w-]", "_", f"gpu-{allocation}-{name}")
         lock = FileLock(file, fallback_to_soft=False)
@@ -96,13 +104,34 @@ def visible() -> list[str]:
     Like CUDA, end at the first name of no device, such as Slurm's NoDevFiles.
     Where nvidia-smi is missing, an index stands in for the UUID.
     """
+    # without the variable, all of them
     words = os.environ.get(VISIBLE)
     if words is None:
-        return [device for gpu in installed() for device in gpu]
+        devices = list[str]()
+        for of_gpu in installed():
+            devices += of_gpu
+        return devices
+
+    # words that may be names of devices: an index, or a UUID
     names = [*takewhile(re.compile(r"\d+$|GPU-|MIG-").match, map(str.strip, words.split(",")))]
-    gpus = installed() if names else []
-    there = takewhile(lambda n: not (gpus and n.isdecimal()) or int(n) < len(gpus), names)
-    return [gpus[int(n)][0] if gpus and n.isdecimal() else n for n in there]
+    if not names:
+        return []
+
+    # nobody knows how many GPUs there are where nvidia-smi is missing
+    gpus = installed()
+    if not gpus:
+        return names
+
+    devices = list[str]()
+    for name in names:
+        if not name.isdecimal():
+            devices.append(name)
+            continue
+        number = int(name)
+        if number >= len(gpus):
+            break
+        devices.append(gpus[number][0])
+    return devices
 
 
 def installed() -> list[list[str]]:
@@ -115,6 +144,8 @@ def installed() -> list[list[str]]:
         raise FedLoomError(
             f"nvidia-smi -L: {reason}; repair the driver, or set {VISIBLE}= to compute on CPU cores"
         )
+
+    # the lines of each GPU: its own UUID, and those of its slices, which hide it
     gpus = re.split(r"^GPU", done.stdout, flags=re.M)[1:]
     uuids = [re.findall(r"\(UUID: ([^)]+)\)", gpu) for gpu in gpus]
     return [found[1:] or found for found in uuids]

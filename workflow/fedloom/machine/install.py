@@ -6,8 +6,10 @@ from pathlib import Path
 from shlex import quote
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-LIBRARY = _PACKAGE.parent  # the folder that holds the package fedloom
-_BUNDLE = _PACKAGE / "bundle"  # of an installed package: the checkout's files, see pyproject.toml
+# the folder that holds the package fedloom
+LIBRARY = _PACKAGE.parent
+# the folder of the checkout's files, which an installed package has within it (see hatch_build.py)
+_BUNDLE = _PACKAGE / "bundle"
 ROOT = _BUNDLE if _BUNDLE.is_dir() else LIBRARY.parent
 SNAKEFILE = ROOT / "Snakefile"
 
@@ -16,14 +18,18 @@ def plugin_folders() -> list[Path]:
     """Return the folder of the plugins that ship, and `plugins` of the current folder."""
     shipped = ROOT / "plugins"
     own = Path("plugins").resolve()
-    return [shipped, own] if own.is_dir() and own != shipped else [shipped]
+    if own.is_dir() and own != shipped:
+        return [shipped, own]
+    return [shipped]
 
 
 def resource(path: str) -> Path:
     """Resolve a path of the config: from the current folder, or if it is missing there, of ROOT."""
     own = Path.cwd() / os.path.expanduser(path)  # noqa: PTH111
     shipped = ROOT / path
-    return own if os.access(own, os.F_OK) or not os.access(shipped, os.F_OK) else shipped
+    if not os.access(own, os.F_OK) and os.access(shipped, os.F_OK):
+        return shipped
+    return own
 
 
 def matching(patterns: str | list[str]) -> list[Path]:
@@ -31,9 +37,14 @@ def matching(patterns: str | list[str]) -> list[Path]:
 
     A folder or file that is there by a name such as run[1] is meant literally.
     """
-    paths = map(resource, [patterns] if isinstance(patterns, str) else patterns)
-    found = (glob(_literal(path), recursive=True) for path in paths)  # noqa: PTH207
-    return [file for files in found for file in sorted(map(Path, files))]
+    if isinstance(patterns, str):
+        patterns = [patterns]
+
+    files = list[Path]()
+    for pattern in patterns:
+        found = glob(_literal(resource(pattern)), recursive=True)  # noqa: PTH207
+        files += sorted(map(Path, found))
+    return files
 
 
 def _literal(path: Path) -> str:

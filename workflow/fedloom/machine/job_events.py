@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TAIL = 4096  # bytes at the end of the events that are searched for the last progress
+# bytes at the end of the events that are searched for the last progress
+TAIL = 4096
 
-Event = dict[str, Any]  # its kind, under the key `event`, and what it tells
+# its kind, under the key `event`, and what it tells
+Event = dict[str, Any]
 
 
 def with_event(kind: str, **values: Any) -> dict[str, Any]:
@@ -62,7 +64,7 @@ def _parsed(lines: Iterable[str]) -> Iterator[Event]:
 
 
 class Progress(NamedTuple):
-    """How far a job is: done of total, seconds so far and left, and further values."""
+    """How far a job is: done of total, seconds so far and left, and further values as text."""
 
     done: int
     total: int
@@ -80,6 +82,7 @@ class Progress(NamedTuple):
 
 def last_progress(log_file: Path) -> Progress | None:
     """Return how far a job said last that it is, by its log; None if it has not said so yet."""
+    # only the end is read, as a display asks twice a second
     try:
         with event_file(log_file).open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -13,11 +13,18 @@ SAVED = 11
 SAVED_BF16 = 8
 TRAINED = 1.7
 
-COPIES = 5  # of a state at once: received, trained, gradient, one or two moments of the optimiser
-FEWEST = 16  # images of a pass, or a large backbone would read its weights for every image
-CACHED_AT_ONCE = 128  # images whose features are computed at once for a cache
+# About so many copies of a state exist at once: received, trained, gradient, one or two moments of
+# the optimiser.
+COPIES = 5
 
-RESIDENT = 0.5  # of a GPU's memory, which images, or their patches, may take
+# Images of a pass without training, at least, or a large backbone would read its weights for every
+# image.
+FEWEST = 16
+# Images of a pass for a cache.
+CACHED_AT_ONCE = 128
+
+# Share of a GPU's memory that images, or their patches, may take.
+RESIDENT = 0.5
 # Share of the memory that weights, states and images leave for activations that wait for the
 # backward pass. A step's peak is 1.2 times as large, and CUDA itself takes a gigabyte.
 GPU_SHARE = 0.5
@@ -57,21 +64,34 @@ def training_bytes(
     Its weights are frozen, and it has no prompts; `ClientStep` counts both. `image_floats` is T d,
     of an image's T tokens. With checkpointing, only the inputs of blocks are kept, and one inside.
     """
-    saved = SAVED_BF16 if precision == "bf16" else SAVED
-    return 4 * image_floats * (blocks + saved if checkpointing else saved * blocks)
+    saved = SAVED
+    if precision == "bf16":
+        saved = SAVED_BF16
+
+    # numbers of four bytes per token and feature
+    numbers = saved * blocks
+    if checkpointing:
+        numbers = blocks + saved
+    return 4 * image_floats * numbers
 
 
 @dataclass(frozen=True)
 class ClientStep:
     """The sizes of one client's step of training."""
 
-    state_bytes: float  # what the client receives and keeps
-    images: float = 0  # that pass through the backbone at once
-    image_floats: int = 0  # see `image_floats` of a backbone
-    image_bytes: int = 0  # see `training_bytes` of a backbone
-    text_floats: float = 0.0  # prompts before all classes at the inputs of a text tower's blocks
-    prompt_floats: int = 0  # P d, of the P prompts that a block has beside an image's tokens
-    trains_weights: bool = False  # the backbone's own
+    # bytes that the client receives and keeps
+    state_bytes: float
+    # images that pass through the backbone at once
+    images: float = 0
+    # of one image: `image_floats` and `training_bytes` of a backbone
+    image_floats: int = 0
+    image_bytes: int = 0
+    # floats of prompts before all classes at the inputs of a text tower's blocks
+    text_floats: float = 0.0
+    # P d, of the P prompts that a block has beside an image's tokens
+    prompt_floats: int = 0
+    # True if the backbone's own weights train
+    trains_weights: bool = False
 
     @property
     def kept(self) -> float:
@@ -79,7 +99,8 @@ class ClientStep:
         of_images = float(self.images * self.image_bytes)
         if of_images:
             of_images *= 1 + self.prompt_floats / self.image_floats
-        of_images *= TRAINED if self.trains_weights else 1
+        if self.trains_weights:
+            of_images *= TRAINED
         return of_images + 4 * SAVED * self.text_floats
 
     def states(self, clients: int, limits: BatchLimits = USUAL) -> float:
@@ -89,14 +110,25 @@ class ClientStep:
 
 
 def forward_counts(inputs: Sequence[str], passes: int | str, images: float) -> tuple[float, float]:
-    """Return how many images a step of `images` encodes, and how often the texts of all classes."""
-    of_images, of_texts = (1, images) if isinstance(passes, str) else (passes, passes)
+    """Return how many images a step of `images` encodes, and how often the texts of all classes.
+
+    `passes` is a number of passes over both, or a word, as "image": then each image has own texts.
+    """
+    # how often each image is encoded, and how often the texts are
+    of_images: float = 1
+    of_texts = images
+    if not isinstance(passes, str):
+        of_images = of_texts = passes
+
+    # a method that reads features, say, encodes no images
     return ("images" in inputs) * of_images * images, ("texts" in inputs) * of_texts
 
 
 def images_at_once(image_floats: int, on_gpu: bool = False, limits: BatchLimits = USUAL) -> int:
     """Return how many images a pass without training encodes at once."""
-    fit = limits.images if on_gpu else limits.floats // image_floats
+    fit = limits.images
+    if not on_gpu:
+        fit = limits.floats // image_floats
     return min(limits.images, max(FEWEST, fit))
 
 
@@ -107,7 +139,9 @@ def stays_on_gpu(size: float, gpu_bytes: float) -> bool:
 
 def activation_bytes(gpu_bytes: float, weights: float, states: float, images: float) -> float:
     """Return the bytes of a GPU that activations may take beside weights, states and images."""
-    resident = images if stays_on_gpu(images, gpu_bytes) else 0
+    resident = 0.0
+    if stays_on_gpu(images, gpu_bytes):
+        resident = images
     return GPU_SHARE * max(0.0, gpu_bytes - weights - states - resident)
 
 
@@ -115,11 +149,18 @@ def clients_at_once(
     step: ClientStep, room: float | None = None, limits: BatchLimits = USUAL
 ) -> int:
     """Return how many clients may train as one batch; `room` is a GPU's `activation_bytes`."""
+    # as many as have room for their states
     fit = limits.state_bytes // max(1, step.state_bytes)
+
+    # on a GPU, as many as have room for their activations; one without any is not bounded
     if room is not None:
-        bound = room / step.kept if step.kept else fit
-    else:
-        share = step.images * step.image_floats / limits.floats
-        share += step.text_floats / limits.text_floats
-        bound = 1 / share if share else fit
-    return max(1, int(min(fit, bound)))
+        if step.kept:
+            fit = min(fit, room / step.kept)
+        return max(1, int(fit))
+
+    # on a core, as many as fit its caches: the share that one client takes of them
+    share = step.images * step.image_floats / limits.floats
+    share += step.text_floats / limits.text_floats
+    if share:
+        fit = min(fit, 1 / share)
+    return max(1, int(fit))

@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 # variables with the ids of schedulers' jobs: Slurm, PBS, LSF, Grid Engine
 JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
-QUIET = "FEDLOOM_QUIET"  # set where a display of the whole study shows what jobs log
+# a variable that is set where a display of the whole study shows what jobs log
+QUIET = "FEDLOOM_QUIET"
 
 
 class _LoggedBar(tqdm):
@@ -30,6 +31,8 @@ class _LoggedBar(tqdm):
         """Log the state of the bar; an empty message is tqdm's way to clear a line."""
         if msg == "":
             return
+
+        # the line is for people, the event for the display and the report
         state = self.format_dict
         event = with_event(
             "progress",
@@ -54,13 +57,15 @@ def _seconds_left(state: Mapping[str, Any]) -> float | None:
 
 def progress(total: int, what: str, initial: int = 0) -> tqdm:
     """Return a progress bar that is logged at most every five seconds, and at its end."""
+    # takes the ends of lines that tqdm writes beside the bar
+    nowhere = io.StringIO()
     return _LoggedBar(
         total=total,
         initial=initial,
         desc=what,
         bar_format="{desc}: {n_fmt}/{total_fmt} [{elapsed}, {remaining} left{postfix}]",
         mininterval=5,
-        file=io.StringIO(),  # takes the ends of lines that tqdm writes beside the bar
+        file=nowhere,
     )
 
 
@@ -79,12 +84,18 @@ def log_to(path: Path | None) -> None:
     The file begins with the host, a scheduler's job id, and versions. Beside it are the job's
     events, which the display and the report read (see job_events).
     """
+    # the terminal, which is silent where a display shows what the file gets
     terminal = logging.StreamHandler()
-    terminal.setLevel(logging.CRITICAL if path and QUIET in os.environ else logging.INFO)
+    terminal.setLevel(logging.INFO)
+    if path and QUIET in os.environ:
+        terminal.setLevel(logging.CRITICAL)
     logging.basicConfig(format="%(message)s", handlers=[terminal], force=True)
-    logging.getLogger("fedloom").setLevel(logging.DEBUG if path else logging.INFO)
+    logging.getLogger("fedloom").setLevel(logging.INFO)
     if path is None:
         return
+
+    # debug lines are for the file alone
+    logging.getLogger("fedloom").setLevel(logging.DEBUG)
 
     # the events begin first: the display reads them once the log is there
     path.parent.mkdir(parents=True, exist_ok=True)

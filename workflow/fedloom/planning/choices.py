@@ -23,13 +23,15 @@ def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
 
 def chosen_options(file: Path) -> dict[str, Any]:
     """Read the options of the chosen trial, `training.` before those of training."""
-    from fedloom.common.run_tables import CHOICE  # imports pyarrow, which plans need not
+    # imports pyarrow, which plans do not need
+    from fedloom.common.run_tables import CHOICE
 
     return json.loads(read_table(file, CHOICE)["options"][0].as_py())
 
 
 def read_trials(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Read the options of the chosen trial and of all trials from trials.parquet."""
+    # imports pyarrow, which plans do not need
     from fedloom.common.run_tables import TRIALS
 
     rows = read_table(file, TRIALS).to_pylist()
@@ -41,9 +43,15 @@ def at_edge(chosen: dict[str, Any], trials: list[dict[str, Any]]) -> dict[str, s
     """Return the options whose chosen number is the lowest or highest tried, and which it is."""
     edges = {}
     for name, value in chosen.items():
+        # an option without two numbers to choose from has no edge
         numbers = {each[name] for each in trials if is_number(each[name])}
-        if is_number(value) and len(numbers) > 1 and value in (min(numbers), max(numbers)):
-            edges[name] = "lowest" if value == min(numbers) else "highest"
+        if not is_number(value) or len(numbers) < 2:
+            continue
+
+        if value == min(numbers):
+            edges[name] = "lowest"
+        elif value == max(numbers):
+            edges[name] = "highest"
     return edges
 
 
@@ -51,9 +59,15 @@ def with_choice(spec: RunSpec) -> RunSpec:
     """Return the spec with the chosen options, if it is tuned (errors: see chosen_options)."""
     if not spec.tuned:
         return spec
-    own, training = grids.split_training_options(
-        chosen_options(paths.path_for(paths.CHOICE, spec.run))
+
+    # what was chosen: options of the method, and options of its training
+    chosen = chosen_options(paths.path_for(paths.CHOICE, spec.run))
+    own, training = grids.split_training_options(chosen)
+
+    # each overrides what the config gives
+    method = replace(
+        spec.method,
+        options=spec.method.options | own,
+        training=spec.method.training | training,
     )
-    options = spec.method.options | own
-    training = spec.method.training | training
-    return replace(spec, method=replace(spec.method, options=options, training=training))
+    return replace(spec, method=method)

@@ -20,77 +20,133 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
     """Return the job of a rule; that of `train` without the digest of its sources."""
     w = wildcards
     match rule:
-        case "dataset":  # a store does not depend on estimates and notes of a recipe
-            dataset = settings.datasets[w.dataset]
-            plain = replace(dataset, expected=config.Expected(), domains=None, notes=())
-            return job_specs.DatasetJob(plain)
-
+        # jobs of images and of backbones, which runs share
+        case "dataset":
+            return _dataset_job(settings, w)
         case "partition":
-            partition = settings.partitions[w.partition]  # who is tested elsewhere divides nothing
-            keys = {k: v for k, v in partition.settings.items() if k != "transfer_to"}
-            return job_specs.PartitionJob(w.dataset, replace(partition, settings=keys), int(w.seed))
-
+            return _partition_job(settings, w)
         case "partition_chart":
             return job_specs.PartitionChartJob(w.dataset, w.partition, int(w.seed))
-
         case "cache":
             return job_specs.CacheJob(w.cache, w.dataset, settings.backbones[w.backbone])
-
         case "prototypes":
-            study = study_of(settings, w.partition)
-            return job_specs.PrototypesJob(
-                dataset=w.dataset,
-                partition=w.partition,
-                backbone=w.backbone,
-                seed=int(w.seed),
-                clients_per_round=study.clients_per_round,
-                sampling=study.fixed_seeds.sampling,
-            )
-
+            return _prototypes_job(settings, w)
         case "block_accuracy":
             return job_specs.BlockAccuracyJob(w.dataset, w.backbone)
 
+        # jobs of one run, or of the trials before it
         case "train":
-            study = study_of_run(settings, w)
-            rounds = rounds_of(settings, w)
-            evaluated, sampled = evaluations(study, rounds)
-            return job_specs.TrainJob(
-                spec=run_spec(settings, Run.of(w)),
-                first=rounds.start,
-                last=rounds.stop,
-                evaluate=evaluated,
-                global_test=study.global_test,
-                sources="",
-                confusion=study.confusion,
-                trial=is_trial(settings, w.partition),
-                sampled=sampled,
-                evaluate_clients=study.evaluate_clients if sampled else None,
-            )
-
+            return _train_job(settings, w)
         case "choose":
-            tune = settings.study.tune
-            labels = (w.dataset, w.partition, w.backbone, w.method)
-            assert tune is not None
-            last = study_of(settings, w.partition + VALIDATION, w.method).rounds
-            return job_specs.ChooseJob(*labels, settings.trials[w.method], tune.seed, last)
-
+            return _choose_job(settings, w)
         case "evaluate":
-            study = study_of_run(settings, w)
-            trial = is_trial(settings, w.partition)
-            return job_specs.EvaluateJob(Run.of(w), tuple(job_ends(study)), study.confusion, trial)
-
+            return _evaluate_job(settings, w)
         case "artefact":
-            last = study_of_run(settings, w).rounds
-            targets = transferred_to(settings, w) if w.artefact == TEST_SETS else ()
-            return job_specs.ArtefactJob(run_spec(settings, Run.of(w)), last, w.artefact, targets)
+            return _artefact_job(settings, w)
 
+        # jobs of many runs
         case "table":
             return _output_job(settings, settings.tables[w.label])
-
         case "figure":
             return _output_job(settings, settings.figures[w.label])
 
     raise ValueError(f"no rule '{rule}'")
+
+
+def _dataset_job(settings: Settings, w: Any) -> job_specs.DatasetJob:
+    """Return the job that writes a store, which a recipe's estimates and notes do not change."""
+    dataset = settings.datasets[w.dataset]
+    plain = replace(dataset, expected=config.Expected(), domains=None, notes=())
+    return job_specs.DatasetJob(plain)
+
+
+def _partition_job(settings: Settings, w: Any) -> job_specs.PartitionJob:
+    """Return the job that divides images, which datasets of later tests do not change."""
+    partition = settings.partitions[w.partition]
+    keys = {key: value for key, value in partition.settings.items() if key != "transfer_to"}
+    return job_specs.PartitionJob(w.dataset, replace(partition, settings=keys), int(w.seed))
+
+
+def _prototypes_job(settings: Settings, w: Any) -> job_specs.PrototypesJob:
+    """Return the job that computes the warm start from a sample of the study's size."""
+    study = study_of(settings, w.partition)
+    return job_specs.PrototypesJob(
+        dataset=w.dataset,
+        partition=w.partition,
+        backbone=w.backbone,
+        seed=int(w.seed),
+        clients_per_round=study.clients_per_round,
+        sampling=study.fixed_seeds.sampling,
+    )
+
+
+def _train_job(settings: Settings, w: Any) -> job_specs.TrainJob:
+    """Return the job that trains the rounds up to the wildcard `end`, without its sources."""
+    study = study_of_run(settings, w)
+    rounds = rounds_of(settings, w)
+    evaluated, sampled = evaluations(study, rounds)
+
+    # a job that samples no clients does not depend on how many would be sampled
+    evaluate_clients = None
+    if sampled:
+        evaluate_clients = study.evaluate_clients
+
+    return job_specs.TrainJob(
+        spec=run_spec(settings, Run.of(w)),
+        first=rounds.start,
+        last=rounds.stop,
+        evaluate=evaluated,
+        global_test=study.global_test,
+        sources="",
+        confusion=study.confusion,
+        trial=is_trial(settings, w.partition),
+        sampled=sampled,
+        evaluate_clients=evaluate_clients,
+    )
+
+
+def _choose_job(settings: Settings, w: Any) -> job_specs.ChooseJob:
+    """Return the job that chooses among a method's trials after their last round."""
+    tune = settings.study.tune
+    assert tune is not None
+
+    # trials may have other rounds than the runs that they choose options for
+    protocol = study_of(settings, w.partition + VALIDATION, w.method)
+    return job_specs.ChooseJob(
+        dataset=w.dataset,
+        partition=w.partition,
+        backbone=w.backbone,
+        method=w.method,
+        trials=settings.trials[w.method],
+        seed=tune.seed,
+        last=protocol.rounds,
+    )
+
+
+def _evaluate_job(settings: Settings, w: Any) -> job_specs.EvaluateJob:
+    """Return the job that joins the rows of all training jobs of a run."""
+    study = study_of_run(settings, w)
+    return job_specs.EvaluateJob(
+        run=Run.of(w),
+        ends=tuple(job_ends(study)),
+        confusion=study.confusion,
+        trial=is_trial(settings, w.partition),
+    )
+
+
+def _artefact_job(settings: Settings, w: Any) -> job_specs.ArtefactJob:
+    """Return the job that computes a table from the state after a run's last round."""
+    # test sets alone are of other datasets too
+    targets: tuple[str, ...] = ()
+    if w.artefact == TEST_SETS:
+        targets = transferred_to(settings, w)
+
+    return job_specs.ArtefactJob(
+        spec=run_spec(settings, Run.of(w)),
+        last=study_of_run(settings, w).rounds,
+        artefact=w.artefact,
+        transfer_to=targets,
+    )
 
 
 def _output_job(settings: Settings, output: Output) -> job_specs.TableJob | job_specs.FigureJob:
@@ -109,10 +165,12 @@ def _output_job(settings: Settings, output: Output) -> job_specs.TableJob | job_
         pairs = map("/".join, product(datasets, output.backbones))
         return job_specs.FigureJob(**shared, shown=None, backbones=tuple(pairs))
 
-    # runs, and of a table what its text says of them
+    # any other figure shows runs
     shared["shown"] = _shown(settings, output)
     if output.section == "figures":
         return job_specs.FigureJob(**shared, backbones=())
+
+    # a table says of its runs how their options were chosen, and has the paper's numbers
     title = getattr(output.keys, "title", None)
     tuned = _tuned(settings, output)
     return job_specs.TableJob(**shared, title=title, published=output.published, tuned=tuned)
@@ -124,10 +182,18 @@ def _tuned(settings: Settings, output: Output) -> job_specs.Tuned | None:
     labels = [method for method in output.methods if method in settings.trials]
     if tune is None or not labels:
         return None
-    pairs = product((scenario.partition + VALIDATION for scenario in output.scenarios), labels)
+
+    # the numbers of rounds of the trials, which partitions and methods may set
+    partitions = [scenario.partition + VALIDATION for scenario in output.scenarios]
+    pairs = product(partitions, labels)
     rounds = {study_of(settings, *pair).rounds for pair in pairs}
+
     return job_specs.Tuned(
-        tuple(labels), tune.trials, tuple(sorted(rounds)), tune.seed, tune.validation
+        methods=tuple(labels),
+        trials=tune.trials,
+        rounds=tuple(sorted(rounds)),
+        seed=tune.seed,
+        share=tune.validation,
     )
 
 
@@ -144,31 +210,49 @@ def _shown(settings: Settings, output: Output) -> job_specs.PlotInputs:
 
 
 def _reported(settings: Settings, output: Output) -> dict[str, Any]:
-    """Return the reported rounds of an output's runs, see jobs.PlotInputs."""
+    """Return the reported rounds of an output's runs by label, see job_specs.PlotInputs."""
+    result = dict[str, Any]()
     partitions = {scenario.partition for scenario in output.scenarios}
-    result = {partition: reported(study_of(settings, partition)) for partition in partitions}
+    for partition in partitions:
+        result[partition] = reported(study_of(settings, partition))
+
+    # methods with rounds of their own
     own = [method for method in output.methods if settings.methods[method].rounds is not None]
-    pairs = product(partitions, own)
-    return result | {"/".join(pair): reported(study_of(settings, *pair)) for pair in pairs}
+    for partition, method in product(partitions, own):
+        result[f"{partition}/{method}"] = reported(study_of(settings, partition, method))
+    return result
 
 
 def _plotted_methods(settings: Settings, output: Output) -> Iterator[job_specs.PlottedMethod]:
     """Yield methods as a table or figure shows them, members of a grid together."""
     methods = [settings.methods[m] for m in settings.select.methods if m in output.methods]
-    for label, group in groupby(methods, lambda m: m.member.grid if m.member else m.label):
+    for label, group in groupby(methods, _label_of_group):
         members = list(group)
         plugin = find(members[0].plugin)
         grid = settings.grids.get(label)
+
+        # members that train different parts have none in common
         parts = {plugin.trained_part(method.options) for method in members}
+        trains = ""
+        if len(parts) == 1:
+            trains = parts.pop()
+
         yield job_specs.PlottedMethod(
             label=label,
             title=(grid or members[0]).title,
             look=members[0].look,
-            trains=parts.pop() if len(parts) == 1 else "",
+            trains=trains,
             sees_held_out=plugin.server_sees_held_out,
             grid=grid,
             positions=tuple(each.member.position for each in members if each.member),
         )
+
+
+def _label_of_group(method: config.Method) -> str:
+    """Return the label under which a method is shown: that of its grid, or its own."""
+    if method.member is not None:
+        return method.member.grid
+    return method.label
 
 
 def run_spec(settings: Settings, run: Run) -> job_specs.RunSpec:
@@ -176,20 +260,28 @@ def run_spec(settings: Settings, run: Run) -> job_specs.RunSpec:
     study = study_of_run(settings, run)
     method = method_of(settings, run.partition, run.method)
     trials = trials_of(settings, run)
-    tried = [trial.options.get("training.schedule") for trial in trials]
 
-    # methods without training have no schedule
-    cosine = "cosine" in (method.training.get("schedule"), *tried)
+    # the number of rounds counts only where a schedule or the method reads it, so that other
+    # studies can be extended; methods without training have no schedule
+    tried = [trial.options.get("training.schedule") for trial in trials]
+    is_cosine = "cosine" in (method.training.get("schedule"), *tried)
+    schedule_rounds = None
+    if is_cosine or find(method.plugin).uses_rounds:
+        schedule_rounds = study.rounds
 
     return job_specs.RunSpec(
         run=run,
         backbone=backbone_of(settings, run),
         method=job_specs.MethodSpec(
-            method.plugin, method.options, method.training, method.wrappers, method.needs
+            plugin=method.plugin,
+            options=method.options,
+            training=method.training,
+            wrappers=method.wrappers,
+            needs=method.needs,
         ),
         clients_per_round=study.clients_per_round,
         rounds_per_job=study.rounds_per_job,
-        schedule_rounds=study.rounds if cosine or find(method.plugin).uses_rounds else None,
+        schedule_rounds=schedule_rounds,
         stacked=study.stacked,
         tuned=bool(trials),
         fixed=config.ResolvedSeeds(study.fixed_seeds.sampling, study.fixed_seeds.initialisation),
@@ -218,8 +310,13 @@ def backbone_of(settings: Settings, labels: Any) -> config.Backbone:
     """Return a run's backbone, with the settings that its study adds."""
     study = settings.study
     backbone = settings.backbones[labels.backbone]
-    added = {"precision": study.precision, "gradient_checkpointing": study.gradient_checkpointing}
-    added = {key: value for key, value in added.items() if value not in ("float32", False)}
+
+    # a default is left out: the settings of the backbone stay as the config has them
+    added = dict[str, Any]()
+    if study.precision != "float32":
+        added["precision"] = study.precision
+    if study.gradient_checkpointing:
+        added["gradient_checkpointing"] = True
     return replace(backbone, settings=backbone.settings | added)
 
 
@@ -232,5 +329,9 @@ def rounds_of(settings: Settings, wildcards: Any) -> range:
 
 def evaluations(study: Study, rounds: range) -> list[tuple[int, ...]]:
     """Return those of a job's rounds after which clients are evaluated: all, sampled."""
-    every = protocols.evaluated_rounds(study), protocols.sampled_rounds(study)
-    return [tuple(n for n in numbers if n - 1 in rounds) for numbers in every]
+    of_job = []
+    for numbers in (protocols.evaluated_rounds(study), protocols.sampled_rounds(study)):
+        # evaluations count rounds from 1, jobs from 0
+        own = tuple(number for number in numbers if number - 1 in rounds)
+        of_job.append(own)
+    return of_job

@@ -47,9 +47,9 @@ def outputs(rule: str, job: Any) -> list[Path]:
             return [*_with_receipt(state), *tables]
 
         case job_specs.ChooseJob():
-            return [
-                paths.path_for(pattern, **vars(job)) for pattern in (paths.CHOICE, paths.TRIALS)
-            ]
+            choice = paths.path_for(paths.CHOICE, **vars(job))
+            trials = paths.path_for(paths.TRIALS, **vars(job))
+            return [choice, trials]
 
         case job_specs.EvaluateJob():
             patterns = _run_tables(paths.RUN_TABLES, job.confusion)
@@ -82,11 +82,16 @@ def inputs(rule: str, job: Any) -> list[Path]:
             return _receipts(paths.inputs(rule, **vars(job)).values())
 
         case job_specs.PartitionChartJob():
-            store = paths.path_for(paths.STORE, dataset=job.dataset)  # for the names of classes
+            # the store's receipt has the names of the classes
+            store = paths.path_for(paths.STORE, dataset=job.dataset)
             return _receipts([*paths.inputs(rule, **vars(job)).values(), store])
 
         case job_specs.TrainJob():
-            return _of_run(job.spec, [job.first] if job.first else [])
+            # the first job of a run begins without a state
+            states = []
+            if job.first:
+                states.append(job.first)
+            return _of_run(job.spec, states)
 
         case job_specs.ArtefactJob():
             run = job.spec.run
@@ -100,6 +105,7 @@ def inputs(rule: str, job: Any) -> list[Path]:
             return [evaluation for _, evaluation in choices.evaluations(job)]
 
         case job_specs.EvaluateJob():
+            # of every training job: the receipt of its state, and its tables
             ends = [paths.end(number) for number in job.ends]
             patterns = [
                 paths.receipt(paths.STATE),
@@ -118,11 +124,15 @@ def inputs(rule: str, job: Any) -> list[Path]:
 
 
 def _of_run(spec: job_specs.RunSpec, states: list[int]) -> list[Path]:
-    """Return what a job of a run reads: its data, its chosen options, its states after rounds."""
-    files = [*paths.run_inputs(spec.run, spec.method.needs).values()]
-    files += [paths.path_for(paths.STATE, spec.run, end=paths.end(number)) for number in states]
-    chosen = [paths.path_for(paths.CHOICE, spec.run)] if spec.tuned else []
-    return _receipts(files) + chosen
+    """Return what a job of a run reads: its data, its states after rounds, its chosen options."""
+    # large files, by their receipts
+    large = [*paths.run_inputs(spec.run, spec.method.needs).values()]
+    large += [paths.path_for(paths.STATE, spec.run, end=paths.end(number)) for number in states]
+    files = _receipts(large)
+
+    if spec.tuned:
+        files.append(paths.path_for(paths.CHOICE, spec.run))
+    return files
 
 
 def _run_tables(patterns: dict[str, str], confusion: bool) -> list[str]:

@@ -24,7 +24,8 @@ SOURCES = "made from other source files"
 DATA = "made from other data"
 UNKNOWN = "without a receipt"
 CHANGED = "changed since it was written"
-NO_DIGEST = ""  # of a result that is neither there nor in a receipt that holds
+# the digest of a result that is neither there nor in a receipt that holds
+NO_DIGEST = ""
 # by the fact of a receipt; the job of `train` has the digest of its sources, too
 REASONS = {"sources": SOURCES, "job": SETTINGS, "inputs": DATA}
 
@@ -43,8 +44,10 @@ def begin(rule: str, job: Any, sources: str) -> Making:
 
     Killed from here on, the job leaves outputs without a receipt, which are not taken for results.
     """
+    # an input that is missing lets the job fail, with an error of its own
     inputs = job_files.inputs(rule, job)
-    there = {str(file): sha256(file) for file in inputs if file.is_file()}  # else the job fails
+    there = {str(file): sha256(file) for file in inputs if file.is_file()}
+
     _file_of(rule, job).unlink(missing_ok=True)
     return Making(rule, job, _made_from(job, sources, there))
 
@@ -54,7 +57,8 @@ def end(making: Making) -> None:
     outputs = job_files.outputs(making.rule, making.job)
     small = [file for file in outputs if file.suffix not in job_files.LARGE]
     digests = {str(file): sha256(file) for file in small}
-    write_sealed(_file_of(making.rule, making.job), making.made_from | {"outputs": digests})
+    facts = making.made_from | {"outputs": digests}
+    write_sealed(_file_of(making.rule, making.job), facts)
 
 
 def _file_of(rule: str, job: Any) -> Path:
@@ -73,22 +77,29 @@ def stale(plan: Plan) -> dict[Path, str]:
     They were made from other settings, source files or data than the study asks for, or changed
     since. Results that are missing are not among them, nor those that only follow from stale ones.
     """
+    # every job of the study, with its rule, by the first file that it writes
     jobs = dict[Path, tuple[str, Any]]()
     for rule, by_file in jobs_of_study(plan).items():
         for file, labels in by_file.items():
             jobs[file] = (rule, plan.job(rule, labels))
+
+    # the digests of results that later jobs read
     receipts = {file: _read(*job) for file, job in jobs.items()}
     digests = _digests_of(receipts.values())
     _forget_outdated(plan, jobs, receipts, digests)
 
     result = dict[Path, str]()
     for file, job in jobs.items():
-        receipt = receipts[file]
+        # what is missing is made anyhow
         if not file.is_file():
             continue
+
+        # nobody knows what a result without a receipt was made from
+        receipt = receipts[file]
         if receipt is None:
             result[file] = UNKNOWN
             continue
+
         differing = _differing(plan, job, receipt, digests)
         if differing:
             result[file] = differing[0]
@@ -111,15 +122,21 @@ def _forget_outdated(
     missing = [
         file for file, receipt in receipts.items() if receipt is not None and not file.is_file()
     ]
+
+    # what follows from a missing result may be missing too: look again after each that is outdated
     is_settled = False
-    while not is_settled:  # what follows from a missing result may be missing too
+    while not is_settled:
         is_settled = True
         for file in missing:
             receipt = receipts[file]
             assert receipt is not None
+
+            # what is made from its outputs is not what the study asks for
             if _differing(plan, jobs[file], receipt, digests):
                 for output in receipt["outputs"]:
                     digests[output] = NO_DIGEST
+
+                # the list has changed, so its loop begins again
                 missing.remove(file)
                 is_settled = False
                 break
@@ -129,9 +146,11 @@ def _differing(
     plan: Plan, job: tuple[str, Any], receipt: dict[str, Any], digests: Mapping[str, str]
 ) -> list[str]:
     """Return in what a result was made otherwise than the study asks for, as REASONS have it."""
+    # what the result would be made from now
     rule, content = job
     inputs = {str(file): _digest_of(file, digests) for file in job_files.inputs(rule, content)}
     now = _made_from(content, plan.sources(rule, content), inputs)
+
     return [reason for fact, reason in REASONS.items() if receipt[fact] != now[fact]]
 
 

@@ -51,7 +51,8 @@ class PrototypesJob:
     backbone: str
     seed: int
     clients_per_round: int
-    sampling: int | None = None  # seed of the sample of clients; None: the run's
+    # the seed of the sample of clients; None: the run's
+    sampling: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,11 @@ class RunSpec:
     rounds_per_job: int
     # where cosine or a method depends on them; else None, so that the study can be extended
     schedule_rounds: int | None
-    stacked: bool = True  # False: every client is a separate cohort
-    tuned: bool = False  # the options that rule `choose` wrote override the method's
+    # False: every client is a separate cohort
+    stacked: bool = True
+    # True: the options that rule `choose` wrote override the method's
+    tuned: bool = False
+    # seeds that replace the run's
     fixed: config.ResolvedSeeds = field(default_factory=config.ResolvedSeeds)
 
 
@@ -88,12 +92,18 @@ class TrainJob:
     spec: RunSpec
     first: int
     last: int
-    evaluate: tuple[int, ...]  # rounds after which clients are evaluated
-    global_test: bool  # also evaluate the server's model on all test images
-    sources: str  # digest of the run's source files (fedloom.planning.staleness)
-    confusion: bool = False  # also count answers by class and predicted class
-    trial: bool = False  # a run of study.tune, which may diverge
-    sampled: tuple[int, ...] = ()  # rounds of `evaluate` for `evaluate_clients` clients alone
+    # the rounds after which clients are evaluated
+    evaluate: tuple[int, ...]
+    # also evaluate the server's model on all test images
+    global_test: bool
+    # the digest of the run's source files (fedloom.planning.staleness)
+    sources: str
+    # also count answers by class and predicted class
+    confusion: bool = False
+    # the run is a trial of study.tune, which may diverge
+    trial: bool = False
+    # those rounds of `evaluate` after which only `evaluate_clients` clients are evaluated
+    sampled: tuple[int, ...] = ()
     evaluate_clients: int | None = None
 
 
@@ -117,7 +127,8 @@ class EvaluateJob:
     run: Run
     ends: tuple[int, ...]
     confusion: bool
-    trial: bool  # of study.tune, whose loss may stay that of guessing
+    # the run is a trial of study.tune, whose loss may stay that of guessing
+    trial: bool
 
 
 @dataclass(frozen=True)
@@ -127,7 +138,8 @@ class ArtefactJob:
     spec: RunSpec
     last: int
     artefact: str
-    transfer_to: tuple[str, ...] = ()  # other datasets that clients are tested on
+    # other datasets that clients are tested on
+    transfer_to: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,21 +165,27 @@ class PlottedMethod:
 
     label: str
     title: str
-    look: dict[str, str]  # what its plugin asks for
-    trains: str = ""  # the part that clients train; "" if unknown or mixed in a grid
-    sees_held_out: bool = False  # the server trains on images of held-out clients
+    # the colour and marker that its plugin asks for
+    look: dict[str, str]
+    # the part that clients train; "" if unknown or mixed in a grid
+    trains: str = ""
+    # the server trains on images of held-out clients
+    sees_held_out: bool = False
     grid: config.Grid | None = None
-    positions: tuple[int, ...] = ()  # of members: thousands do not fit a command line of 128 KiB
+    # of the grid's members, which by thousands would not fit a command line of 128 KiB
+    positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class PlotInputs:
     """The runs of a table or figure: scenarios, methods and seeds, crossed in that order."""
 
-    scenarios: tuple[str, ...]  # "dataset/partition/backbone"
+    # each "dataset/partition/backbone"
+    scenarios: tuple[str, ...]
     methods: tuple[PlottedMethod, ...]
     seeds: tuple[int, ...]
-    artefact: str | None  # the table to read beside evaluations
+    # the table to read beside evaluations
+    artefact: str | None
     # by partition, and by "partition/method" where a method has other rounds
     reported: dict[str, config.Reported]
 
@@ -176,11 +194,15 @@ class PlotInputs:
 class Tuned:
     """How the options of a table's methods were chosen."""
 
-    methods: tuple[str, ...]  # those that have trials
-    trials: int  # of each method
-    rounds: tuple[int, ...]  # numbers of rounds that trials have
+    # those that have trials
+    methods: tuple[str, ...]
+    # the number of trials of each method
+    trials: int
+    # the numbers of rounds that trials have, in ascending order
+    rounds: tuple[int, ...]
     seed: int
-    share: float  # of the training images, on which trials are evaluated
+    # the share of the training images on which trials are evaluated
+    share: float
 
 
 @dataclass(frozen=True)
@@ -190,9 +212,12 @@ class TableJob:
     study: str
     label: str
     kind: str
-    module: str  # of the kind
+    # the module that defines the kind
+    module: str
     title: str | None
-    settings: dict[str, Any]  # the keys of the kind, and what it adds
+    # the keys of the kind, and what it adds
+    settings: dict[str, Any]
+    # the paper's numbers, if the table has them
     published: dict[str, Any] | None
     shown: PlotInputs
     tuned: Tuned | None = None
@@ -207,8 +232,9 @@ class FigureJob:
     kind: str
     module: str
     settings: dict[str, Any]
+    # None if the kind shows frozen backbones, then each is a "dataset/backbone" of `backbones`
     shown: PlotInputs | None
-    backbones: tuple[str, ...]  # "dataset/backbone" of a kind that shows frozen backbones
+    backbones: tuple[str, ...]
 
 
 def to_json(job: object) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 from fedloom.common.errors import FedLoomError, legible
 from fedloom.common.folders import is_folder
+from fedloom.common.key_path import CONFIG as CONFIG_KEY
+from fedloom.common.key_path import InvalidKeyError
 from fedloom.config.reading import Change, locate_error, merge, merge_values, read_all, read_change
 from fedloom.config.resolve import resolve_with
 from fedloom.config.settings import Settings
@@ -17,11 +19,15 @@ from fedloom.machine.install import ROOT, resource
 from fedloom.planning import paths, staleness
 from fedloom.planning.plan import Plan
 
+# the default study, and the config of the current folder: in a checkout they are one file
 CONFIG = ROOT / "config.yaml"
-OWN = Path("config.yaml")  # of the current folder; in a checkout it is the default
-FITTED = {"study", "partitions", "select"}  # sections to whose changes the study's keys adapt
-SET = "set"  # the key of `overrides` that holds "key=value" for each change
-LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the table at the end
+OWN = Path("config.yaml")
+# sections to whose changes the study's keys adapt
+FITTED = {"study", "partitions", "select"}
+# the key of `overrides` that holds "key=value" for each change
+SET = "set"
+# a variable that `fedloom run` sets, which prints notes and the table at the end itself
+LAUNCHER = "FEDLOOM_LAUNCHER"
 
 
 def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
@@ -40,14 +46,20 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     """
     below = files_below(files)
     contents = read_all([*below, *map(Path, files)])
+
+    # mappings of --config, and over them the changes of single keys
     given = dict(overrides or {})
     changes = [read_change(text) for text in given.pop(SET, ())]
     for keys, value, _ in changes:
         given = merge_values(given, _nested(keys, value))
 
-    # the keys to which all others are fitted: the changes, or else those of the study's own files
-    inherited = len(read_all(below)) if files else 1
+    # what the study's own files set; without files, the config of the current folder
+    inherited = 1
+    if files:
+        inherited = len(read_all(below))
     set_by_files = merge(contents[inherited:])
+
+    # the keys to which all others are fitted: the changes, or else those of the study's own files
     own = given or set_by_files or None
     if given and set_by_files:
         # changes do not unselect the tables and figures that the study's own files select
@@ -58,10 +70,15 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     merged = merge(contents, given)
     read = [path for path, _ in contents]
     settings = resolve(merged, read, changes, own)
-    for note in settings.notes if LAUNCHER not in os.environ else ():
-        print(f"note: {legible(note)}", file=sys.stderr)
+
+    # the launcher has printed the notes before it starts Snakemake
+    if LAUNCHER not in os.environ:
+        for note in settings.notes:
+            print(f"note: {legible(note)}", file=sys.stderr)
+
+    # a plugin's file that is not Python is an error here, before any job
     for name in sorted({settings.methods[label].plugin for label in settings.select.methods}):
-        staleness.files_of((), (find(name),))  # a file that is not Python is an error here
+        staleness.files_of((), (find(name),))
     return Plan(settings, merged, tuple(read), tuple(changes))
 
 
@@ -76,19 +93,23 @@ def check_images(plan: Plan) -> None:
     """Check that local images which no job has stored yet are there, before a job fails."""
     for label in plan.settings.select.datasets:
         entry = plan.settings.datasets[label].settings
-        key = f"datasets.{label}.root"
+
+        # images that a job has stored, or will download, need no folder
         stored = entry.get("download") or paths.path_for(paths.STORE, dataset=label).exists()
         if "root" in entry and not stored and not is_folder(resource(entry["root"])):
-            line = f"config key {key}: no such folder '{entry['root']}'; put the images there"
-            where = locate_error(FedLoomError(line), plan.files, plan.changes)
-            raise FedLoomError(f"{line}, or change the key{where}")
+            error = (CONFIG_KEY / "datasets" / label / "root").error(
+                f"no such folder '{entry['root']}'; put the images there, or change the key"
+            )
+            raise FedLoomError(f"{error}{locate_error(error, plan.files, plan.changes)}")
 
 
 def files_below(files: Sequence[Path], folder: Path = Path()) -> list[Path]:
     """Return the files below a study's: the default study, and OWN unless the study is bundled."""
     own = folder / OWN
     bundled = any(Path(file).resolve().is_relative_to(ROOT / "workflow") for file in files)
-    return [CONFIG] if bundled or not own.exists() else [CONFIG, own]
+    if bundled or not own.exists():
+        return [CONFIG]
+    return [CONFIG, own]
 
 
 def resolve(
@@ -104,5 +125,5 @@ def resolve(
     """
     try:
         return resolve_with(merged, own)
-    except FedLoomError as error:
+    except InvalidKeyError as error:
         raise FedLoomError(f"{error}{locate_error(error, files, changes)}") from None

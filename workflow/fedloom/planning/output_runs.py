@@ -27,16 +27,23 @@ class PlottedRun(Run):
     """A run in a table or figure, with its files."""
 
     title: str
-    look: dict[str, str]  # colour and marker that the plugin asks for
-    reported: Reported  # the evaluated rounds that tables report
+    # the colour and marker that the plugin asks for
+    look: dict[str, str]
+    # the evaluated rounds that tables report
+    reported: Reported
     evaluation: Path
     rounds: Path
-    store: Path  # the dataset's images, whose receipt names the classes
-    artefact: Path | None = None  # the method's table, if the kind is made of one
-    member: GridMember | None = None  # its position, if its method is in a grid
-    trains: str = ""  # see jobs.PlottedMethod
+    # the dataset's images, whose receipt names the classes
+    store: Path
+    # the method's table, if the kind is made of one
+    artefact: Path | None = None
+    # its position, if its method is in a grid
+    member: GridMember | None = None
+    # the next two are those of job_specs.PlottedMethod
+    trains: str = ""
     sees_held_out: bool = False
-    style: LineStyle = LineStyle("#000000", 0, "o")  # figures give their runs different ones
+    # figures give their runs different ones
+    style: LineStyle = LineStyle("#000000", 0, "o")
 
 
 @dataclass(frozen=True)
@@ -52,30 +59,39 @@ class PlottedBackbone:
 
 def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
     """List the runs that a table or figure shows."""
-    rows = [(method, *row) for method in inputs.methods for row in _members(method)]
+    # a grid is as many methods as it has members
+    rows = list[tuple[PlottedMethod, str, str, GridMember | None]]()
+    for method in inputs.methods:
+        for label, title, member in _members(method):
+            rows.append((method, label, title, member))
 
-    # scenarios, methods and seeds, crossed
     items = []
-    own = inputs.artefact
     for scenario, row, seed in product(inputs.scenarios, rows, inputs.seeds):
         method, label, title, member = row
         dataset, partition, backbone = scenario.split("/")
         run = Run(dataset, partition, backbone, label, seed)
-        items.append(
-            PlottedRun(
-                **vars(run),
-                title=title,
-                look=method.look,
-                reported=inputs.reported.get(f"{partition}/{label}", inputs.reported[partition]),
-                evaluation=paths.path_for(paths.EVALUATION, run),
-                rounds=paths.path_for(paths.ROUNDS, run),
-                store=paths.path_for(paths.STORE, run),
-                artefact=paths.path_for(paths.ARTEFACT, run, artefact=own) if own else None,
-                member=member,
-                trains=method.trains,
-                sees_held_out=method.sees_held_out,
-            )
+
+        # a method's own rounds come before those of the partition
+        reported = inputs.reported.get(f"{partition}/{label}", inputs.reported[partition])
+
+        artefact = None
+        if inputs.artefact:
+            artefact = paths.path_for(paths.ARTEFACT, run, artefact=inputs.artefact)
+
+        item = PlottedRun(
+            **vars(run),
+            title=title,
+            look=method.look,
+            reported=reported,
+            evaluation=paths.path_for(paths.EVALUATION, run),
+            rounds=paths.path_for(paths.ROUNDS, run),
+            store=paths.path_for(paths.STORE, run),
+            artefact=artefact,
+            member=member,
+            trains=method.trains,
+            sees_held_out=method.sees_held_out,
         )
+        items.append(item)
     return items
 
 
@@ -91,8 +107,11 @@ def plotted_backbones(job: FigureJob) -> list[PlottedBackbone]:
     """List the frozen backbones that a figure shows."""
     items = []
     for pair in job.backbones:
-        labels: dict[str, Any] = dict(zip(("dataset", "backbone"), pair.split("/"), strict=True))
+        dataset, backbone = pair.split("/")
+        labels: dict[str, Any] = {"dataset": dataset, "backbone": backbone}
         accuracy = paths.path_for(paths.BLOCK_ACCURACY, **labels)
+
+        # its accuracy was computed from the store and the features
         read: dict[str, Any] = paths.inputs("block_accuracy", **labels)
         items.append(PlottedBackbone(**labels, accuracy=accuracy, **read))
     return items
@@ -100,18 +119,27 @@ def plotted_backbones(job: FigureJob) -> list[PlottedBackbone]:
 
 def files(job: TableJob | FigureJob, spec: KindSpec) -> list[str]:
     """List the files that a table or figure is made of: of images and features the receipts."""
+    # a figure of frozen backbones: their accuracies by block, or their features
     found: list[Path] = []
     if job.shown is None:
         for item in plotted_backbones(job):  # type: ignore[arg-type]
-            large = receipt_of(item.features), receipt_of(item.store)
-            found += [item.accuracy] if spec.reads == "accuracy" else large
+            if spec.reads == "accuracy":
+                found.append(item.accuracy)
+            else:
+                found += [receipt_of(item.features), receipt_of(item.store)]
         return [str(path) for path in found]
+
+    # the names of classes are in the receipts of stores
     if spec.shows == "datasets" or spec.reads == "names":
         datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
         found += [paths.path_for(paths.receipt(paths.STORE), dataset=name) for name in datasets]
+
+    # the tables of runs, and the trials that a table's text tells of
     runs = plotted_runs(job.shown)
     for run in runs:
-        found += [run.evaluation, run.rounds, *([run.artefact] if run.artefact else [])]
+        found += [run.evaluation, run.rounds]
+        if run.artefact:
+            found.append(run.artefact)
     if isinstance(job, TableJob):
         found += [paths.path_for(paths.TRIALS, run) for run in tuned_runs(runs, job.tuned)]
     return [str(path) for path in found]

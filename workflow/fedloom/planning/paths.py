@@ -12,13 +12,19 @@ STORE = "results/datasets/{dataset}/images.arrow"
 PARTITION = "results/partitions/{dataset}/{partition}/seed{seed}.parquet"
 PARTITION_CHART = "results/partitions/{dataset}/{partition}/seed{seed}.png"
 CACHE = "results/{cache}/{dataset}/{backbone}.safetensors"
+FEATURES = CACHE.replace("{cache}", "features")
+PATCHES = CACHE.replace("{cache}", "patches")
 PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.safetensors"
 BLOCK_ACCURACY = "results/block_accuracy/{dataset}/{backbone}.parquet"
-WEIGHTS = "results/weights/{backbone}.json"  # the digest of a hub's weights
-BACKBONE_SIZES = "results/backbone_sizes.json"  # of those that do not ship
+# the digest of a hub's weights
+WEIGHTS = "results/weights/{backbone}.json"
+# the sizes of backbones that do not ship
+BACKBONE_SIZES = "results/backbone_sizes.json"
+
+# a run: its states after the rounds of its jobs, and its progress between two of them beside them
 RUN = f"results/runs/{NAME}"
 STATE = RUN + "/rounds/{end}.safetensors"
-CHECKPOINT = "checkpoint.safetensors"  # beside the states: progress between two of them
+CHECKPOINT = "checkpoint.safetensors"
 EVALUATION = RUN + "/evaluation.parquet"
 ROUNDS = RUN + "/rounds.parquet"
 # by name: the tables of a run, and those of its jobs, which are joined to them
@@ -29,22 +35,28 @@ TRIALS = "results/choices/{dataset}/{partition}/{backbone}/{method}/trials.parqu
 CHOICE = "results/choices/{dataset}/{partition}/{backbone}/{method}/chosen.parquet"
 ARTEFACT = RUN + "/artefacts/{artefact}.parquet"
 TABLE = "results/tables/{study}/{label}.md"
-TABLE_FORMATS = ("md", "csv", "tex", "html", "parquet")  # the endings of a table's files
+# the endings of a table's files
+TABLE_FORMATS = ("md", "csv", "tex", "html", "parquet")
 FIGURE = "results/figures/{study}/{label}.pdf"
 REPORT = "results/report/{study}.html"
-RECORD = "results/studies/{study}.parquet"  # of its runs, once it has finished
-GIVEN = "results/studies/{study}.yaml"  # its keys, if Python gave them
-EXPORT = "results/export/{study}"  # a folder for a paper's supplement
-TRACKED = "results/tracked/{tracker}"  # a folder that a tracker writes to
+# the record of a study's runs, once it has finished
+RECORD = "results/studies/{study}.parquet"
+# the keys of a study that Python gave
+GIVEN = "results/studies/{study}.yaml"
+# a folder for a paper's supplement
+EXPORT = "results/export/{study}"
+# a folder that a tracker writes to
+TRACKED = "results/tracked/{tracker}"
 LOGS = "results/logs"
-RECEIPTS = "results/receipts"  # of jobs: what their results were made from
+# the receipts of jobs: what their results were made from
+RECEIPTS = "results/receipts"
 
 # the files that jobs read of a dataset and its partition, and which of them rules before runs read
 DATA = {
     "store": STORE,
     "partition": PARTITION,
-    "features": CACHE.replace("{cache}", "features"),
-    "patches": CACHE.replace("{cache}", "patches"),
+    "features": FEATURES,
+    "patches": PATCHES,
     "prototypes": PROTOTYPES,
 }
 INPUTS = {
@@ -58,7 +70,11 @@ INPUTS = {
 
 def path_for(pattern: str, run: Run | None = None, /, **wildcards: Any) -> Path:
     """Fill in a pattern's wildcards, from a run's labels and by name."""
-    return Path(pattern.format(**(vars(run) if run else {}) | wildcards))
+    labels = dict[str, Any]()
+    if run is not None:
+        labels.update(vars(run))
+    labels.update(wildcards)
+    return Path(pattern.format(**labels))
 
 
 def inputs(rule: str, **wildcards: Any) -> dict[str, Path]:
@@ -68,9 +84,8 @@ def inputs(rule: str, **wildcards: Any) -> dict[str, Path]:
 
 def run_inputs(run: Run, needs: Collection[str]) -> dict[str, Path]:
     """Return the data files that a run reads: `store`, `partition` and those it `needs`."""
-    return {
-        name: path_for(DATA[name], run) for name in DATA if name in ("store", "partition", *needs)
-    }
+    read = ("store", "partition", *needs)
+    return {name: path_for(DATA[name], run) for name in DATA if name in read}
 
 
 def other_inputs(dataset: str, run: Run, needs: Collection[str]) -> dict[str, Path]:

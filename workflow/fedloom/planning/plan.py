@@ -30,10 +30,14 @@ class Plan:
     """Answers what Snakemake asks; methods take a rule's wildcards, or as `labels` a run too."""
 
     settings: Settings
-    config: dict[str, Any] = field(default_factory=dict)  # merged, from which settings were made
-    files: tuple[Path, ...] = ()  # that the settings were read from, later ones over earlier ones
-    changes: tuple[Change, ...] = ()  # of single keys, over the files
-    _digests: dict[Any, str] = field(default_factory=dict)  # of source files, and of jobs' sources
+    # the merged config from which the settings were made
+    config: dict[str, Any] = field(default_factory=dict)
+    # the files that the settings were read from, later ones over earlier ones
+    files: tuple[Path, ...] = ()
+    # changes of single keys, over the files
+    changes: tuple[Change, ...] = ()
+    # the digests of source files, and of the sources of jobs, as far as they are known
+    _digests: dict[Any, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -55,11 +59,12 @@ class Plan:
     @property
     def partition_charts(self) -> list[str]:
         """A chart of each partition, for the first seed."""
-        pattern = paths.PARTITION_CHART
         seed = self.settings.study.seeds[0]
-        return [
-            str(paths.path_for(pattern, **vars(s), seed=seed)) for s in scenarios(self.settings)
-        ]
+        charts = []
+        for scenario in scenarios(self.settings):
+            chart = paths.path_for(paths.PARTITION_CHART, **vars(scenario), seed=seed)
+            charts.append(str(chart))
+        return charts
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -75,7 +80,9 @@ class Plan:
     def job(self, rule: str, wildcards: Any) -> Any:
         """Return the job of a rule, see fedloom.planning.job_factory."""
         job = job_factory.make_job(self.settings, rule, wildcards)
-        return replace(job, sources=self.sources(rule, job)) if rule == "train" else job
+        if rule == "train":
+            return replace(job, sources=self.sources(rule, job))
+        return job
 
     def run_spec(self, run: Run) -> job_specs.RunSpec:
         """Return everything that a run's numbers depend on, except the options of `choose`."""
@@ -107,19 +114,24 @@ class Plan:
         """Return the data files of other datasets that clients are tested on for an artefact."""
         needs = self.settings.methods[labels.method].needs
         run = Run.of(labels)
-        datasets = self.job("artefact", labels).transfer_to
-        return [f for name in datasets for f in paths.other_inputs(name, run, needs).values()]
+        files = list[Path]()
+        for name in self.job("artefact", labels).transfer_to:
+            files += paths.other_inputs(name, run, needs).values()
+        return files
 
     def job_files(self, labels: Any, pattern: str, ends: Sequence[int] | None = None) -> list[str]:
         """Return a file of every job of a run, or of those that end at these rounds."""
         run = Run.of(labels)
-        ends = job_ends(self.study(labels)) if ends is None else ends
+        if ends is None:
+            ends = job_ends(self.study(labels))
         return [str(paths.path_for(pattern, run, end=paths.end(number))) for number in ends]
 
     def start(self, wildcards: Any, pattern: str) -> list[str]:
         """Return a file of the job before; the first job of a run has none."""
         first = job_factory.rounds_of(self.settings, wildcards).start
-        return self.job_files(wildcards, pattern, [first] if first else [])
+        if first == 0:
+            return []
+        return self.job_files(wildcards, pattern, [first])
 
     def last(self, wildcards: Any, pattern: str) -> str:
         """Return a file of the last job of a run."""
@@ -131,8 +143,9 @@ class Plan:
 
     def choice(self, wildcards: Any) -> list[str]:
         """Return the file with the options that a run is trained with, if they are tuned."""
-        tuned = job_factory.trials_of(self.settings, wildcards)
-        return [str(paths.path_for(paths.CHOICE, Run.of(wildcards)))] if tuned else []
+        if not job_factory.trials_of(self.settings, wildcards):
+            return []
+        return [str(paths.path_for(paths.CHOICE, Run.of(wildcards)))]
 
     def weights(self, wildcards: Any) -> list[str]:
         """Return the backbone's local weights file, unless it ships and so is always there."""
@@ -150,5 +163,6 @@ class Plan:
         return self._kind(rule, wildcards).caption
 
     def _kind(self, rule: str, wildcards: Any) -> OutputKind:
+        """Return the kind, with its keys, of the table or figure that the wildcards name."""
         outputs = self.settings.tables if rule == "table" else self.settings.figures
         return outputs[wildcards.label].keys

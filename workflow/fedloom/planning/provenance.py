@@ -18,7 +18,8 @@ from fedloom.planning.choices import with_choice
 from fedloom.planning.job_specs import RunSpec
 from fedloom.planning.run_labels import Run
 
-MADE_BY = ("settings", "data")  # the facts of a receipt that evaluations keep
+# the facts of a receipt that evaluations keep
+MADE_BY = ("settings", "data")
 
 
 def digest_of_settings(spec: RunSpec) -> str:
@@ -50,11 +51,15 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
         return None
 
     # a hub states no digest: the first job that loads its weights writes one down
-    record = paths.path_for(paths.WEIGHTS, backbone=backbone.label)
     of = {"library": backbone.library}
     of |= {key: backbone.settings.get(key) for key in ("name", "weights", "image_size")}
     now = {"of": of, "sha256": loaded()}
-    before = read_json(record) if record.exists() else {}
+    record = paths.path_for(paths.WEIGHTS, backbone=backbone.label)
+    before = dict[str, Any]()
+    if record.exists():
+        before = read_json(record)
+
+    # the label may have named another backbone before; then these are the first weights
     if before.get("of") != of:
         write_text(record, canonical(now) + "\n")
     elif before != now:

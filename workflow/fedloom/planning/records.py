@@ -37,14 +37,17 @@ def write_record(plan: Plan) -> None:
     metadata has the `study`, its `settings` as YAML, and `versions` as JSON, which stay if no run
     was trained since. Nothing is written if a run was made with other settings.
     """
-    import pyarrow as pa  # takes 0.1 s, and plans need none of it
+    # takes 0.1 s, and plans need none of it
+    import pyarrow as pa
 
+    # all results must be there: a table may need no run, or the user asked for some tables alone
     every = [*plan.runs, *trial_runs(plan.settings)]
     tested = {*runs(plan.settings, TEST_SETS)}
     files = [paths.path_for(paths.EVALUATION, run) for run in every]
     files += [paths.path_for(paths.ARTEFACT, run, artefact=TEST_SETS) for run in tested]
     if not every or not all(file.is_file() for file in files):
-        return  # its tables need no run, or only some of them were asked for
+        return
+
     rows = []
     for run in every:
         made_by = provenance.facts_of_run(run)
@@ -52,12 +55,20 @@ def write_record(plan: Plan) -> None:
             line = "%s: made with other settings; study %s is not recorded"
             log.warning(line, run.path, plan.name)
             return
-        own = {"sha256": sha256(paths.path_for(paths.EVALUATION, run)), TEST_SETS: run in tested}
-        rows.append(vars(run) | _given(plan, run) | made_by | own)
+
+        row = vars(run) | _given(plan, run) | made_by
+        row["sha256"] = sha256(paths.path_for(paths.EVALUATION, run))
+        row[TEST_SETS] = run in tested
+        rows.append(row)
     table = pa.Table.from_pylist(rows)
+
+    # the versions are those that trained the runs, so they stay with the same rows
     file = paths.path_for(paths.RECORD, study=plan.name)
-    kept = file.is_file() and read_table(file).equals(table)
-    versions = read_facts(file)["versions"] if kept else json.dumps(_versions())
+    if file.is_file() and read_table(file).equals(table):
+        versions = read_facts(file)["versions"]
+    else:
+        versions = json.dumps(_versions())
+
     facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": versions}
     write_table(file, table.replace_schema_metadata(facts))
 
@@ -66,34 +77,59 @@ def read_record(study: str, folder: Path) -> "pa.Table":
     """Return what `write_record` wrote of a study; `folder` holds `results`."""
     file = folder / paths.path_for(paths.RECORD, study=study)
     if not file.is_file():
+        hint = ""
         known = [other.stem for other in file.parent.glob("*.parquet")]
-        hint = f"; {suggestion(study, known)}" if known else ""
+        if known:
+            hint = f"; {suggestion(study, known)}"
         raise FedLoomError(f"{file}: study '{study}' must have finished; run it{hint}")
-    from fedloom.common.run_tables import RECORD  # imports pyarrow, which plans need not
+
+    # imports pyarrow, which plans do not need
+    from fedloom.common.run_tables import RECORD
 
     return read_table(file, RECORD)
 
 
 def _as_yaml(plan: Plan) -> str:
     """Write the merged config, in which inherited keys are as the study has them, as YAML."""
-    select = plan.settings.select
+    content = dict(plan.config)
+    content["study"] = plan.settings.study.model_dump(mode="json", exclude_unset=True)
+
+    # the tables and figures that are selected, by default all
+    select = dict(plan.config["select"])
+    select["tables"] = list(plan.settings.select.tables)
+    select["figures"] = list(plan.settings.select.figures)
+    content["select"] = select
+
     text = io.StringIO()
-    shown = {"tables": list(select.tables), "figures": list(select.figures)}
-    study = plan.settings.study.model_dump(mode="json", exclude_unset=True)
-    YAML().dump(plan.config | {"study": study, "select": plan.config["select"] | shown}, text)
+    YAML().dump(content, text)
     return text.getvalue()
 
 
 def _given(plan: Plan, run: Run) -> dict[str, Any]:
     """Return what a run was given, which no seed changes."""
     method = choices.with_choice(plan.run_spec(run)).method
+
+    # options of wrappers stand beside the method's own
+    options = dict(method.options)
     wrappers = {wrapper.plugin: wrapper.options for wrapper in method.wrappers}
-    trained = find(method.plugin).trained
+    if wrappers:
+        options["wrappers"] = wrappers
+
+    # a method without training has no learning rate
+    learning_rate = None
+    if find(method.plugin).trained:
+        learning_rate = float(method.training["lr"])
+
+    # trials are evaluated on training images that their clients held back
+    split = "test"
+    if run.partition.endswith(VALIDATION):
+        split = "validation"
+
     return {
         "title": plan.settings.methods[run.method].title,
-        "options": canonical(method.options | ({"wrappers": wrappers} if wrappers else {})),
-        "learning_rate": float(method.training["lr"]) if trained else None,
-        "split": "validation" if run.partition.endswith(VALIDATION) else "test",
+        "options": canonical(options),
+        "learning_rate": learning_rate,
+        "split": split,
         "rounds": plan.study(run).rounds,
     }
 
@@ -104,26 +140,34 @@ def _versions() -> dict[str, str]:
     if (ROOT / ".git").exists() and shutil.which("git"):
         command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if done.returncode == 0:  # git refuses the folder of another user
+        # git refuses the folder of another user
+        if done.returncode == 0:
             versions["commit"] = done.stdout.strip()
     return versions
 
 
 def summary(plan: Plan) -> str:
     """Return the first table and the folders of all results, for the end of a run."""
-    lines = [f"logs    {paths.LOGS}"]
-    runs = paths.RUN.replace("{", "<").replace("}", ">")
+    logs = f"logs    {paths.LOGS}"
+
+    # a run of other targets than the study's tables has logs alone
     if not plan.tables or not Path(plan.tables[0]).is_file():
-        return lines[0]  # other targets than the study's tables
-    lines += [f"runs    {runs}"]
+        return logs
+
+    table = Path(plan.tables[0])
+    lines = [table.read_text(), f"tables  {table.parent}"]
     lines += [f"figures {Path(file).parent}" for file in plan.figures[:1]]
-    lines += [f"tables  {Path(plan.tables[0]).parent}", Path(plan.tables[0]).read_text()]
-    return "\n".join(reversed(lines))
+    runs = paths.RUN.replace("{", "<").replace("}", ">")
+    lines += [f"runs    {runs}", logs]
+    return "\n".join(lines)
 
 
 def failures(since: float) -> str:
     """Return the error lines of the jobs that failed since then, with their logs."""
     logs = [log for log in Path(paths.LOGS).rglob("*.log") if log.stat().st_mtime >= since]
-    texts = {log: log.read_text(errors="replace").splitlines() for log in sorted(logs)}
-    errors = ((log, line) for log in texts for line in texts[log] if line.startswith("error: "))
-    return "\n".join(f"\n{line}\n  in {log}" for log, line in errors)
+    errors = list[str]()
+    for log in sorted(logs):
+        for line in log.read_text(errors="replace").splitlines():
+            if line.startswith("error: "):
+                errors.append(f"\n{line}\n  in {log}")
+    return "\n".join(errors)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"  # of a run
+# the name of a run, which is its folder
+NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"
 
 
 @dataclass(frozen=True, order=True)

@@ -13,12 +13,15 @@ from fedloom.planning.run_labels import NAME, Run
 
 def finished(name: str) -> Run:
     """Return the run that a folder below results/runs is of; it must have finished."""
+    # the labels are the folder's last parts
     found = re.search(r"([^/]+)/([^/]+)/([^/]+)/([^/]+)/seed(\d+)/?$", name)
     if found is None:
         form = NAME.replace("{", "<").replace("}", ">")
         raise FedLoomError(f"{name}: must be the folder of a run, {form}")
     dataset, partition, backbone, method, seed = found.groups()
     run = Run(dataset, partition, backbone, method, int(seed))
+
+    # an error names the run that comes nearest among those that have finished
     if not path_for(EVALUATION, run).is_file():
         folders = Path().glob(re.sub(r"{\w+}", "*", EVALUATION))
         near = suggestion(run.path, [str(Path(*file.parts[2:-1])) for file in folders])
@@ -37,31 +40,45 @@ def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
 def runs(settings: Settings, artefact: str | None = None) -> list[Run]:
     """List every run that a table or figure shows, or one of an artefact, in the config's order."""
     select = settings.select
-    shown = set()
     outputs = [settings.tables[label] for label in select.tables]
-    for output in outputs + [settings.figures[label] for label in select.figures]:
-        labels = (output.scenarios, output.backbones, output.methods)
+    outputs += [settings.figures[label] for label in select.figures]
+
+    # combinations of scenario, backbone, method and seed that are shown
+    shown = set()
+    for output in outputs:
         if artefact in (None, output.keys.needs().artefact):
-            shown |= set(product(*labels, output_seeds(settings, output)))
+            seeds = output_seeds(settings, output)
+            shown |= set(product(output.scenarios, output.backbones, output.methods, seeds))
+
+    # all combinations in the config's order, for the runs to have it
+    found = []
     every = product(select.scenarios, select.backbones, select.methods, settings.study.seeds)
-    return [Run(each[0].dataset, each[0].partition, *each[1:]) for each in every if each in shown]
+    for each in every:
+        if each in shown:
+            scenario, backbone, method, seed = each
+            found.append(Run(scenario.dataset, scenario.partition, backbone, method, seed))
+    return found
 
 
 def trial_runs(settings: Settings) -> list[Run]:
     """List the trials by which the options of a study's runs are chosen (study.tune)."""
     tune = settings.study.tune
-    found = dict[Run, None]()
     if tune is None:
         return []
+
+    # runs that differ by their seeds alone share their trials
+    found = dict[Run, None]()
     for run in runs(settings):
+        partition = run.partition + VALIDATION
         for trial in settings.trials.get(run.method, ()):
-            changes = {"partition": run.partition + VALIDATION, "method": trial.label}
-            found[replace(run, **changes, seed=tune.seed)] = None
+            of_trial = replace(run, partition=partition, method=trial.label, seed=tune.seed)
+            found[of_trial] = None
     return list(found)
 
 
 def scenarios(settings: Settings) -> list[Scenario]:
     """List the scenarios that a study's runs have; of a study without outputs, all it selects."""
     select = settings.select
-    of_runs = dict.fromkeys(Scenario(run.dataset, run.partition) for run in runs(settings))
-    return list(of_runs if select.tables or select.figures else select.scenarios)
+    if not select.tables and not select.figures:
+        return list(select.scenarios)
+    return list(dict.fromkeys(Scenario(run.dataset, run.partition) for run in runs(settings)))

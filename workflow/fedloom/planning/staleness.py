@@ -20,7 +20,8 @@ from fedloom.hooks.manifest import find
 from fedloom.machine.install import LIBRARY
 from fedloom.planning import job_specs
 
-Code = tuple[tuple[str, ...], tuple[PluginManifest, ...]]  # modules of fedloom, and plugins
+# modules of fedloom, and plugins
+Code = tuple[tuple[str, ...], tuple[PluginManifest, ...]]
 
 
 def code_of(rule: str, job: Any) -> Code:
@@ -29,34 +30,44 @@ def code_of(rule: str, job: Any) -> Code:
     plugins = list[PluginManifest]()
 
     def add(kind: str, name: str, module: str | None = None) -> None:
+        """Add the plugin of this name, or else the module that defines FedLoom's own kind."""
         plugin = kinds.discover(kind).get(name)
         if plugin is None:
             modules.append(module or kinds.KINDS_FROM_PLUGINS[kind].own[name].__module__)
         else:
             plugins.append(plugin)
 
+    # the modules that a job imports by a name that it holds
     match job:
         case job_specs.DatasetJob():
             for source in _sources(job.dataset.source, job.dataset.settings):
                 add("source", source)
+
         case job_specs.PartitionJob():
             add("scheme", job.partition.scheme)
+
         case job_specs.CacheJob():
             modules.append(f"fedloom.backbones.{job.backbone.family}")
+
         case job_specs.TableJob() | job_specs.FigureJob():
             add(rule, job.kind, job.module)
+
         case job_specs.TrainJob() | job_specs.ArtefactJob():
             return code_of(rule, job.spec)
+
         case job_specs.RunSpec():
             modules.append(f"fedloom.backbones.{job.backbone.family}")
             plugins += [find(each.plugin) for each in (job.method, *job.method.wrappers)]
+
     return tuple(modules), tuple(plugins)
 
 
 def _sources(source: str, settings: dict[str, Any]) -> list[str]:
     """Return the names of a source and of those of its parts."""
-    parts = settings.get("parts", {}).values()
-    return [source, *(name for part in parts for name in _sources(part["source"], part))]
+    names = [source]
+    for part in settings.get("parts", {}).values():
+        names += _sources(part["source"], part)
+    return names
 
 
 def files_of(modules: Iterable[str], plugins: Iterable[PluginManifest] = ()) -> list[str]:
@@ -70,9 +81,14 @@ def files_of(modules: Iterable[str], plugins: Iterable[PluginManifest] = ()) -> 
         if not found:
             raise FedLoomError(f"no module {name} in {LIBRARY}")
         files |= _closure(found)
+
     for plugin in plugins:
-        levels = plugin.module.count(".") if plugin.module else 0
+        # a plugin in the package a.b.c was installed with a, two folders up
+        levels = 0
+        if plugin.module:
+            levels = plugin.module.count(".")
         package = [plugin.folder, *plugin.folder.parents][levels]
+
         files |= _closure([plugin.file, *package.rglob("*.py")])
         files |= {*filter(Path.is_file, plugin.folder.rglob("*.toml"))}
     return sorted(os.path.relpath(file) for file in files)
@@ -86,12 +102,13 @@ def digest_of(
     It has their names without folders, so that results stay valid when a checkout or an environment
     moves. `known` keeps the digests of files from call to call.
     """
-    files = files_of(modules, plugins)
     known = {} if known is None else known
-    for file in files:
+    names_and_digests = []
+    for file in files_of(modules, plugins):
         if file not in known:
             known[file] = sha256(Path(file))
-    return digest(sorted([Path(file).name, known[file]] for file in files))
+        names_and_digests.append([Path(file).name, known[file]])
+    return digest(sorted(names_and_digests))
 
 
 def _closure(files: Iterable[Path]) -> set[Path]:
@@ -100,15 +117,21 @@ def _closure(files: Iterable[Path]) -> set[Path]:
     todo = set(files)
     while todo:
         seen |= todo
-        todo = {found for file in todo for found in _imported(file)} - seen
+        imported = set[Path]()
+        for file in todo:
+            imported.update(_imported(file))
+        todo = imported - seen
     return seen
 
 
 @cache
 def _imported(file: Path) -> list[Path]:
     """Return the files of fedloom that a file imports."""
-    pairs = [(module, name) for module, names in _imports(file) for name in names or [None]]
-    return [path for pair in pairs for path in _resolve(*pair)]
+    found = list[Path]()
+    for module, names in _imports(file):
+        for name in names or [None]:
+            found += _resolve(module, name)
+    return found
 
 
 @cache
@@ -119,10 +142,16 @@ def _imports(file: Path) -> list[tuple[str, list[str]]]:
     for node in _nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                names = _names_read(tree, alias.asname) if alias.asname else []
+                # `import fedloom.toolbox as fl` names what it reads of the module later
+                names = list[str]()
+                if alias.asname:
+                    names = _names_read(tree, alias.asname)
                 found.append((alias.name, names))
+
+        # a relative import stays within a plugin, all of whose files count anyhow
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.append((node.module, [alias.name for alias in node.names]))
+
     return [each for each in found if each[0].split(".")[0] == "fedloom"]
 
 
@@ -131,14 +160,19 @@ def _names_read(tree: ast.AST, alias: str) -> list[str]:
     nodes = [*ast.walk(tree)]
     uses = {node for node in nodes if isinstance(node, ast.Name) and node.id == alias}
     reads = [node for node in nodes if isinstance(node, ast.Attribute) and node.value in uses]
-    return sorted({node.attr for node in reads}) if len(reads) == len(uses) else []
+
+    # a use that reads no attribute may hand on the whole module
+    if len(reads) != len(uses):
+        return []
+    return sorted({node.attr for node in reads})
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the statements of a syntax tree outside `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
+        # no import lies in an expression
         of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        if of_types or isinstance(node, ast.expr):  # no import lies in an expression
+        if of_types or isinstance(node, ast.expr):
             continue
         yield node
         yield from _nodes(node)
@@ -148,11 +182,20 @@ def _resolve(module: str, name: str | None) -> Iterator[Path]:
     """Yield the files behind `from module import name`, or `import module` if there is no name."""
     path = LIBRARY / module.replace(".", "/")
     init = path / "__init__.py"
-    inside = path / name if name else path
+    inside = path
+    if name:
+        inside = path / name
+
+    # a module or a package of this name, or a module that defines it
     for file in (inside.with_suffix(".py"), inside / "__init__.py", path.with_suffix(".py")):
         if file.is_file() and file != init:
             yield file
             return
+
+    # else the package re-exports the name from other modules, or is meant itself
     if init.is_file():
-        exporting = [inner for inner, names in _imports(init) if name in names]
-        yield from [file for inner in exporting for file in _resolve(inner, name)] or [init]
+        found = list[Path]()
+        for inner, names in _imports(init):
+            if name in names:
+                found += _resolve(inner, name)
+        yield from found or [init]

@@ -1,6 +1,7 @@
 """All jobs of a study, without asking Snakemake."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,11 +9,13 @@ from typing import Any
 from fedloom.config.protocols import job_ends
 from fedloom.planning import paths
 from fedloom.planning.job_factory import study_of_run, transferred_to, trials_of
+from fedloom.planning.job_specs import PlotInputs
 from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
 from fedloom.planning.runs import trial_runs
 
+# the labels of each job by the file that it makes, by rule
 Jobs = defaultdict[str, dict[Path, Any]]
 
 
@@ -20,50 +23,75 @@ def jobs_of_study(plan: Plan) -> Jobs:
     """Return the jobs by rule: the labels of each by the file that it makes."""
     settings = plan.settings
     jobs = Jobs(dict)
-
-    def add(rule: str, pattern: str, **labels: Any) -> None:
-        jobs[rule][paths.path_for(pattern, **labels)] = SimpleNamespace(**labels)
-
     for run in (*plan.runs, *trial_runs(settings)):
-        labels = vars(run)
-        reads = plan.run_inputs(run)
-        add("dataset", paths.STORE, **labels)
-        add("partition", paths.PARTITION, **labels)
-        if "prototypes" in reads:
-            add("prototypes", paths.PROTOTYPES, **labels)
-        for name in reads.keys() & {"features", "prototypes", "patches"}:
-            cache = "patches" if name == "patches" else "features"
-            add("cache", paths.CACHE, **labels, cache=cache)
-        for end in job_ends(study_of_run(settings, run)):
-            add("train", paths.STATE, **labels, end=paths.end(end))
-        add("evaluate", paths.EVALUATION, **labels)
+        _add_run(jobs, plan, run)
+
+    # what runs of all seeds share: a chart of the partition, and the chosen options
     for run in plan.runs:
         labels = vars(run) | {"seed": settings.study.seeds[0]}
-        add("partition", paths.PARTITION, **labels)
-        add("partition_chart", paths.PARTITION_CHART, **labels)
+        _add(jobs, "partition", paths.PARTITION, **labels)
+        _add(jobs, "partition_chart", paths.PARTITION_CHART, **labels)
         if trials_of(settings, run):
-            add("choose", paths.CHOICE, **labels)
-    for rule, pattern in (("table", paths.TABLE), ("figure", paths.FIGURE)):
-        for label in getattr(settings.select, f"{rule}s"):
-            add(rule, pattern, study=plan.name, label=label)
-    outputs = [plan.job(rule, each) for rule in ("table", "figure") for each in jobs[rule].values()]
+            _add(jobs, "choose", paths.CHOICE, **labels)
+
+    for label in settings.select.tables:
+        _add(jobs, "table", paths.TABLE, study=plan.name, label=label)
+    for label in settings.select.figures:
+        _add(jobs, "figure", paths.FIGURE, study=plan.name, label=label)
+
+    # what tables and figures read beside the evaluations of runs
+    outputs = [plan.job("table", labels) for labels in jobs["table"].values()]
+    outputs += [plan.job("figure", labels) for labels in jobs["figure"].values()]
     for output in outputs:
-        shown = output.shown
-        for run in plotted_runs(shown) if shown is not None else ():
-            if shown is not None and shown.artefact:
-                add(
-                    "artefact",
-                    paths.ARTEFACT,
-                    **vars(Run.of(run)),
-                    artefact=shown.artefact,
-                )
-            for name in transferred_to(settings, run):
-                add("dataset", paths.STORE, dataset=name)
-                for cache in {"features", "patches"} & plan.run_inputs(run).keys():
-                    labels = {"dataset": name, "backbone": run.backbone, "cache": cache}
-                    add("cache", paths.CACHE, **labels)
-        for pair in getattr(output, "backbones", ()):
-            dataset, backbone = pair.split("/")
-            add("cache", paths.CACHE, dataset=dataset, backbone=backbone, cache="features")
-            add("block_accuracy", paths.BLOCK_ACCURACY, dataset=dataset, backbone=backbone)
+        if output.shown is not None:
+            _add_shown(jobs, plan, output.shown)
+        _add_backbones(jobs, getattr(output, "backbones", ()))
     return jobs
+
+
+def _add(jobs: Jobs, rule: str, pattern: str, **labels: Any) -> None:
+    """Add a job of a rule that makes the file of a pattern; the same job may be added again."""
+    jobs[rule][paths.path_for(pattern, **labels)] = SimpleNamespace(**labels)
+
+
+def _add_run(jobs: Jobs, plan: Plan, run: Run) -> None:
+    """Add the jobs of a run or trial, and those that make its data."""
+    labels = vars(run)
+    reads = plan.run_inputs(run)
+
+    # its data; prototypes are made from features
+    _add(jobs, "dataset", paths.STORE, **labels)
+    _add(jobs, "partition", paths.PARTITION, **labels)
+    if "prototypes" in reads:
+        _add(jobs, "prototypes", paths.PROTOTYPES, **labels)
+    if reads.keys() & {"features", "prototypes"}:
+        _add(jobs, "cache", paths.CACHE, **labels, cache="features")
+    if "patches" in reads:
+        _add(jobs, "cache", paths.CACHE, **labels, cache="patches")
+
+    for end in job_ends(study_of_run(plan.settings, run)):
+        _add(jobs, "train", paths.STATE, **labels, end=paths.end(end))
+    _add(jobs, "evaluate", paths.EVALUATION, **labels)
+
+
+def _add_shown(jobs: Jobs, plan: Plan, shown: PlotInputs) -> None:
+    """Add the artefacts of the runs that are shown, and the data of other datasets for them."""
+    for run in plotted_runs(shown):
+        if shown.artefact:
+            labels = vars(Run.of(run))
+            _add(jobs, "artefact", paths.ARTEFACT, **labels, artefact=shown.artefact)
+
+        caches = {"features", "patches"} & plan.run_inputs(run).keys()
+        for name in transferred_to(plan.settings, run):
+            _add(jobs, "dataset", paths.STORE, dataset=name)
+            for cache in caches:
+                labels = {"dataset": name, "backbone": run.backbone, "cache": cache}
+                _add(jobs, "cache", paths.CACHE, **labels)
+
+
+def _add_backbones(jobs: Jobs, pairs: Iterable[str]) -> None:
+    """Add the jobs that measure frozen backbones, each pair "dataset/backbone"."""
+    for pair in pairs:
+        dataset, backbone = pair.split("/")
+        _add(jobs, "cache", paths.CACHE, dataset=dataset, backbone=backbone, cache="features")
+        _add(jobs, "block_accuracy", paths.BLOCK_ACCURACY, dataset=dataset, backbone=backbone)

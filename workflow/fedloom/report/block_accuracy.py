@@ -17,17 +17,25 @@ from fedloom.data.store import ImageStore
 def nearest_prototype(tokens: Tensor, labels: Tensor, test: Tensor) -> tuple[float, float]:
     """Compute top-1 and top-5 accuracy in percent of the test images, by distance to class means.
 
-    These are of tokens [N, d] of the other images; a class without any is never near.
+    The means are of the `tokens` [N, d] of all other images; a class without such images is never
+    near. `labels` is int64 [N], and `test` bool [N].
     """
+    # the mean of each class, [C, d]
     classes = int(labels.max()) + 1
     train = ~test
     count = torch.bincount(labels[train], minlength=classes)
     means = torch.zeros(classes, tokens.shape[1]).index_add_(0, labels[train], tokens[train])
     means /= count.clamp(min=1)[:, None]
+
     distance = torch.cdist(tokens[test], means)  # [test images, C]
     distance[:, count == 0] = torch.inf
-    hits = distance.topk(min(5, classes), largest=False).indices == labels[test][:, None]
-    return 100 * hits[:, 0].float().mean().item(), 100 * hits.any(1).float().mean().item()
+
+    # whether each of the five nearest classes is the true one
+    nearest = distance.topk(min(5, classes), largest=False).indices  # [test images, 5]
+    hits = nearest == labels[test][:, None]
+    top1 = 100 * hits[:, 0].float().mean().item()
+    top5 = 100 * hits.any(1).float().mean().item()
+    return top1, top5
 
 
 def depth(features: Path) -> int:
@@ -45,16 +53,20 @@ def class_tokens(features: Path, block: int) -> Tensor:
     last = depth(features) + 1
     if block > last:
         raise FedLoomError(f"{features}: no block {block}; it has 1 to {last}")
-    final = block == last
-    return (tensor(features, "final") if final else tensor(features, "inputs", block - 1)).float()
+    if block == last:
+        return tensor(features, "final").float()
+    return tensor(features, "inputs", block - 1).float()
 
 
 def write(store: ImageStore, features: Path, out: Path) -> None:
     """Write a row per block of `class_tokens`: `block`, `top1` and `top5`."""
     labels = torch.from_numpy(store.labels)
     test = torch.tensor(store.test)
+
+    # one block at a time, for all may not fit into memory
     rows = []
-    for block in range(1, depth(features) + 2):  # one at a time: all may not fit into memory
-        rows.append((block, *nearest_prototype(class_tokens(features, block), labels, test)))
+    for block in range(1, depth(features) + 2):
+        tokens = class_tokens(features, block)
+        rows.append((block, *nearest_prototype(tokens, labels, test)))
     columns = [pa.array(column) for column in zip(*rows, strict=True)]
     write_table(out, pa.table(columns, schema=BLOCK_ACCURACY))

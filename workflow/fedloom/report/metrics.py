@@ -15,9 +15,11 @@ from fedloom.config.settings import GridMember, Reported
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.planning.run_labels import Run
 
-GROUPS = {"participating": True, "held_out": False}  # of clients, by whether they train
+# groups of clients, and whether they train
+GROUPS = {"participating": True, "held_out": False}
 SCENARIO = ("dataset", "partition", "backbone")
-ROUNDING = 1e-6  # of a loss in float32: one that training leaves as it was is that of guessing
+# relative error of a loss in float32: one that training leaves as it was is that of guessing
+ROUNDING = 1e-6
 
 
 def frame(path: Path, columns: pa.Schema | None = None) -> pd.DataFrame:
@@ -29,14 +31,16 @@ def frame(path: Path, columns: pa.Schema | None = None) -> pd.DataFrame:
 
 
 def columns_of(path: str | Path) -> pa.Schema | None:
-    """Return the columns that a table of a run, or of one of its jobs, has by its name."""
+    """Return the columns of the table of a run or of a job with this name; None for other files."""
     return OF_RUNS.get(Path(path).stem.split(".")[-1])
 
 
 def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
     """Read an evaluation.parquet with one row per round and client, personalised or before it."""
     rows = frame(path)
-    return personal(rows) if personalized else rows[~rows["personalized"]]
+    if personalized:
+        return personal(rows)
+    return rows[~rows["personalized"]]
 
 
 def personal(rows: pd.DataFrame) -> pd.DataFrame:
@@ -52,7 +56,7 @@ def artefact(run: PlottedRun) -> pd.DataFrame:
 
 
 def by_test_set(run: PlottedRun) -> dict[str, float]:
-    """Return the mean accuracy in percent over clients on each set of fedloom.common.ids."""
+    """Return the mean accuracy in percent over clients on each test set of fedloom.common.ids."""
     assert run.artefact is not None, "the kind names no artefact"
     rows = frame(run.artefact, OF_RUNS["test_sets"])
     means = percent(rows).groupby(rows["test_set"], sort=False).mean()
@@ -88,8 +92,12 @@ def join(parts: Sequence[Path], out: Path, run: Run, facts: dict[str, str]) -> N
     """
     tables = [read_table(part, columns_of(part)) for part in parts]
     table = pa.concat_tables(tables, promote_options="default")
+
+    # the labels of the run as first columns
     for position, (name, value) in enumerate(vars(run).items()):
-        kind = pa.int32() if name == "seed" else pa.dictionary(pa.int32(), pa.string())
+        kind = pa.dictionary(pa.int32(), pa.string())
+        if name == "seed":
+            kind = pa.int32()
         table = table.add_column(position, name, pa.array([value] * len(table), kind))
     write_table(out, table.replace_schema_metadata(facts))
 
@@ -112,9 +120,11 @@ def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]
         lowest = every[every.index.isin(reported.worst_of)].min()
         for group in GROUPS:
             numbers[f"{group}_worst"] = lowest[f"{group}_mean"]
+
     if "backdoor_rate" in evaluation:
         rows = evaluation[evaluation["participating"] & evaluation["round"].isin(reported.rounds)]
         numbers["backdoor_rate"] = (100 * rows.groupby("round")["backdoor_rate"].mean()).mean()
+
     return {str(name): float(value) for name, value in numbers.dropna().items()}
 
 

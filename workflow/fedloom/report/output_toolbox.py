@@ -1,4 +1,4 @@
-"""What a plugin that brings a kind of table or figure may call."""
+"""Export the functions that a plugin with a kind of table or figure may call."""
 
 from typing import TYPE_CHECKING
 

@@ -13,26 +13,35 @@ from fedloom.common.ids import UNASSIGNED
 from fedloom.common.run_tables import PARTITION
 from fedloom.report.figures import style
 
-CELL = 0.24  # inches per client and class, where the page allows it
+# inches of a client's column and a class's row, where the page allows it
+CELL = 0.24
 # face, edge and line's width in points of bubbles, by whether their clients are held out; blue and
 # vermilion of Okabe and Ito, told apart by all
 LOOKS = {False: ("#0072B2", "none", 0.0), True: ("none", "#D55E00", 1.2)}
-NAMED = 40  # more classes have no names, and more clients no numbers
+# more classes have no names, and more clients no numbers
+NAMED = 40
 
 
 def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
     """Draw a partition's Parquet file; equal partitions give equal bytes."""
     table = read_table(partition, PARTITION).to_pandas()
-    table = table[table["client_id"] != UNASSIGNED]  # few-shot training leaves images out
+    # few-shot training leaves images out
+    table = table[table["client_id"] != UNASSIGNED]
+
+    # the training images of every client and class
     clients = table.groupby("client_id")
     train = table[~table["test"]]
     counts = np.zeros((len(clients), len(class_names)), int)  # [K, C]
     np.add.at(counts, (train["client_id"], train["label"]), 1)
-    domains = clients["domain"].agg(lambda names: "+".join(sorted(set(names)))).tolist()
+
+    # the domains of every client, if there are several
+    domains = []
+    if table["domain"].nunique() > 1:
+        domains = clients["domain"].agg(lambda names: "+".join(sorted(set(names)))).tolist()
+
     held_out = ~clients["participating"].any().to_numpy()
     with style.applied():
-        several = domains if table["domain"].nunique() > 1 else []
-        figure = _figure(counts, held_out, several, class_names)
+        figure = _figure(counts, held_out, domains, class_names)
         style.save(figure, {"png": out_png, "pdf": out_pdf})
 
 
@@ -40,20 +49,27 @@ def _figure(
     counts: np.ndarray, held_out: np.ndarray, domains: list[str], class_names: list[str]
 ) -> Figure:
     """Draw `counts` [K, C], clients from left to right, the first class at the top."""
+    # inches of the panel; the rest is for labels and the legend
     clients, classes = counts.shape
-    wide, high = (float(np.clip(CELL * n, 2.4, most)) for n, most in ((clients, 11), (classes, 9)))
+    wide = float(np.clip(CELL * clients, 2.4, 11))
+    high = float(np.clip(CELL * classes, 2.4, 9))
     figure, ((axes,),) = style.grid(1, 1, (wide + 2.6, high + 1.8))
-    area = (72 * min(wide / clients, high / classes) * 0.95) ** 2 / counts.max()  # points^2
+
+    # square points per image: the largest bubble just fits into its cell
+    area = (72 * min(wide / clients, high / classes) * 0.95) ** 2 / counts.max()
 
     def bubbles(x: Any, y: Any, images: Any, out: bool, label: str = "") -> Any:
+        """Draw bubbles for numbers of images, of clients that are held `out` or train."""
         face, edge, line = LOOKS[out]
-        width = np.maximum(np.sqrt(images * area) - line, 0.7)  # they cover the area with the line
+        # the line belongs to the area
+        width = np.maximum(np.sqrt(images * area) - line, 0.7)
         look = {"facecolors": face, "edgecolors": edge, "linewidths": line, "label": label}
         return axes.scatter(x, y, s=width**2, clip_on=False, **look)
 
     for out in LOOKS:
         k, c = np.nonzero(counts * (held_out == out)[:, None])
         bubbles(k, c, counts[k, c], out)
+
     axes.set(xlabel="client", ylabel="class")
     axes.set(xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6))
     axes.tick_params(labelsize=7)
@@ -63,6 +79,8 @@ def _figure(
         axes.set_yticks(range(classes), class_names)
     if domains:
         _label_domains(axes, domains)
+
+    # the legend: bubbles of three sizes, and one of held-out clients
     most = int(counts.max())
     sizes = sorted({max(1, round(most * share)) for share in (0.1, 0.4, 1)})
     handles = [bubbles([], [], size, False, f"{size}") for size in sizes]
@@ -81,13 +99,21 @@ def _label_domains(axes: Axes, domains: list[str]) -> None:
         names = {part for name in domains for part in name.split("+")}
         axes.set_title(f"clients hold several of {len(names)} domains", fontsize=8, loc="left")
         return
+
+    # clients of one domain follow each other
     for name, group in groupby(range(len(domains)), domains.__getitem__):
         clients = list(group)
-        narrow = len(clients) < 4
         if clients[0]:
             axes.axvline(clients[0] - 0.5, color="0.6", linewidth=0.8)
+
+        # names are slanted where they would run into each other
+        rotation = 0
+        alignment = "center"
+        if len(clients) < 4:
+            rotation = 40
+            alignment = "left"
         axes.annotate(
             name, (np.mean(clients), 1), (0, 3), xycoords=("data", "axes fraction"),
-            textcoords="offset points", rotation=40 if narrow else 0, rotation_mode="anchor",
-            ha="left" if narrow else "center", fontsize=8,
+            textcoords="offset points", rotation=rotation, rotation_mode="anchor",
+            ha=alignment, fontsize=8,
         )  # fmt: skip

@@ -1,58 +1,59 @@
-"""State what a table or figure may require of its study; its class names the checks in `requires`.
+"""Check what a table or figure requires of its study; its class lists the checks in `requires`.
 
-They take the settings of the whole config, the output and the start of their error.
+They take the settings of the whole config, the output and the key path of its entry.
 """
 
 from functools import partial
 
-from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.key_path import KeyPath
 from fedloom.config import grids
 from fedloom.config.settings import GridMember, Output, Settings
 
 
-def held_out(settings: Settings, output: Output, where: str) -> None:
+def held_out(settings: Settings, output: Output, where: KeyPath) -> None:
     """Require that some partition that the output shows holds clients out."""
     if not any(settings.partitions[s.partition].holds_out for s in output.scenarios):
-        raise FedLoomError(f"{where}: no partition of the study holds clients out (held_out)")
+        raise where.error("no partition of the study holds clients out (held_out)")
 
 
-def global_test(settings: Settings, output: Output, where: str) -> None:
+def global_test(settings: Settings, output: Output, where: KeyPath) -> None:
     """Require that the study tests globally, if the output shows the global metric."""
     keys = ("metric", "x", "y")
     shown = [output.settings.get(key) for key in keys] + output.settings.get("metrics", [])
     if "global" in shown and not settings.study.global_test:
-        raise FedLoomError(f"{where}: metric global needs study.global_test: true")
+        raise where.error("metric global needs study.global_test: true")
 
 
-def _axes(numbers: tuple[int, ...], settings: Settings, output: Output, where: str) -> None:
+def _axes(numbers: tuple[int, ...], settings: Settings, output: Output, where: KeyPath) -> None:
     """Require that the grid has one of these numbers of axes."""
     member = _member(settings, output)
     if len(member.at) not in numbers:
-        raise FedLoomError(
-            f"{where}: must have {' or '.join(map(str, numbers))} axes; the grid {member.grid} "
-            f"has {len(member.at)}"
-        )
+        wanted = " or ".join(map(str, numbers))
+        raise where.error(f"must have {wanted} axes; the grid {member.grid} has {len(member.at)}")
 
 
-two_axes, three_axes, two_or_three_axes = (partial(_axes, n) for n in ((2,), (3,), (2, 3)))
+two_axes = partial(_axes, (2,))
+three_axes = partial(_axes, (3,))
+two_or_three_axes = partial(_axes, (2, 3))
 
 
-def the_option(settings: Settings, output: Output, where: str) -> None:
+def the_option(settings: Settings, output: Output, where: KeyPath) -> None:
     """Require that every grid that is shown has the axis `option`, if the output names one."""
     option = output.settings.get("option")
     for label in output.methods:
         member = settings.methods[label].member
         if option is not None and member is not None:
-            check_known(option, member.at, f"{where}.option: the grid {member.grid} has no axis")
+            words = f"the grid {member.grid} has no axis"
+            (where / "option").check_known(option, member.at, words)
 
 
-def one_list(settings: Settings, output: Output, where: str) -> None:
+def one_list(settings: Settings, output: Output, where: KeyPath) -> None:
     """Require that the grid varies the entries of one list."""
     member = _member(settings, output)
     if len(grids.varied_lists(member)) != 1:
-        raise FedLoomError(
-            f"{where}: boxes take a grid over the entries of one list (axes option.position); the "
-            f"grid {member.grid} has {', '.join(member.at)}"
+        raise where.error(
+            "boxes take a grid over the entries of one list (axes option.position); the grid "
+            f"{member.grid} has {', '.join(member.at)}"
         )
 
 

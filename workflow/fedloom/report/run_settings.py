@@ -1,6 +1,7 @@
 """List the settings of a run, each with its origin: default, method.toml, study or trial."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,46 +27,24 @@ class Setting(NamedTuple):
 
 
 def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
-    """Yield what a run was given, each value with its key."""
+    """Yield the settings of a run, each with its key."""
     settings = plan.settings
-    spec = choices.with_choice(plan.run_spec(run))
-    method = settings.methods[run.method]
-    plugin = find(spec.method.plugin)
     partition = run.partition.removesuffix(VALIDATION)
-    label = method.member.grid if method.member else run.method
-    varied = _varied(plan, run)
+    method = settings.methods[run.method]
+    label = run.method
+    if method.member:
+        label = method.member.grid
+    # the parts of a config that set training options and keys of `study`, the strongest first
     above = (["methods", label], ["partitions", partition, "protocol"], ["study"])
 
-    def setting(value: Any, *places: list[str], default: str = "default") -> Setting:
-        for keys in places:
-            changes = [change.text for change in plan.changes if has_prefix(keys, change.keys)]
-            if changes:
-                return Setting(value, f"--set {changes[-1]}")
-            if found := find_definition(plan.files, keys):
-                place = found[0].replace(f"{ROOT}/", "" if Path.cwd() == ROOT else "FedLoom's ", 1)
-                return Setting(value, place if found[1] == value else f"{place}, capped")
-        return Setting(value, default)
+    yield from _of_method(plan, run, label, above)
 
-    def of_method(name: str, value: Any, declared: bool, *places: list[str]) -> Setting:
-        if name in varied:
-            return Setting(value, varied[name])
-        default = f"method.toml of {plugin.name}" if declared else "default"
-        return setting(value, *places, default=default)
+    # the keys of `study`
+    keys_of_study = plan.study(run).model_dump(exclude=NOT_OF_A_RUN, exclude_none=True)
+    for key, value in keys_of_study.items():
+        yield key, _setting(plan, value, *([*keys, key] for keys in above))
 
-    yield "plugin", setting(spec.method.plugin, ["methods", label, "plugin"])
-    for key, value in spec.method.options.items():
-        yield f"options.{key}", of_method(key, value, True, ["methods", label, "options", key])
-    for n, wrapper in enumerate(spec.method.wrappers):
-        for key, value in wrapper.options.items():
-            place: Any = ["methods", label, "wrappers", n, "options", key]
-            of_key = setting(value, place, default=f"method.toml of {wrapper.plugin}")
-            yield f"wrappers.{wrapper.plugin}.{key}", of_key
-    for key, value in spec.method.training.items():
-        name = f"{grids.TRAINING}{key}"
-        declared = key in plugin.training_defaults.given
-        yield name, of_method(name, value, declared, *([*keys, "training", key] for keys in above))
-    for key, value in plan.study(run).model_dump(exclude=NOT_OF_A_RUN, exclude_none=True).items():
-        yield key, setting(value, *([*keys, key] for keys in above))
+    # the entries that the run's labels name
     scheme = settings.partitions[run.partition]
     entries = {
         ("datasets", run.dataset): settings.datasets[run.dataset].settings,
@@ -74,18 +53,86 @@ def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
     }
     for place, values in entries.items():
         for key, value in values.items():
-            yield f"{place[0].removesuffix('s')}.{key}", setting(value, [*place, key])
+            yield f"{place[0].removesuffix('s')}.{key}", _setting(plan, value, [*place, key])
+
+
+def _of_method(
+    plan: Plan, run: Run, label: str, above: tuple[list[str], ...]
+) -> Iterator[tuple[str, Setting]]:
+    """Yield a run's plugin, its options, those of its wrappers, and its training options.
+
+    `label` is that of the method in the config, or of the grid that the method belongs to; `above`
+    are the parts of the config that set training options.
+    """
+    spec = choices.with_choice(plan.run_spec(run))
+    plugin = find(spec.method.plugin)
+    varied = _varied(plan, run)
+
+    def setting(name: str, value: Any, declared: bool, *places: list[str]) -> Setting:
+        """Return a setting; grids and trials come before the config, and method.toml after it."""
+        if name in varied:
+            return Setting(value, varied[name])
+        default = "default"
+        if declared:
+            default = f"method.toml of {plugin.name}"
+        return _setting(plan, value, *places, default=default)
+
+    yield "plugin", _setting(plan, spec.method.plugin, ["methods", label, "plugin"])
+    for key, value in spec.method.options.items():
+        yield f"options.{key}", setting(key, value, True, ["methods", label, "options", key])
+
+    for number, wrapper in enumerate(spec.method.wrappers):
+        default = f"method.toml of {wrapper.plugin}"
+        for key, value in wrapper.options.items():
+            place: Any = ["methods", label, "wrappers", number, "options", key]
+            of_key = _setting(plan, value, place, default=default)
+            yield f"wrappers.{wrapper.plugin}.{key}", of_key
+
+    for key, value in spec.method.training.items():
+        name = f"{grids.TRAINING}{key}"
+        declared = key in plugin.training_defaults.given
+        places = [[*keys, "training", key] for keys in above]
+        yield name, setting(name, value, declared, *places)
+
+
+def _setting(plan: Plan, value: Any, *places: list[str], default: str = "default") -> Setting:
+    """Return a value with its origin: the first of the places that --set or a file of the plan has.
+
+    A file may hold another value than that of the run, which was then capped.
+    """
+    for keys in places:
+        changes = [change.text for change in plan.changes if has_prefix(keys, change.keys)]
+        if changes:
+            return Setting(value, f"--set {changes[-1]}")
+
+        found = find_definition(plan.files, keys)
+        if not found:
+            continue
+        # files of the checkout are named by their path in it
+        owner = "FedLoom's "
+        if Path.cwd() == ROOT:
+            owner = ""
+        place = found[0].replace(f"{ROOT}/", owner, 1)
+        if found[1] != value:
+            place = f"{place}, capped"
+        return Setting(value, place)
+    return Setting(value, default)
 
 
 def _varied(plan: Plan, run: Run) -> dict[str, str]:
     """Return the options that a grid, a trial or the choice among trials gives a run, and which."""
     method = plan.settings.methods[run.method]
     spec = plan.run_spec(run)
+
+    # the choice among trials, or a grid
     if spec.tuned:
         file = paths.path_for(paths.CHOICE, run)
         return dict.fromkeys(choices.chosen_options(file), f"chosen: {file}")
     if method.member is not None:
         return dict.fromkeys(method.member.options, f"grid of methods.{method.member.grid}")
-    trials = [trial for each in plan.settings.trials.values() for trial in each]
-    of_run = [trial.options for trial in trials if trial.label == run.method]
-    return dict.fromkeys(of_run[0], "study.tune") if of_run else {}
+
+    # the trial that the run is
+    for trial in chain.from_iterable(plan.settings.trials.values()):
+        if trial.label == run.method:
+            return dict.fromkeys(trial.options, "study.tune")
+    return {}

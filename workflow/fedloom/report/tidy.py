@@ -1,4 +1,4 @@
-"""All evaluations of a study as one tidy table: a data frame, or a view that DuckDB reads lazily.
+"""Return all evaluations of a study as one table: a data frame, or a lazy view of DuckDB.
 
 Both take its record (fedloom.planning.records) with the `filename` of every run's evaluations.
 """
@@ -42,9 +42,12 @@ COLUMNS = {
     "accuracy": "100 * correct / total, in percent",
     "loss": "mean cross-entropy of the images, in nats",
 }
-OF_RUNS = ("title", "method", "options", "dataset", "partition", "backbone", "split")  # as labels
+# the columns that are labels of a run
+OF_RUNS = ("title", "method", "options", "dataset", "partition", "backbone", "split")
 GROUPS = ("participating", "held_out", "participating_before", "held_out_before", "global")
-RENAMED = {"client": "client_id", "correct": "num_correct", "total": "num_test"}  # in runs' files
+# the names of these columns in runs' files
+RENAMED = {"client": "client_id", "correct": "num_correct", "total": "num_test"}
+# the columns that are read from runs' files
 READ = ("round", "client_id", "domain", "participating", "personalized")
 READ += ("num_correct", "num_test", "loss", "test_set")
 SQL = f"""
@@ -68,10 +71,12 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     categories, in the order of the study. An error names a run whose evaluations are of other
     settings or data: another study with the same labels trained it since.
     """
+    # the runs, or the trials
     study = record.schema.metadata[b"study"].decode()
     runs = record.to_pandas().astype({"seed": "int32", "learning_rate": float})
     runs = runs[(runs["split"] == "validation") == trials].reset_index(drop=True)
-    if runs.empty:  # a record always has runs
+    # a record always has runs
+    if runs.empty:
         raise FedLoomError(f"study '{study}' must have tuning trials, got none; set study.tune")
 
     # the runs must be those that the study recorded
@@ -84,7 +89,7 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
                 f"'{study}'; run the study again"
             )
 
-    # their files
+    # their files, and labels as categories
     runs["filename"] = [str(folder / paths.path_for(paths.EVALUATION, run)) for run in every]
     for label in OF_RUNS:
         runs[label] = pd.Categorical(runs[label], runs[label].unique())
@@ -97,14 +102,18 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
 
 def frame(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per run, evaluated round, client and group, with the columns of COLUMNS."""
+    # the rows of all files, with the number of their run
     tables = []
     for position, file in enumerate(runs["filename"]):
         table = read_table(Path(file), columns_of(file))
-        if "test_set" not in table.column_names:  # clients' own images
+        # all images are clients' own where no column says it
+        if "test_set" not in table.column_names:
             table = table.append_column("test_set", pa.nulls(len(table), pa.string()))
         tables.append(table.select(READ).append_column("run", [np.full(len(table), position)]))
     rows = pa.concat_tables(tables).to_pandas(categories=["domain", "test_set"])
-    rows = rows[rows["test_set"] != OWN].reset_index(drop=True)  # which its evaluations have
+
+    # a second file repeats clients' own images, which the first one has
+    rows = rows[rows["test_set"] != OWN].reset_index(drop=True)
 
     # the group of each row
     before = ~rows["personalized"] & rows.groupby("run")["personalized"].transform("any")
@@ -116,21 +125,27 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
     # the columns of the runs beside those of the evaluations
     rows["accuracy"] = percent(rows)
     rows = pd.concat([rows, runs.iloc[rows["run"]].reset_index(drop=True)], axis=1)
-    rows = rows[rows["round"] <= rows["rounds"]]  # another study may have trained the run on
+
+    # another study may have trained the run on for more rounds
+    rows = rows[rows["round"] <= rows["rounds"]]
+
     columns = [RENAMED.get(name, name) for name in COLUMNS]
     return rows[columns].set_axis(list(COLUMNS), axis=1).reset_index(drop=True)
 
 
 def relation(runs: pd.DataFrame) -> Any:
-    """Return the rows of `frame` as a relation of DuckDB, which reads files when it is asked."""
+    """Return the rows of `frame` as a relation of DuckDB, which reads files when it is queried."""
     require("duckdb")
     import duckdb
 
     connection = duckdb.connect()
     connection.register("runs", runs)
+
+    # files are verified here, for DuckDB does not
     names = [*runs["filename"]]
-    for name in names:  # DuckDB verifies nothing
+    for name in names:
         check_table(Path(name), columns_of(name))
+
     files = connection.read_parquet(names, filename=True, union_by_name=True)
     if "test_set" not in files.columns:
         files = files.project("*, null::varchar as test_set")

@@ -81,7 +81,9 @@ from fedloom.toolbox.trained_part import model_loss as model_loss
 from fedloom.toolbox.trained_part import random_head as random_head
 from fedloom.toolbox.trained_part import train_model as train_model
 from fedloom.toolbox.training import cross_entropy as cross_entropy
+from fedloom.toolbox.training import cross_entropy_among as cross_entropy_among
 from fedloom.toolbox.training import gradients as gradients
+from fedloom.toolbox.training import guessing_losses as guessing_losses
 from fedloom.toolbox.training import make_updates as make_updates
 from fedloom.toolbox.training import squared_distance as squared_distance
 

@@ -16,6 +16,7 @@ def draw_attackers(task: Task, share: float) -> list[int]:
 
     All attacks of a seed take them from one order: a larger share has those of a smaller one.
     """
+    # how many, of whom one must attack and one must not
     clients = task.data.participating
     count = round(share * len(clients))
     if not 0 < count < len(clients):
@@ -23,6 +24,8 @@ def draw_attackers(task: Task, share: float) -> list[int]:
             f"share: {share} of {len(clients)} participating clients must be one attacker or more, "
             f"and leave an honest client, got {count}; change it"
         )
+
+    # the first of an order that depends on the seed alone
     order = torch.randperm(len(clients), generator=torch_generator(task.seed, "attackers"))
     return sorted(clients[position] for position in order[:count].tolist())
 

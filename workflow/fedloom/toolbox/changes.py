@@ -26,6 +26,7 @@ def split_by_received(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
     rest = {}
     for path, value in leaves(params):
         known = _is_float(value) and _is_float(sent.get(path))
+        # an upload may hold another tensor under a name that was received
         if known and value.shape == sent[path].shape and value.dtype == sent[path].dtype:
             returned[path] = value
             start[path] = sent[path]
@@ -42,7 +43,9 @@ def merge(tree: Tree, other: Tree) -> Tree:
 def flatten(tree: Tree) -> Tensor:
     """Return all floating-point numbers of a tree as one vector [D], by path."""
     floats = [value.flatten() for _, value in leaves(tree) if _is_float(value)]
-    return torch.cat(floats) if floats else torch.zeros(0)
+    if not floats:
+        return torch.zeros(0)
+    return torch.cat(floats)
 
 
 def unflatten(vector: Tensor, like: Tree) -> Tree:
@@ -65,11 +68,13 @@ def finite_updates(task: Task, wrapper: str, updates: list[Update]) -> list[Upda
     Raises:
         NotFiniteError: none is.
     """
+    # divide the updates by their uploads
     kept = []
     rejected = []
     for update in updates:
         numbers = [torch.as_tensor(value) for _, value in leaves(update.payload)]
         is_finite = all(bool(value.isfinite().all()) for value in numbers)
+
         # a loss that is not finite would end the run too
         if is_finite and all(math.isfinite(value) for value in update.metrics.values()):
             kept.append(update)
@@ -81,6 +86,7 @@ def finite_updates(task: Task, wrapper: str, updates: list[Update]) -> list[Upda
             f"{wrapper}: round {task.round} must have an update that is finite, got {len(updates)} "
             "with NaN or infinity; lower training.lr, or the share of attackers"
         )
+
     for update in rejected:
         log.info(
             "%s: round %d: left out the update of client %d, which is not finite",
@@ -99,7 +105,7 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
             "server may use each update by itself, not their mean; remove the wrapper"
         )
 
-    # nothing but parameters, and some of them
+    # nothing but parameters, and at least one
     for path, value in leaves(update.payload):
         if not path.startswith("params/") or not _is_float(value):
             raise FedLoomError(
@@ -112,4 +118,5 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
 
 
 def _is_float(value: Any) -> bool:
+    """Return True for a tensor of floating-point numbers."""
     return isinstance(value, Tensor) and value.is_floating_point()

@@ -11,13 +11,18 @@ from fedloom.federated.task import Task
 
 def check_lengths(task: Task, lengths: Sequence[int], words: str) -> None:
     """Check that contexts of these lengths, in tokens, fit into the text tower and hold `words`."""
+    # the longest context leaves room for the longest class name
     limit = task.backbone.max_context_length(task.data.classes)
     if max(lengths) > limit:
         raise FedLoomError(
             f"{task.method}: a context of {max(lengths)} tokens, but the text tower holds {limit} "
             "before the longest class name; lower options.length, or what else counts its tokens"
         )
-    tokens = len(task.backbone.embed_text(words)) if words else 0
+
+    # the shortest one holds the words
+    tokens = 0
+    if words:
+        tokens = len(task.backbone.embed_text(words))
     if min(lengths) < tokens:
         raise FedLoomError(
             f"{task.method}: option words '{words}' is {tokens} tokens, but a context has only "

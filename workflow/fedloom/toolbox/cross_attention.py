@@ -39,7 +39,7 @@ def init_cross_attention(
         fan_q = 2 * d
         fan = d + read
 
-    # the order of the entries is that of the draws
+    # draws come from one stream: to change the order of these entries would change the numbers
     return {
         "norm_queries": norm(d),
         "norm_keys": norm(read),
@@ -75,13 +75,16 @@ def read_tokens(
         values: [K, n, d']; default: the keys behind their norm.
     """
 
-    def project(x: Tensor, name: str) -> Tensor:  # [K, ., d] to [K, heads, ., d / heads]
+    # [K, ., d] to [K, heads, ., d / heads]
+    def project(x: Tensor, name: str) -> Tensor:
         return apply_linear(x, params[name]).unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    # the attention
+    # what passes a norm, and what does not
     keys = apply_norm(keys, params["norm_keys"])
     if values is None:
         values = keys
+
+    # the attention
     q = project(apply_norm(queries, params["norm_queries"]), "q")
     k = project(keys, "k")
     v = project(values, "v")

@@ -13,7 +13,8 @@ from fedloom.federated.task import CLIPTask
 
 def split_images(task: CLIPTask, values: Tensor) -> tuple[Tensor, ...]:
     """Divide values [K, B, ...] of images into the parts [K, b, ...] that are encoded at once."""
-    prompts = len(values) * len(task.data.classes)  # of an image of each client
+    # contexts before a class's name that one image of each client makes
+    prompts = len(values) * len(task.data.classes)
     return values.split(max(1, task.limits.prompts // prompts), 1)
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from fedloom.federated.task import Task
 from fedloom.machine.extras import require
 
-AT_ONCE = 1 << 16  # draws of one digest, whose length Python bounds
+# draws of one digest, whose length Python bounds
+AT_ONCE = 1 << 16
 ORDERS = [*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 64), 128, 256, 512]
 
 
@@ -26,13 +27,15 @@ def secret_uniform(task: Task, purpose: str, shape: Sequence[int]) -> Tensor:
     They are SHAKE-256 of the job's secret of 256 bits, `purpose` and the round: the same at each
     call within the job. torch's generators use 32 bits, and their past draws tell the next ones.
     """
+    # 8 bytes for every number
     count = math.prod(shape)
-    parts = [
-        hashlib.shake_256(task.secret + f"{purpose}:{task.round}:{start}".encode()).digest(
-            8 * min(AT_ONCE, count - start)
-        )
-        for start in range(0, count, AT_ONCE)
-    ]
+    parts: list[bytes] = []
+    for start in range(0, count, AT_ONCE):
+        stream = task.secret + f"{purpose}:{task.round}:{start}".encode()
+        numbers = min(AT_ONCE, count - start)
+        parts.append(hashlib.shake_256(stream).digest(8 * numbers))
+
+    # the upper 52 bits, at the middle of their interval of (0, 1)
     bits = np.frombuffer(b"".join(parts), "<u8") >> 12
     return torch.from_numpy((bits + 0.5) * 2.0**-52).view(tuple(shape))
 
@@ -46,11 +49,14 @@ def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) ->
     """
     if rounds == 0:
         return 0.0
-    require("opacus")
-    from opacus.accountants.analysis import rdp  # takes seconds
 
+    # imported here, since it takes seconds
+    require("opacus")
+    from opacus.accountants.analysis import rdp
+
+    # Opacus warns that other orders may bound epsilon more tightly
     spent = (rounds * _of_a_round(noise, sampled)).tolist()
-    with warnings.catch_warnings():  # that other orders may bound it more tightly
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Optimal order is", UserWarning)
         epsilon = float(rdp.get_privacy_spent(orders=ORDERS, rdp=spent, delta=delta)[0])
 

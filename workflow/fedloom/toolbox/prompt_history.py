@@ -6,7 +6,8 @@ from torch import Tensor
 from fedloom.common.trees import Tree
 from fedloom.federated.task import Task
 
-SNAPSHOTS = 16  # sets of prompts that are kept, at most, beside the first
+# sets of prompts that are kept, at most, beside the first
+SNAPSHOTS = 16
 
 
 def start_history(prompts: Tensor) -> Tree:
@@ -23,6 +24,8 @@ def extend_history(task: Task, history: Tree, prompts: Tensor) -> Tree:
     stride = task.options.history
     while task.round // stride > SNAPSHOTS:
         stride *= 2
+
+    # rows of rounds between the sets that are kept drop out, also those of earlier rounds
     now = history["rounds"].new_full((len(prompts),), task.round)
     rounds = torch.cat([history["rounds"], now])
     kept = rounds % stride == 0

@@ -66,7 +66,10 @@ def init_params(task: Task[FrozenViT]) -> Tree:
             f"{task.method}: option prompts is {options.prompts}, but the pool holds "
             f"{options.pool}; raise pool"
         )
-    count = options.pool if options.selection else options.prompts
+
+    count = options.prompts
+    if options.selection:
+        count = options.pool
     return shallow_params(task, count)
 
 
@@ -86,6 +89,8 @@ def prompts_for_prediction(
     """
     if prompts.shape[1] <= count:
         return prompts
+
+    # clients select by their training images, the server's model by each image of the batch
     if not clients.is_server_model:
         return gather_prompts(prompts, top_prompts(task, clients, prompts, count))
     cosines = cosine_similarity(batch.features, prompts)  # [1, B, P]
@@ -98,12 +103,17 @@ def train_picked(
     """Let every client train, and upload, the head and the `options.prompts` prompts it picks."""
     params = received["params"]
     count = task.options.prompts
-    indices: dict[str, Any] = {}
+
+    # from a pool, train the picked prompts alone, and upload which they are
+    extras: dict[str, Any] = {}
     if params[POOL].shape[1] > count:
-        indices = {"indices": top_prompts(task, clients, params[POOL], count)}  # [K, count]
-        picked = gather_prompts(params[POOL], indices["indices"])
-        received = {**received, "params": {**params, POOL: picked}}
-    return make_updates(train_locally(task, loss, received, clients), clients, **indices)
+        indices = top_prompts(task, clients, params[POOL], count)  # [K, count]
+        picked = {**params, POOL: gather_prompts(params[POOL], indices)}
+        received = {**received, "params": picked}
+        extras = {"indices": indices}
+
+    trained = train_locally(task, loss, received, clients)
+    return make_updates(trained, clients, **extras)
 
 
 def predict_picked(task: Task[FrozenViT], received: Tree, clients: Cohort, batch: Batch) -> Tensor:
@@ -119,13 +129,18 @@ def mean_of_picked(params: Tree, updates: list[Update], weighted: bool = False) 
     if "indices" not in updates[0].payload:
         return averaged
 
-    # the prompts of the pool; one that nobody picked stays as it was
+    # each prompt's weighted sum, and its weights, over the clients that picked it
     pool = params[POOL]
     total = torch.zeros_like(pool)
     weight = torch.zeros_like(pool[:, :1])
     for update in updates:
         indices = update.payload["indices"]
-        share = update.num_examples if weighted else 1
+        share = 1
+        if weighted:
+            share = update.num_examples
         total[indices] += share * update.payload["params"][POOL]
         weight[indices] += share
-    return {**averaged, POOL: torch.where(weight > 0, total / weight.clamp(min=1), pool)}
+
+    # a prompt that nobody picked stays as it was
+    prompts = torch.where(weight > 0, total / weight.clamp(min=1), pool)
+    return {**averaged, POOL: prompts}

@@ -21,8 +21,9 @@ def warm_start(
     spread = torch.zeros(blocks, num_classes)
     count = torch.zeros(num_classes, dtype=torch.int64)
     for rows in clients:
+        # the cache may hold tokens in half precision
+        tokens = inputs[rows].float()
         one_hot = F.one_hot(labels[rows], num_classes)  # [n, C]
-        tokens = inputs[rows].float()  # the cache may be half as wide
 
         # the client's mean of every class
         means = torch.einsum("nc,nmd->mcd", one_hot.float(), tokens)
@@ -32,6 +33,7 @@ def warm_start(
         distance = (tokens - means[:, labels[rows]].transpose(0, 1)).abs().sum(-1)  # [n, M]
         spread = torch.maximum(spread, (distance[:, :, None] * one_hot[:, None]).amax(0))
 
+        # a class that the client does not hold has added zeros to the sum of means
         total += means
         count += one_hot.sum(0)
     return {"mean": total / len(clients), "spread": spread, "count": count}

@@ -41,8 +41,10 @@ def init_body(task: Task[Any]) -> Tree:
     weights = backbone.init_weights(pattern)
     if not weights:
         raise FedLoomError(f"{task.method}: option train: no weight has '{pattern}' in its name")
+
+    # the weights, and on a ResNet the running statistics of batch norm
     body: Tree = {"weights": weights}
-    if hasattr(backbone, "init_statistics"):  # of batch norm
+    if hasattr(backbone, "init_statistics"):
         body["statistics"] = backbone.init_statistics()
     return body
 
@@ -95,6 +97,8 @@ def train_model(task: Task[Any], received: Tree, clients: Cohort, params: Tree) 
     """Train body and head of every client; on a ResNet, compute new running statistics as well."""
     if "statistics" not in params:
         return train_locally(task, model_loss, received, clients, params=params)
+
+    # statistics are not trained: they are averages of the moments that counters add up
     names = tuple(name for name in params if name != "statistics")
     counters = task.backbone.init_counters(len(clients))
     trained = train_locally(

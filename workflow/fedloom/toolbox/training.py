@@ -1,5 +1,6 @@
 """Losses, gradients and uploads of local training."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
@@ -14,6 +15,30 @@ from fedloom.federated.task import Cohort, Update
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy [K, B] of every example, from logits [K, B, C] and labels [K, B]."""
     return F.cross_entropy(logits.mT, labels, reduction="none")
+
+
+def cross_entropy_among(logits: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
+    """Return the cross-entropy [K, B] of every example among its client's classes alone.
+
+    Args:
+        logits: of all classes [K, B, C].
+        labels: [K, B]; the loss of a label that is not among its client's classes is infinite.
+        classes: each client's classes, bool [K, C].
+    """
+    return cross_entropy(logits.masked_fill(~classes[:, None], float("-inf")), labels)
+
+
+def guessing_losses(classes: Tensor) -> Tensor:
+    """Return the loss [K] that a guess among each client's classes has: the log of their number.
+
+    It is the metric `guessing_loss` of clients that train with `cross_entropy_among`.
+
+    Args:
+        classes: each client's classes, bool [K, C], at least one.
+    """
+    # as the runtime computes log C: the last bit of torch's logarithm may be another
+    logs = [math.log(count) for count in classes.sum(-1).tolist()]
+    return torch.tensor(logs, dtype=torch.float64)
 
 
 def squared_distance(params: Tree, start: Tree) -> Tensor:
@@ -52,18 +77,26 @@ def make_updates(
         metrics: a number per client [K], by name, for clients.parquet.
         extras: tensors [K, ...] that are uploaded beside the parameters.
     """
-    uploaded = {name: value for name, value in trained.params.items() if name not in kept}
-    personal = {name: trained.params[name] for name in kept} | (state or {})
+    # what all clients send, what they keep, and what they report
+    params = {name: value for name, value in trained.params.items() if name not in kept}
+    payload = {"params": params, **extras}
+    personal = {name: trained.params[name] for name in kept}
+    personal.update(state or {})
     numbers = {name: values.tolist() for name, values in (metrics or {}).items()}
+    phases = [*earlier, trained]
 
+    # divided by client
     updates = list[Update]()
     for k, examples in enumerate(clients.num_examples):
-        of_client = {name: values[k] for name, values in numbers.items()}
+        of_client = {"train_loss": _mean_loss(phases, k)}
+        for name, values in numbers.items():
+            of_client[name] = values[k]
+
         update = Update(
-            payload=unstack({"params": uploaded, **extras}, k),
+            payload=unstack(payload, k),
             client_state=unstack(personal, k),
             num_examples=examples,
-            metrics={"train_loss": _mean_loss([*earlier, trained], k), **of_client},
+            metrics=of_client,
         )
         updates.append(update)
     return updates

@@ -28,16 +28,22 @@ class ImageTower:
     def __init__(self, tower: Any, name: str):
         """Take the tower of model `name`; refuse one whose feature is not its class token."""
         self._tower = tower
-        self._prefixes = 1
-        pool = "token"
-        self.blocks: Any = nn.ModuleList()
         trunk = getattr(tower, "trunk", tower)
         self._embedding = blocks.Embedding(trunk)
+
+        # where the parts of each kind of tower lie
+        self._prefixes = 1
+        self.blocks: Any = nn.ModuleList()
+        pool = "token"
         if isinstance(tower, ModifiedResNet):
+            # a ResNet of CLIP's own, with the mean of all places as its class token
             self.width: int = tower.output_dim
             self.image_floats: int = tower.attnpool.positional_embedding.numel()
         elif isinstance(tower, VisionTransformer):
-            pool = tower.pool_type if tower.attn_pool is None else "attention"
+            # a ViT of open_clip's
+            pool = "attention"
+            if tower.attn_pool is None:
+                pool = tower.pool_type
             self.blocks = tower.transformer.resblocks
             self._first_norm = tower.ln_pre
             self._inside = ""
@@ -46,6 +52,7 @@ class ImageTower:
             self.width = tower.positional_embedding.shape[1]
             self.image_floats = tower.positional_embedding.numel()
         elif isinstance(trunk, TimmViT):
+            # a ViT of timm's within a tower of open_clip's
             pool = trunk.global_pool
             self.blocks = trunk.blocks
             self._first_norm = trunk.norm_pre
@@ -72,6 +79,7 @@ class ImageTower:
         Images are [..., 3, H, W], with weights or inserts [K, B, 3, H, W]. Weights [K, ...] go by
         name within the tower. Prompts that an insert put behind the class token are left out.
         """
+        # a ResNet; `first_norm` refuses weights and inserts, which it cannot take
         tower = self._tower
         if isinstance(tower, ModifiedResNet):
             if weights or inserts:
@@ -99,7 +107,9 @@ class ImageTower:
             x = layer(tower.get_submodule(name), x, below(weights, f"{name}."))
         if getattr(tower, "proj", None) is not None:
             projection = weights.get("proj", tower.proj)  # [d, d_joint] or [K, d, d_joint]
-            x = x @ (projection.unsqueeze(1) if projection.dim() == 3 else projection)
+            if projection.dim() == 3:
+                projection = projection.unsqueeze(1)
+            x = x @ projection
         return x[..., 0, :], x[..., -patches:, :]
 
     def first_norm(self) -> nn.Module:
@@ -119,9 +129,12 @@ class ImageTower:
 
 def _attention_pool(pool: AttentionPool2d, x: Tensor) -> Tensor:
     """Return all outputs [N, 1 + T, d_joint], not the first alone, of feature maps [N, d, H, W]."""
+    # the mean of all places in front of them, where a ViT has its class token
     x = x.flatten(2).permute(2, 0, 1)  # [T, N, d]
     x = torch.cat([x.mean(0, keepdim=True), x]) + pool.positional_embedding[:, None]
-    q, k, v = (  # [N, heads, 1 + T, d / heads]
+
+    # the attention, of [N, heads, 1 + T, d / heads]
+    q, k, v = (
         project(x).unflatten(-1, (pool.num_heads, -1)).permute(1, 2, 0, 3)
         for project in (pool.q_proj, pool.k_proj, pool.v_proj)
     )

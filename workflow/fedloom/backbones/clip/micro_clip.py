@@ -19,7 +19,8 @@ from fedloom.common.seeds import torch_generator
 from fedloom.machine.install import ROOT
 
 NAME = "micro_clip"
-BLOCKS = 8  # of the image tower
+# number of blocks of the image tower
+BLOCKS = 8
 VOCABULARY = "token_embedding.weight"
 ROWS = "token_embedding.rows"
 
@@ -29,7 +30,8 @@ open_clip.add_model_config(ROOT / "workflow/resources/micro_clip.json")
 @register_model
 def micro_clip_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
     """Build the micro ViT with the first eight of its blocks."""
-    return micro_vit(pretrained, **({"depth": BLOCKS} | kwargs))
+    kwargs.setdefault("depth", BLOCKS)
+    return micro_vit(pretrained, **kwargs)
 
 
 def fresh() -> open_clip.CLIP:
@@ -37,9 +39,11 @@ def fresh() -> open_clip.CLIP:
     config: Any = open_clip.get_model_config(NAME)
     model = open_clip.CLIP(**config)
     open_clip.set_model_preprocess_cfg(model, {"size": 32, **GREY})
+
+    # the vocabulary, as open_clip draws it, but with a seed
     weight: Tensor = model.get_parameter(VOCABULARY)
     generator = torch_generator(0, f"{NAME}: vocabulary")
-    weight.data = 0.02 * torch.randn(weight.shape, generator=generator)  # as open_clip draws it
+    weight.data = 0.02 * torch.randn(weight.shape, generator=generator)
     return model
 
 
@@ -47,7 +51,10 @@ def build(path: Path) -> open_clip.CLIP:
     """Build the model with the weights of a file, which raises for those of another model."""
     model = fresh()
     state = {name: value.float() for name, value in safetensors.torch.load_file(path).items()}
+
+    # the rows of the vocabulary that the file holds, in place of those that were drawn
     vocabulary = model.get_parameter(VOCABULARY).data.clone()
     vocabulary[state.pop(ROWS).long()] = state[VOCABULARY]
-    model.load_state_dict(state | {VOCABULARY: vocabulary})
+    state[VOCABULARY] = vocabulary
+    model.load_state_dict(state)
     return model

@@ -54,7 +54,9 @@ class FrozenCLIP(Backbone):
         visual: Any = self.model.visual
         self._image = ImageTower(visual, name)
         self._text = TextTower(model, tokenizer, name, precision, tokens_at_once)
-        self._text_prefix = "text." if hasattr(model, "text") else ""
+        self._text_prefix = ""
+        if hasattr(model, "text"):
+            self._text_prefix = "text."
         inside = ("transformer.resblocks.", "ln_final.", "text_projection")
         self._trainable = ("visual.", *(f"{self._text_prefix}{part}" for part in inside))
         self._encoded: dict[tuple[str, ...], Tensor] = {}
@@ -72,7 +74,9 @@ class FrozenCLIP(Backbone):
         # how images become pixels
         channels = next(p for p in visual.parameters() if p.dim() == 4).shape[1]
         settings = visual.preprocess_cfg
-        normal = preprocessing(spec, settings, channels) if spec else settings
+        normal = settings
+        if spec:
+            normal = preprocessing(spec, settings, channels)
         self.pixels = Pixels(settings["size"], channels, normal, device)
 
     @cached_property
@@ -83,7 +87,9 @@ class FrozenCLIP(Backbone):
     @cached_property
     def logit_bias(self) -> float:
         """The constant that is added to every logit: 0 in most models."""
-        return 0.0 if self.model.logit_bias is None else float(self.model.logit_bias)
+        if self.model.logit_bias is None:
+            return 0.0
+        return float(self.model.logit_bias)
 
     def logits(self, images: Tensor, text: Tensor) -> Tensor:
         """Return logits [..., B, C] of images [..., B, d_joint] and texts [..., C, d_joint]."""
@@ -100,10 +106,13 @@ class FrozenCLIP(Backbone):
         """
         check_weights(weights, self.model)
         own = below(weights, "visual.")
+
+        # clients' weights and inserts need the client axis in front
         shape = images.shape[:-3]
         x = self.pixels(images.flatten(0, -4))
         if own or inserts:
             x = x.unflatten(0, shape)
+
         with arithmetic(self.precision, self.device):
             final, patches = self._image(x, own, inserts, self.gradient_checkpointing)
         return _unit(final).view(*shape, -1), _unit(patches).view(*shape, *patches.shape[-2:])
@@ -128,7 +137,9 @@ class FrozenCLIP(Backbone):
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
         """Compute `final` [N, d_joint], or `patches` [N, T, d_joint] in half precision for size."""
         final, patches = self.image_features(images)
-        return {"final": final} if cache == "features" else {"patches": patches.half()}
+        if cache == "features":
+            return {"final": final}
+        return {"patches": patches.half()}
 
     def text_features(
         self,
@@ -157,8 +168,14 @@ class FrozenCLIP(Backbone):
                 [K, n, S, d], of n contexts per client: SOS, the context, the endings of several
                 classes; S must stay. `deep_prompts` of L tokens at "input" replaces the context.
         """
-        flat = context[None].flatten(0, -3)  # [N, L, d], also of a single context
-        length, eot_offset = (None if n is None else n.flatten() for n in (length, eot_offset))
+        # all contexts in a row, also a single one
+        flat = context[None].flatten(0, -3)  # [N, L, d]
+        if length is not None:
+            length = length.flatten()
+        if eot_offset is not None:
+            eot_offset = eot_offset.flatten()
+
+        # what clients bring of their own into the text tower
         check_weights(weights, self.model)
         inside = None
         of_text = {k: v for k, v in (weights or {}).items() if not k.startswith("visual.")}
@@ -166,6 +183,7 @@ class FrozenCLIP(Backbone):
             contexts = len(flat) // len(context)
             own = below(of_text, self._text_prefix)
             inside = Inside(own, inserts, contexts, self.gradient_checkpointing)
+
         endings = _names(tuple(classes), ".")
         features = F.normalize(self._text(flat, endings, length, eot_offset, inside), dim=-1)
         return features.view(*context.shape[:-2], *features.shape[1:])
@@ -189,8 +207,10 @@ class FrozenCLIP(Backbone):
     def zero_shot(self, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
         """Return features [C, d_joint] of classes, averaged over templates ("a photo of a {}.")."""
         names = _names(tuple(classes))
-        texts = [[template.replace("{}", name) for name in names] for template in templates]
-        return F.normalize(torch.stack([self.encode(group) for group in texts]).mean(0), dim=-1)
+        features: list[Tensor] = []
+        for template in templates:
+            features.append(self.encode([template.replace("{}", name) for name in names]))
+        return F.normalize(torch.stack(features).mean(0), dim=-1)
 
     def init_context(self, length: int, generator: torch.Generator) -> Tensor:
         """Draw a context [L, d] of `length` tokens from N(0, 0.02²), as CoOp does."""
@@ -221,7 +241,7 @@ def _check_tag(name: str, tag: str, quick_gelu: bool | None) -> None:
     check_known(tag, known, f"backbone {name}: neither a .safetensors file nor open_clip's weights")
     config: Any = open_clip.get_model_config(name)
 
-    # how the weights were trained, and what the model computes
+    # the weights must have been trained with the activation that the model computes
     trained_so = open_clip.get_pretrained_cfg(name, tag).get("quick_gelu", False)
     if trained_so and quick_gelu is False:
         raise FedLoomError(
@@ -246,19 +266,24 @@ def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
     check_model(name, open_clip.list_models(), f"open_clip {open_clip.__version__}")
 
     # a file, a tag of open_clip, or none
-    is_file = named_file("open_clip", weights) is not None  # and no tag
-    path = weights_file(name, weights) if is_file else None
-    if not is_file and weights != "none":
-        _check_tag(name, weights, quick_gelu)
+    path = None
+    tag = None
+    if named_file("open_clip", weights) is not None:
+        path = weights_file(name, weights)
+    elif weights != "none":
+        tag = weights
+        _check_tag(name, tag, quick_gelu)
 
     with loading(name, weights):
-        if name == micro_clip.NAME:
-            model = micro_clip.build(path) if path else micro_clip.fresh()
+        if name == micro_clip.NAME and path:
+            model = micro_clip.build(path)
+        elif name == micro_clip.NAME:
+            model = micro_clip.fresh()
         elif path:
             with plain_clip_file(path) as plain:
                 model = _model(name, str(plain), quick_gelu, device)
         else:
-            model = _model(name, None if weights == "none" else weights, quick_gelu, device)
+            model = _model(name, tag, quick_gelu, device)
         tokenizer = open_clip.get_tokenizer(name)
     if weights != "none":
         check_finite(model, name, weights)
@@ -270,5 +295,7 @@ def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
 
 def _model(name: str, weights: str | None, quick_gelu: bool | None, device: Device) -> Any:
     """Build a model of open_clip; `quick_gelu` replaces what its config says, unless it is None."""
-    own: Any = {} if quick_gelu is None else {"quick_gelu": quick_gelu}
+    own: Any = {}
+    if quick_gelu is not None:
+        own["quick_gelu"] = quick_gelu
     return open_clip.create_model(name, pretrained=weights, device=device, **own)

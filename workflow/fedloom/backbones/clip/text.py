@@ -36,18 +36,24 @@ KEPT_BYTES = {"cpu": 2 * 2**30, "cuda": 16 * 2**30}
 KEPT_IN_A_BLOCK = 12
 
 BLOCKS = "transformer.resblocks."
-FILLER = 0  # the token with which CLIP's tokenizer fills a text up to all places
+# the token with which CLIP's tokenizer fills a text up to all places
+FILLER = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
     """The endings of some classes, one behind the other: Q tokens, with those that fill them up."""
 
-    embedded: Tensor  # [Q, d], without position embeddings
-    owner: Tensor  # int64 [Q], the class that a token belongs to
-    step: Tensor  # int64 [Q], the position of a token behind the context, from 0
-    ends: Tensor  # int64 [C], which token is the EOT of each class
-    longest: int  # tokens of the longest ending, its EOT included
+    # the tokens [Q, d], without position embeddings
+    embedded: Tensor
+    # the class that a token belongs to, int64 [Q]
+    owner: Tensor
+    # the position of a token behind the context, from 0, int64 [Q]
+    step: Tensor
+    # which token is the EOT of each class, int64 [C]
+    ends: Tensor
+    # tokens of the longest ending, its EOT included
+    longest: int
 
 
 class Inside(NamedTuple):
@@ -77,12 +83,15 @@ class TextTower:
                 f"backbone {name}: its text tower cannot be read; use a model with open_clip's own "
                 "causal one, read at the EOT of CLIP's tokenizer"
             )
+
         self._name = name
         self._text = text
         self._tokenizer = tokenizer
         self._precision = precision
         self._tokens_at_once = tokens_at_once
         self._groups = dict[tuple, list[Group]]()
+
+        # sizes, and the token that every text starts with
         self.depth = len(text.transformer.resblocks)
         self.places, self.width = text.positional_embedding.shape
         self._start = self.embed([tokenizer.sot_token_id])  # [1, d]
@@ -116,13 +125,19 @@ class TextTower:
 
         For `length` and `eot_offset`, int64 [N], see `FrozenCLIP.text_features`.
         """
+        # how far behind its EOT a text is read at most, and how long that makes a context
         filling = 0
         longest = context.shape[1]
         if eot_offset is not None:
-            counted = torch.full_like(eot_offset, longest) if length is None else length
+            counted = length
+            if counted is None:
+                counted = torch.full_like(eot_offset, longest)
             most = torch.stack([eot_offset, counted + eot_offset]).amax(1)
-            filling, last = most.tolist()  # the one wait for the device
+            # the one wait for the device
+            filling, last = most.tolist()
             longest = max(longest, last)
+
+        # the longest text must fit
         tokens = longest + self.places - self.max_context_length(endings)
         if tokens > self.places:
             raise FedLoomError(
@@ -136,16 +151,21 @@ class TextTower:
         left = KEPT_BYTES[context.device.type]
         for group in self._grouped(endings, filling):
             run = partial(self._run, group=group, length=length, eot_offset=eot_offset, own=own)
+
+            # the bytes that this group would keep for the backward pass
             tokens = len(context) * (1 + context.shape[1] + len(group.step))
             left -= 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
             parts.append(blocks.recomputed(run, context, wanted=left < 0))
 
         # the last norm and the projection, with a client's own weights if it has them
         states = torch.cat(parts, 1)
-        weights = own.weights if own else {}
+        weights: Weights = {}
         if own:
+            weights = own.weights
             states = states.unflatten(0, (-1, own.contexts))  # [K, n, C, d]
         states = layer(self._text.ln_final, states, below(weights, "ln_final."))
+
+        # a projection is a linear layer, a matrix, or missing
         projection = self._text.text_projection
         if isinstance(projection, nn.Linear):
             states = layer(projection, states, below(weights, "text_projection."))
@@ -158,11 +178,15 @@ class TextTower:
     def _blocks(self, x: Tensor, mask: Tensor, own: Inside | None, read: blocks.Read) -> Tensor:
         """Return the R states [N, R, d] that are read of sequences [N, S, d], behind all blocks."""
         tower = self._text.transformer.resblocks
+
+        # with the clients' own weights and inserts
         if own:
             x = x.unflatten(0, (-1, own.contexts))
             weights = below(own.weights, BLOCKS)
             more = (own.inserts, mask, own.gradient_checkpointing, read)
             return blocks.run_blocks(tower, x, weights, *more).flatten(0, 1)
+
+        # frozen; only the last block can leave out states
         *earlier, last = tower
         for block in earlier:
             x = blocks.read_block(block, x, blocks.EVERY, mask)
@@ -177,6 +201,7 @@ class TextTower:
         own: Inside | None,
     ) -> Tensor:
         """Return the states [N, C, d] after the last block, where a group's classes are read."""
+        # what the sequences are made of, and what each of their tokens may see
         prefix = 1 + context.shape[1]
         start = self._start.expand(len(context), 1, -1)  # [N, 1, d]
         ending = group.embedded.expand(len(context), -1, -1)  # [N, Q, d]
@@ -193,6 +218,8 @@ class TextTower:
             padding = (order < prefix) & (order > length[:, None])  # [N, S]
             heads = self._text.transformer.resblocks[0].attn.num_heads
             mask = mask.masked_fill(padding.unsqueeze(1), -inf).repeat_interleave(heads, 0)
+
+        # the tower's last `eot_offset` places are zeros
         if eot_offset is not None:
             cut = position >= self.places - eot_offset[:, None]  # [N, Q]
             ending = ending.masked_fill(cut[..., None], 0)
@@ -200,7 +227,11 @@ class TextTower:
         # no feature is read behind the tower's last place
         position = embedding[position.clamp(max=self.places - 1)]  # [Q, d] or [N, Q, d]
         x = torch.cat([torch.cat([start, context], 1) + embedding[:prefix], ending + position], 1)
-        ends = EVERY if eot_offset is not None else prefix + group.ends  # [C]
+
+        # read at the EOTs; with eot_offset, each context has other places, gathered below
+        ends: blocks.Read = EVERY
+        if eot_offset is None:
+            ends = prefix + group.ends  # [C]
         with arithmetic(self._precision, x.device):
             x = self._blocks(x, mask, own, ends)  # [N, C, d], with eot_offset [N, S, d]
         if eot_offset is None:
@@ -239,8 +270,13 @@ def _readable(text: Any, tokenizer: Any) -> bool:
         return False
     if text.attn_mask is None or getattr(text, "cls_emb", None) is not None:
         return False
+
+    # a CLIP's tower, or else a CustomTextCLIP's
     pool = getattr(text, "text_pool_type", None) or text.pool_type
-    end = text.text_eos_id if hasattr(text, "text_eos_id") else text.eos_id
+    if hasattr(text, "text_eos_id"):
+        end = text.text_eos_id
+    else:
+        end = text.eos_id
     return pool == "argmax" or (pool == "eos" and end == eot)
 
 

@@ -21,7 +21,7 @@ from fedloom.hooks.manifest import Plugin, discover, find
 from fedloom.planning.job_factory import transferred_to
 from fedloom.planning.load_plan import load_plan, read_plan
 from fedloom.planning.plan import Plan
-from fedloom.planning.resources.cost import RATES, study_cost
+from fedloom.planning.resources.cost import RATES, Cost, study_cost
 from fedloom.planning.resources.estimates import RATE
 
 WIDTH = 96
@@ -39,14 +39,16 @@ def summary(plugin: Plugin) -> str:
 
 def list_methods() -> str:
     """Return a line per plugin: name, title, backbone and what it does."""
+    # a broken plugin does not hide the others, be it that its plugin.py is not Python
     plugins = discover()
     rows = list[list[str]]()
     errors = list(plugins.errors.values())
     for plugin in plugins.values():
         try:
             rows.append([plugin.name, plugin.title, plugin.family or "any", summary(plugin)])
-        except FedLoomError as error:  # its plugin.py is not Python
+        except FedLoomError as error:
             errors.append(error)
+
     table = tabulate(rows, ["name", "title", "backbone", "what it does"])
     return "\n".join([table, *(f"broken: {error}" for error in errors)])
 
@@ -54,6 +56,8 @@ def list_methods() -> str:
 def describe_method(name: str) -> str:
     """Return the facts of a plugin's method.toml."""
     plugin = find(name)
+
+    # facts that a plugin does not state are left out
     facts = {
         "title": plugin.title,
         "kind": plugin.kind,
@@ -111,7 +115,9 @@ def describe_kinds(only: str | None = None, **titles: str) -> str:
         errors = broken()
         if only in errors:
             raise errors[only]
-        known = [name for section in titles for name in KINDS[section]]
+        known = list[str]()
+        for section in titles:
+            known += KINDS[section]
         check_known(only, known, "nothing named")
 
     shown = list[str]()
@@ -195,36 +201,63 @@ def _methods_of(plan: Plan) -> list[str]:
     """Return the labels of the methods that run; a grid is one label, with its members counted."""
     counts = Counter[str]()
     for label in dict.fromkeys(run.method for run in plan.runs):
-        method = plan.settings.methods[label]
-        counts[method.member.grid if method.member else method.label] += 1
-    return [f"{label} ({count})" if count > 1 else label for label, count in counts.items()]
+        member = plan.settings.methods[label].member
+        if member is not None:
+            counts[member.grid] += 1
+        else:
+            counts[label] += 1
+
+    shown = list[str]()
+    for label, count in counts.items():
+        if count > 1:
+            shown.append(f"{label} ({count})")
+        else:
+            shown.append(label)
+    return shown
 
 
 def describe_cost(files: Sequence[Path], tera: float | None) -> str:
     """Return the cost of a study on a GPU of `tera` times 10^12 operations per second."""
     plan = load_plan(files)
     total = study_cost(plan)
-    rate = RATES[total.precision] if tera is None else 1e12 * tera
+    facts = {"study": plan.name}
+    facts |= _counts(total)
+    facts |= _hours(total, tera)
 
+    disk = ", ".join(f"{kind} {decimal(int(1e6 * size))}" for kind, size in total.disk.items())
+    facts["disk"] = f"{disk}; states of runs beside them"
+    return tabulate(facts.items(), tablefmt="plain", disable_numparse=True)
+
+
+def _counts(total: Cost) -> dict[str, str]:
+    """Return how many runs, jobs and operations a study has, as text."""
     runs = f"{total.runs:,}"
     if total.trials:
         runs += f", and {total.trials} trials before them"
-    jobs = ", ".join(f"{count:,} {rule}" for rule, count in total.jobs.items())
-    disk = ", ".join(f"{kind} {decimal(int(1e6 * size))}" for kind, size in total.disk.items())
-    hours_of_cores = total.gpu_hours(RATE) + total.seconds / 3600
-    hours_of_longest = total.longest / rate / 3600
 
-    facts = {
-        "study": plan.name,
+    jobs = ", ".join(f"{count:,} {rule}" for rule, count in total.jobs.items())
+    return {
         "runs": runs,
         "jobs": f"{sum(total.jobs.values()):,}: {jobs}",
         "operations": f"{total.operations:.2g}",
-        "one GPU": f"{duration(total.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)",
-        "longest run": f"{duration(hours_of_longest)}, which no second GPU shortens",
-        "cores alone": f"{duration(hours_of_cores)} of one core (at {RATE:.0e} a second)",
-        "disk": f"{disk}; states of runs beside them",
     }
-    return tabulate(facts.items(), tablefmt="plain", disable_numparse=True)
+
+
+def _hours(total: Cost, tera: float | None) -> dict[str, str]:
+    """Return how long a study takes on one GPU, on many GPUs, and on a core, as text."""
+    # operations per second, by default those of a GPU at the study's precision
+    rate = RATES[total.precision]
+    if tera is not None:
+        rate = 1e12 * tera
+
+    # the rounds of a run follow each other, so GPUs beside its own do not help it
+    of_longest = total.longest / rate / 3600
+    of_cores = total.gpu_hours(RATE) + total.seconds / 3600
+    return {
+        "one GPU": f"{duration(total.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)",
+        "longest run": f"{duration(of_longest)}, which no second GPU shortens",
+        "cores alone": f"{duration(of_cores)} of one core (at {RATE:.0e} a second)",
+    }
 
 
 def duration(hours: float) -> str:

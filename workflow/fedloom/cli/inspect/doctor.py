@@ -19,7 +19,8 @@ from fedloom.common.temporary import abandoned, leftovers, size_of
 from fedloom.machine import gpus, packages
 from fedloom.planning import paths
 
-LITTLE = 1e9  # bytes of free disk, which few jobs fill
+# bytes of free disk, which few jobs fill
+LITTLE = 1e9
 
 
 def print_findings() -> int:
@@ -65,7 +66,8 @@ def check_devices() -> Iterator[str]:
     yield fact
 
     if visible:
-        from fedloom.machine.device import check_gpus  # imports torch, which takes seconds
+        # imports torch, which takes seconds
+        from fedloom.machine.device import check_gpus
 
         check_gpus()
 
@@ -74,7 +76,12 @@ def check_disk() -> Iterator[str]:
     """Yield the free space for results; less than a gigabyte is an error."""
     results = Path(paths.RESULTS)
     check_writable(results)
-    folder = results.resolve() if results.exists() else Path.cwd()
+
+    # `results` may be a link to another disk
+    folder = Path.cwd()
+    if results.exists():
+        folder = results.resolve()
+
     free = shutil.disk_usage(folder).free
     fact = f"disk of results: {free / 1e9:.1f} GB free in {folder}"
     if free < LITTLE:

@@ -16,20 +16,22 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
     plugin = manifest.find(method, kind="method")
     family = cast(str, plugin.family)
 
-    # a model of shapes without numbers; a CLIP's texts are grouped by their numbers
-    device = "meta" if family == "vit" else "cpu"
+    # a model of shapes without numbers; but a CLIP's texts are grouped by their numbers
+    device = "cpu"
+    if family == "vit":
+        device = "meta"
     with torch.device(device):
         model: Any = load_backbone(family, {"name": backbone, "weights": "none"}, device)
 
     # prototypes on the meta device have shapes and no numbers
     warm_start = None
-    if family == "vit":  # prototypes on the meta device have shapes and no numbers
+    if family == "vit":
         sizes = {"mean": (model.depth, classes, model.width), "spread": (model.depth, classes)}
         sizes["count"] = (classes,)
         warm_start = WarmStart(**{k: torch.empty(v, device="meta") for k, v in sizes.items()})
 
     # everything that hooks read of a Federation before training
-    shapes: Any = SimpleNamespace(  # of a Federation, all that hooks read before training
+    shapes: Any = SimpleNamespace(
         num_classes=classes,
         num_clients=1,
         participating=[0],
@@ -42,8 +44,8 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
 
     task = Task(
         seed=0,
-        options=SimpleNamespace(**plugin.options(options, f"method {method}")),
-        training=TrainingOptions(**plugin.training()),
+        options=SimpleNamespace(**plugin.complete_options(options)),
+        training=TrainingOptions(**plugin.merge_training()),
         backbone=model,
         data=shapes,
         clients_per_round=1,
@@ -51,6 +53,7 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         warm_start=warm_start,
     )
 
+    # what the server would send a client before the first round
     hooks = loader.load_hooks(plugin)
     server = hooks.init_server(task=task)
     return count_floats(hooks.download(task=task, server=server, client=0))

@@ -52,7 +52,9 @@ def results(
         trials: return its tuning trials instead of its runs.
     """
     record = record_of(study, Path(folder))
-    from fedloom.report.tidy import frame, with_files  # after an error of a name: it takes seconds
+
+    # takes seconds, which an error of a name need not wait for
+    from fedloom.report.tidy import frame, with_files
 
     return frame(with_files(record, Path(folder), trials))
 
@@ -66,6 +68,8 @@ def scan(
     In SQL the column "group" needs its double quotes. The order of the rows is not defined.
     """
     record = record_of(study, Path(folder))
+
+    # takes seconds, which an error of a name need not wait for
     from fedloom.report.tidy import relation, with_files
 
     return relation(with_files(record, Path(folder), trials))
@@ -79,6 +83,8 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
         folder: is made and returned; default: results/export/<study>.
     """
     record = record_of(study, Path())
+
+    # these take seconds, which an error of a name need not wait for
     import pyarrow as pa
 
     from fedloom.report.tidy import COLUMNS, frame, with_files
@@ -95,12 +101,14 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     write_table(out / "results.parquet", pa.Table.from_pandas(rows, preserve_index=False))
 
     # what they are, and how they were made
+    columns = [f"| {column} | {meaning} |" for column, meaning in COLUMNS.items()]
+    packages = [f"{package} {version}" for package, version in versions.items()]
     text = README.format(
         study=name,
         rows=len(rows),
         runs=runs.index.nunique(),
-        columns="\n".join(f"| {name} | {meaning} |" for name, meaning in COLUMNS.items()),
-        versions=", ".join(f"{package} {version}" for package, version in versions.items()),
+        columns="\n".join(columns),
+        versions=", ".join(packages),
         settings=facts["settings"].strip(),
     )
     write_text(out / "README.md", text)
@@ -109,15 +117,19 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
 
 def record_of(study: str | PathLike | None, folder: Path) -> "pa.Table":
     """Return the record of a finished study, whose file may lie in the folder."""
-    # the study's file, if it is not a plain name
+    # a plain name is that in the record
     files = list[Path]()
     if study is not None:
         name = str(study)
-        if "/" in name or name.endswith((".yaml", ".yml")):
-            inside = folder / name
-            files = [inside if inside.is_file() else file_of(name)]
-        else:
+        if "/" not in name and not name.endswith((".yaml", ".yml")):
             return read_record(name, folder)
 
+        # any other is that of a file, of the folder or of a study that ships
+        file = folder / name
+        if not file.is_file():
+            file = file_of(name)
+        files.append(file)
+
+    # the file, or config.yaml, says how the study is called
     contents = read_all([*files_below(files, folder), *files])
     return read_record(merge(contents)["study"]["name"], folder)

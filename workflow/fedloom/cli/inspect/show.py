@@ -16,8 +16,10 @@ from fedloom.planning.run_labels import Run
 from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
 
-WIDTH = 40  # characters of a value that are shown
-MOST_ROWS = 12  # of a curve
+# characters of a value that are shown
+WIDTH = 40
+# rows of a curve that are shown
+MOST_ROWS = 12
 # the columns of a curve, and how they are called here
 CURVES = {
     "participating_mean": "mean",
@@ -31,13 +33,15 @@ def show_run(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
     """Return a run's accuracies, its curve, and its settings with where each comes from."""
     plan = plan_of([run], study, changes)
 
-    numbers = [
-        f"{name.replace('_', ' ')} {number:.2f} %" for name, number in accuracies(plan, run).items()
-    ]
-    rows = [
-        [key, _short_text(setting.value), setting.origin] for key, setting in settings_of(plan, run)
-    ]
+    numbers = list[str]()
+    for name, number in accuracies(plan, run).items():
+        numbers.append(f"{name.replace('_', ' ')} {number:.2f} %")
+
+    rows = list[list[str]]()
+    for key, setting in settings_of(plan, run):
+        rows.append([key, _short_text(setting.value), setting.origin])
     settings = tabulate(rows, ["setting", "value", "from"], disable_numparse=True)
+
     folder = paths.path_for(paths.RUN, run)
     return f"{folder}\n{', '.join(numbers)}\n\n{_curve(run)}\n\n{settings}"
 
@@ -55,10 +59,14 @@ def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, 
     for key in first | second:
         one = first.get(key, absent)
         other = second.get(key, absent)
-        if one.value != other.value:
-            origins = [one.origin] if one.origin == other.origin else [one.origin, other.origin]
-            shown = "; ".join(origin for origin in origins if origin)
-            rows.append([key, _short_text(one.value), _short_text(other.value), shown])
+        if one.value == other.value:
+            continue
+
+        # an origin that both share is named once
+        origins = dict.fromkeys([one.origin, other.origin])
+        shown = "; ".join(origin for origin in origins if origin)
+        rows.append([key, _short_text(one.value), _short_text(other.value), shown])
+
     settings = "no setting differs"
     if rows:
         settings = tabulate(rows, ["setting", *titles, "from"], disable_numparse=True)
@@ -66,11 +74,10 @@ def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, 
     # accuracies that both have
     before = accuracies(plan, runs[0])
     after = accuracies(plan, runs[1])
-    numbers = [
-        [name, before[name], after[name], after[name] - before[name]]
-        for name in before
-        if name in after
-    ]
+    numbers = []
+    for name in before:
+        if name in after:
+            numbers.append([name, before[name], after[name], after[name] - before[name]])
     decimals = ("", ".2f", ".2f", "+.2f")
     change = tabulate(numbers, ["accuracy in %", *titles, "difference"], floatfmt=decimals)
     return f"{settings}\n\n{change}"
@@ -78,7 +85,11 @@ def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, 
 
 def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -> Plan:
     """Return the plan of a study, which must have the runs' labels and say how they were made."""
-    plan = load_plan([study] if study else [], {SET: changes})
+    files = list[Path]()
+    if study is not None:
+        files.append(study)
+    plan = load_plan(files, {SET: changes})
+
     for run in runs:
         for section in ("dataset", "partition", "backbone", "method"):
             known = getattr(plan.settings, f"{section}s")

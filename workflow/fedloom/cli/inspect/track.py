@@ -34,10 +34,13 @@ from fedloom.planning.runs import trial_runs
 from fedloom.report import metrics
 from fedloom.report.run_settings import settings_of
 
-POLL = 2.0  # seconds between two looks at the files
+# seconds between two looks at the files
+POLL = 2.0
 TABLES = ("rounds", "evaluation")
-GROUP = "fedloom.trackers"  # of entry points
-OWN = ("mlflow", "tensorboard", "wandb")  # the names of their clients too
+# the group of the entry points by which packages bring trackers
+GROUP = "fedloom.trackers"
+# FedLoom's own trackers, which are named as the modules of their clients
+OWN = ("mlflow", "tensorboard", "wandb")
 
 Settings = dict[str, bool | int | float | str]
 Log = Callable[[int, dict[str, float]], object]
@@ -56,6 +59,7 @@ def track_study(name: str, poll: float = POLL) -> None:
     runs = [*plan.runs, *trial_runs(plan.settings)]
     followed = [FollowedRun(plan, run, begin, first_event["time"]) for run in runs]
 
+    # look again and again, and once more after the end
     has_ended = False
     while not has_ended:
         # asked before the final read, so that no round is missed
@@ -77,23 +81,31 @@ class FollowedRun:
 
     plan: Plan
     run: Run
+    # the tracker, for this study
     begin: Callable[[str, Settings], AbstractContextManager[Log]]
-    since: float  # when the study was begun; an older checkpoint may be of other settings
-    context: ExitStack = field(default_factory=ExitStack)  # the tracker's, closed when all is told
+    # when the study was begun; an older checkpoint may be of other settings
+    since: float
+    # the tracker's context, which is closed when all is told
+    context: ExitStack = field(default_factory=ExitStack)
+    # the tracker's function for the values of a round; None before the first one
     log: Log | None = None
-    told: dict[int, dict[str, float]] = field(default_factory=dict)  # values by round
-    files: dict[Path, float] = field(default_factory=dict)  # that these are from
+    # the values that were told, by round, and the files that they are from, with their times
+    told: dict[int, dict[str, float]] = field(default_factory=dict)
+    files: dict[Path, float] = field(default_factory=dict)
 
     def read_new_rounds(self) -> None:
         """Tell of the rounds that are new, or of all of them where the run is trained anew."""
         files = self.files
+        rounds = dict[int, dict[str, float]]()
         try:
             files = self._files()
-            rounds = self._rounds(files) if files != self.files else {}
+            if files != self.files:
+                rounds = self._rounds(files)
         except (FedLoomError, FileNotFoundError):
+            # a job may have replaced the files just now; the next look reads them
             if files == self._files():
                 raise
-            return  # a job replaced them just now
+            return
         self.files = files
 
         # a run that is trained anew is told from its first round
@@ -107,6 +119,7 @@ class FollowedRun:
                 self.log = self.context.enter_context(self.begin(self.run.path, self._settings()))
             self.log(number, rounds[number])
             self.told[number] = rounds[number]
+
         if self.plan.study(self.run).rounds in self.told:
             self.context.close()
 
@@ -128,19 +141,22 @@ class FollowedRun:
 
     def _rounds(self, files: dict[Path, float]) -> dict[int, dict[str, float]]:
         """Return the columns of rounds.parquet, and accuracies in percent, by round."""
+        # until its options are chosen, nobody knows the settings of a run
         found = dict[int, dict[str, float]]()
         if not all(Path(file).exists() for file in self.plan.choice(self.run)):
             return found
 
+        # the checkpoint, and the tables of jobs with these settings
         settings = provenance.digest_of_settings(self.plan.run_spec(self.run))
         for file in files:
             if file.name == paths.CHECKPOINT:
                 rounds, evaluation = (_read_checkpoint(file, name) for name in TABLES)
             elif provenance.facts_of_job(self.run, int(file.stem))["settings"] == settings:
                 rounds, evaluation = (self._read_job_table(file.stem, name) for name in TABLES)
-            else:  # a job of other settings
+            else:
                 continue
 
+            # a round that was not evaluated has no accuracies
             clients = metrics.personal(evaluation.to_pandas())
             accuracies = metrics.curves(clients).add_prefix("accuracy/")
             rows = rounds.to_pandas().set_index("round").join(accuracies).to_dict("index")
@@ -162,14 +178,19 @@ class FollowedRun:
 
         plain: Settings = {}
         for key, value in found.items():
-            plain[key] = value if isinstance(value, bool | int | float) else str(value)
+            if isinstance(value, bool | int | float):
+                plain[key] = value
+            else:
+                plain[key] = str(value)
         return plain
 
 
 def _read_checkpoint(head: Path, table: str) -> pa.Table:
     """Read rows as fedloom.federated.checkpoint does, but without torch, which takes 0.5 GB."""
+    # the head names the parts, which hold the rows
     with safe_open(head, "numpy") as file:
         parts = json.loads(file.metadata()["fedloom"])["facts"]["parts"]
+
     tables = []
     for part in parts:
         with safe_open(head.with_suffix("") / f"{part}{head.suffix}", "numpy") as file:
@@ -195,16 +216,20 @@ def tensorboard(folder: Path, study: str, run: str, settings: Settings) -> Itera
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+    # begin anew, without the events of an earlier attempt
     shutil.rmtree(folder / study / run, ignore_errors=True)
     writer = EventFileWriter(str(folder / study / run))
 
-    def log(number: int, values: dict[str, float]) -> None:
-        points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        content = Summary(value=points) if number else hparams_pb(settings)
+    def write(number: int, content: Summary) -> None:
         writer.add_event(Event(wall_time=time.time(), step=number, summary=content))
         writer.flush()
 
-    log(0, {})
+    def log(number: int, values: dict[str, float]) -> None:
+        points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        write(number, Summary(value=points))
+
+    # the settings stand before the first round
+    write(0, hparams_pb(settings))
     yield log
     writer.close()
 
@@ -216,12 +241,15 @@ def wandb(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Lo
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
-    key = digest([study, run])[:16]  # the client replaces an earlier run of this id
+    # the client replaces an earlier run of this id, whose files are not needed then
+    key = digest([study, run])[:16]
     for before in folder.glob(f"wandb/offline-run-*-{key}"):
         shutil.rmtree(before)
+
+    # runs are followed at once, so a new one must not end those before
     client = wandb.init(
         **{"project": study, "name": run, "id": key, "config": settings, "dir": folder},
-        reinit="create_new",  # beside other runs
+        reinit="create_new",
         settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
     )
     yield lambda number, values: client.log(values, step=number, commit=True)
@@ -237,8 +265,15 @@ def mlflow(folder: Path, study: str, run: str, settings: Settings) -> Iterator[L
 
     file = f"sqlite:///{folder.absolute()}/mlflow.db"
     client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", file))
+
+    # the study's experiment, which other runs may have made
     there = client.get_experiment_by_name(study)
-    experiment = there.experiment_id if there else client.create_experiment(study)
+    if there:
+        experiment = there.experiment_id
+    else:
+        experiment = client.create_experiment(study)
+
+    # begin the run anew, with its settings
     for before in client.search_runs([experiment], f"attributes.run_name = '{run}'"):
         client.delete_run(before.info.run_id)
     key = client.create_run(experiment, run_name=run).info.run_id

@@ -46,11 +46,13 @@ def clean_results(studies: Sequence[Path], yes: bool) -> None:
             raise FedLoomError(
                 "Snakemake works in this folder, or was killed; finish its run, then clean up"
             )
+
         found = find_unused(plans)
         if not found:
             print("nothing to delete: every result is of one of these studies")
             return
 
+        # all of them with their sizes, before the user is asked
         rows = [[decimal(size), path] for path, size in found.items()]
         total = [decimal(sum(found.values())), f"in all: {len(found)} folders and files"]
         print(tabulate([*rows, total], tablefmt="plain", disable_numparse=True))
@@ -86,6 +88,7 @@ def find_unused(plans: Sequence[Plan]) -> dict[Path, int]:
     for plan in plans:
         used.update(_used(plan))
 
+    # all that lies where a result of any study may lie
     present = set[Path]()
     for pattern in UNITS:
         present.update(Path().glob(re.sub(r"{\w+}", "*", pattern)))
@@ -117,6 +120,7 @@ def _used(plan: Plan) -> Iterator[Path]:
     for scenario, backbone in product(settings.select.scenarios, settings.select.backbones):
         of_data.append({**vars(scenario), "backbone": backbone})
 
+    # each unit of which these labels, with the study's name, fill in all wildcards
     for pattern in UNITS:
         fields = set(re.findall(r"{(\w+)}", pattern))
         for labels in (*of_runs, *of_data):

@@ -5,8 +5,14 @@ from typing import Any
 from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.config.study import Config, PartitionGrid, Protocol
 
-RECIPE = {"type": "object", "required": ["recipe"]}  # keys of its source may follow
-INCLUDE = {"description": "files below this one", "type": "array", "items": {"type": "string"}}
+# a dataset by its recipe; keys of the recipe's source may follow
+RECIPE = {"type": "object", "required": ["recipe"]}
+# the key `include`, which no model has as it is read before all others
+INCLUDE = {
+    "description": "Config files whose keys this file overrides, relative to it.",
+    "type": "array",
+    "items": {"type": "string"},
+}
 
 
 def whole(sub: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
@@ -16,13 +22,14 @@ def whole(sub: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
     """
     if "$ref" in sub:
         target = root["$defs"][sub["$ref"].rsplit("/", 1)[1]]
-        sub = {**target, **_without(sub, "$ref")}
+        sub = target | _without(sub, "$ref")
 
+    # null says that a key is not set: a single alternative beside it is the key's schema
     options = [option for option in sub.get("anyOf", ()) if option != {"type": "null"}]
     if len(options) == 1:
-        sub = {**whole(options[0], root), **_without(sub, "anyOf")}
+        sub = whole(options[0], root) | _without(sub, "anyOf")
     elif options:
-        sub = {**sub, "anyOf": options}
+        sub = sub | {"anyOf": options}
 
     if sub.get("default", ...) is None:
         return _without(sub, "default")
@@ -43,12 +50,12 @@ def kind_schema(section: str, name: str) -> dict[str, Any]:
     # the key that names the kind, the kind's own keys, then the others
     named = {SELECTOR_KEY[section]: {"const": name}}
     own = {key: entry for key, entry in properties.items() if key in model.__annotations__}
-    ordered = {**named, **own, **properties}
+    ordered = named | own | properties
 
     # a partition may override the study's protocol, and be a grid
     if section == "partitions":
         protocol = Protocol.model_json_schema()
-        schema["$defs"] = {**schema.get("$defs", {}), **protocol.pop("$defs")}
+        schema["$defs"] = schema.get("$defs", {}) | protocol.pop("$defs")
         ordered["protocol"] = protocol
         ordered.update(PartitionGrid.model_json_schema()["properties"])
 
@@ -61,10 +68,13 @@ def config_schema() -> dict[str, Any]:
     """Return the schema of a file of the config, which need not hold all sections."""
     root = Config.model_json_schema()
     for section, room in KINDS.items():
+        # references of a kind lead to definitions of the whole schema
         kinds = [kind_schema(section, name) for name in room]
         for kind in kinds:
             root["$defs"] |= kind.pop("$defs", {})
-        (entries,) = root["properties"][section]["patternProperties"].values()  # by label
+
+        # an entry, whatever its label, is of one of these kinds
+        (entries,) = root["properties"][section]["patternProperties"].values()
         entries["anyOf"] = kinds
         if section == "datasets":
             entries["anyOf"] = [*kinds, RECIPE]

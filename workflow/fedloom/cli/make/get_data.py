@@ -23,24 +23,35 @@ def list_recipes() -> str:
 
 def _row(recipe: Recipe) -> list[str]:
     """Return the cells of a recipe's line."""
+    # a recipe states the number of all images, or those of training and test images
     counts = {key: f"{number:,}" for key, number in recipe.counts.plain.items() if key in COUNTED}
+    parts = f"{counts.get('train', '?')} + {counts.get('test', '?')}"
+    images = counts.get("images", parts)
+
+    there = "no"
+    if is_there(recipe):
+        there = "yes"
+
     return [
         recipe.name,
         ", ".join(recipe.papers),
-        counts.get("images", f"{counts.get('train', '?')} + {counts.get('test', '?')}"),
+        images,
         counts.get("classes", "?"),
         " + ".join(recipe.get.plain),
-        "yes" if is_there(recipe) else "no",
+        there,
         recipe.licence,
     ]
 
 
 def is_there(recipe: Recipe, root: str | None = None) -> bool:
     """Return True if there are files below `root`, or the recipe's, and of all of its parts."""
+    # a data set of parts is there if all of them are
     parts = recipe.parts()
     if parts:
         for _, part in parts:
-            root_of_part = f"{root}/{part.folder}" if root else None
+            root_of_part = None
+            if root:
+                root_of_part = f"{root}/{part.folder}"
             if not is_there(part, root_of_part):
                 return False
         return True
@@ -61,6 +72,8 @@ def download_data_set(name: str, root: str | None) -> None:
 
     recipe = recipes.find(name)
     steps = download.download_recipe(recipe, root)
+
+    # how the user may verify the files
     check_command = f"fedloom data check {name}"
     if root:
         check_command += f" --root {root}"
@@ -68,10 +81,11 @@ def download_data_set(name: str, root: str | None) -> None:
         print(f"{recipe.name}: downloaded; verify it with {check_command}")
         return
 
-    # the user may have done the steps already
-    with suppress(FedLoomError):  # of files that are not there yet
+    # the user may have done the steps already; files that are not there yet are an error
+    with suppress(FedLoomError):
         if recipe.counts.plain and check_data_set(name, root, pixels=False) == 0:
             return
+
     steps.append(f"Verify the files with {check_command}")
     numbered = "\n".join(f"  {number}. {step}" for number, step in enumerate(steps, 1))
     raise FedLoomError(f"{recipe.name}: the remaining steps must be done by hand\n{numbered}")
@@ -95,6 +109,7 @@ def check_data_set(name: str, root: str | None, pixels: bool) -> int:
     ready = prepared(sources.read(settings.pop("source"), settings), settings)
     lines = expected_counts.differences(ready, recipe.counts.plain)
 
+    # images that cannot be read, unless a job would leave them out
     if pixels and not settings.get("skip_unreadable"):
         with progress(len(ready.labels), "images") as bar:
             for item in ready.items():
@@ -108,6 +123,7 @@ def check_data_set(name: str, root: str | None, pixels: bool) -> int:
     if lines:
         return 2
 
+    # the numbers that a study of this data set would have
     training = int((~ready.test).sum())
     test = int(ready.test.sum())
     classes = len(expected_counts.trained_classes(ready))

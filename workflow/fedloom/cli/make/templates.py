@@ -36,6 +36,8 @@ def new_method(name: str) -> Path:
             "a method's name must be of small letters, digits and _, and begin with a letter, got "
             f"'{name}'"
         )
+
+    # neither a folder nor a plugin that ships or is installed has this name
     folder = Path("plugins", name)
     known = discover()
     if folder.exists() or name in known.keys() | known.errors.keys():

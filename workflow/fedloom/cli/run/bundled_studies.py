@@ -12,7 +12,8 @@ from fedloom.config.reading import CLAIMS, NUMBERS, PAPERS
 from fedloom.machine.install import ROOT
 
 OTHERS = ROOT / "workflow/studies"
-PROTOCOL = "protocol.yaml"  # shared by the studies of a folder, and no study itself
+# what the studies of a folder share, and no study itself
+PROTOCOL = "protocol.yaml"
 NO_STUDIES = (PROTOCOL, NUMBERS, CLAIMS)
 
 
@@ -25,8 +26,13 @@ def all_studies() -> list[Path]:
 
 def _natural_order(file: Path) -> list[str | int]:
     """Return the name of a study in parts, with numbers as numbers."""
-    parts = re.split(r"(\d+)", name_of(file))
-    return [int(part) if part.isdigit() else part for part in parts]
+    order = list[str | int]()
+    for part in re.split(r"(\d+)", name_of(file)):
+        if part.isdigit():
+            order.append(int(part))
+        else:
+            order.append(part)
+    return order
 
 
 def name_of(file: Path) -> str:
@@ -40,6 +46,7 @@ def file_of(study: str) -> Path:
         if file.exists():
             return file
 
+    # names that are close: of files of the same folder, and of studies that ship
     beside = [str(file) for file in Path(study).parent.glob("*.yaml")]
     names = [*beside, *map(name_of, all_studies())]
     close = get_close_matches(study, names)
@@ -47,6 +54,7 @@ def file_of(study: str) -> Path:
         raise FedLoomError(
             f"{study}: not a file and not a bundled study; did you mean {' or '.join(close)}?"
         )
+
     raise FedLoomError(
         f"{study}: not a file and not a bundled study; `fedloom studies` prints the names"
     )

@@ -17,9 +17,12 @@ from rich.text import Text
 
 from fedloom.cli.run.run_progress import EVENTS, Job, RunProgress, ended, last_begun
 
-POLL = 0.5  # seconds between two looks at the events, and at the logs of the jobs at work
-QUIET = 60.0  # seconds without a line, after which a file or a pipe gets one for each job at work
-TOLD = ("train", "dataset", "cache")  # rules whose ends are worth a line
+# seconds between two looks at the events, and at the logs of the jobs at work
+POLL = 0.5
+# seconds without a line, after which a file or a pipe gets one for each job at work
+QUIET = 60.0
+# rules whose ends are worth a line
+TOLD = ("train", "dataset", "cache")
 COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
 
 
@@ -37,10 +40,13 @@ def follow(
     progress = RunProgress()
     over = False
     told_at = time.monotonic()
-    live = Live(console=console, auto_refresh=False, transient=True)  # shows nothing in a file
+
+    # what is drawn in place; nothing in a file
+    live = Live(console=console, auto_refresh=False, transient=True)
     with EVENTS.open("rb") as file, live:
         while not over and not signals:
-            over = ended()  # asked before the last read, so that no event is missed
+            # asked before the last read, so that no event is missed
+            over = ended()
             told = _read_events(file, progress)
             for job in progress.running.values():
                 job.look()
@@ -50,10 +56,12 @@ def follow(
             if silent and time.monotonic() - told_at >= quiet:
                 told = [_line(progress, "at work", job) for job in progress.running.values()]
 
+            # lines stay, and what is drawn in place is below them
             for line in told:
                 console.print(line, highlight=False, soft_wrap=True)
                 told_at = time.monotonic()
             live.update(_drawing(progress), refresh=True)
+
             if not over:
                 time.sleep(poll)
     console.print(_heading(progress, over=True), highlight=False, soft_wrap=True)
@@ -86,9 +94,14 @@ def watch() -> None:
 
 def _line(progress: RunProgress, word: str, job: Job) -> Text:
     """Return the line on a job that has ended, or is at work."""
-    far = f": {_far(job)}" if job.progress else ""
-    see = f"; {_reason(job.log)}see {job.log}" if word == "failed" and job.log else ""
-    line = Text(f"{word:<9} ", COLOURS[word]).append(f"{job.rule} {job.name}{far}{see}", "default")
+    text = f"{job.rule} {job.name}"
+    if job.progress:
+        text += f": {_far(job)}"
+    if word == "failed" and job.log:
+        text += f"; {_reason(job.log)}see {job.log}"
+
+    line = Text(f"{word:<9} ", COLOURS[word])
+    line.append(text, "default")
     return line.append(f"  ({_share(progress)})", "dim")
 
 
@@ -98,20 +111,31 @@ def _reason(log: Path) -> str:
         told = any(line.startswith("error: ") for line in log.read_text("utf-8").splitlines())
     except (OSError, ValueError):
         told = False
-    return "" if told else "it was killed, probably for memory, or the disk is full; "
+
+    if told:
+        return ""
+    return "it was killed, probably for memory, or the disk is full; "
 
 
 def _far(job: Job) -> str:
     """Return how far a job is, by the last line of its progress."""
-    return f"{far.done}/{far.total} {far.values}".rstrip() if (far := job.progress) else ""
+    far = job.progress
+    if far is None:
+        return ""
+    return f"{far.done}/{far.total} {far.values}".rstrip()
 
 
 def _share(progress: RunProgress, over: bool = False) -> str:
     """Return how much is done, and the time left by the estimates of the jobs to come."""
     total = sum(progress.jobs.values())
     text = f"{progress.done} of {total} jobs, {progress.share():.0%} of the work"
-    text += f", {len(progress.failed)} failed" if progress.failed else ""
-    left = None if over else progress.seconds_left(time.time())
+    if progress.failed:
+        text += f", {len(progress.failed)} failed"
+    if over:
+        return text
+
+    # at the pace so far, until all jobs have ended
+    left = progress.seconds_left(time.time())
     if left is not None and progress.done + len(progress.failed) < total:
         at = datetime.now() + timedelta(seconds=left)
         text += f", {timedelta(seconds=round(left))} left, until {at:%H:%M}"
@@ -120,20 +144,25 @@ def _share(progress: RunProgress, over: bool = False) -> str:
 
 def _heading(progress: RunProgress, over: bool = False) -> Text:
     """Return the line on the whole study."""
-    text = "no job was begun" if over else "looking for what is to be done"
-    return Text(
-        f"study {progress.study}: {_share(progress, over) if progress.jobs else text}", "bold"
-    )
+    # Snakemake tells the number of jobs once it has looked for them
+    if progress.jobs:
+        text = _share(progress, over)
+    elif over:
+        text = "no job was begun"
+    else:
+        text = "looking for what is to be done"
+    return Text(f"study {progress.study}: {text}", "bold")
 
 
 def _drawing(progress: RunProgress) -> Group:
     """Return the heading, a bar of the study, and a row for every job at work."""
     table = Table.grid(*(Column(no_wrap=True) for _ in range(4)), padding=(0, 2))
     for job in progress.running.values():
-        left = job.progress.left if job.progress else None
-        text = "" if left is None else f"{timedelta(seconds=round(left))} left"
+        text = ""
+        if job.progress and job.progress.left is not None:
+            text = f"{timedelta(seconds=round(job.progress.left))} left"
         table.add_row(Text(job.rule, "cyan"), Text(job.name), Text(_far(job)), Text(text))
-    bar = Padding(
-        ProgressBar(1.0, progress.share(), width=60), 0
-    )  # alone, it would not end its line
+
+    # without padding, the bar would not end its line
+    bar = Padding(ProgressBar(1.0, progress.share(), width=60), 0)
     return Group(_heading(progress), bar, table)

@@ -18,7 +18,8 @@ from fedloom.common.files import atomic_write
 from fedloom.machine.install import LIBRARY
 from fedloom.planning import paths
 
-ERROR = "error: "  # begins the line of an error
+# begins the line of an error
+ERROR = "error: "
 
 
 def run(
@@ -43,12 +44,16 @@ def run(
     if not folder.is_dir():
         raise FedLoomError(f"{folder}: folder does not exist; create it, or pass another")
 
+    # the command; it runs in another folder, so a file must be named by its absolute path
     words = [sys.executable, "-P", "-m", "fedloom", "run"]
     if isinstance(study, Mapping):
         words.append(str(_write_study(study, folder).absolute()))
     elif study is not None:
-        file = Path(study)  # or a name of a study that ships
-        words.append(str(file.absolute() if file.is_file() else file))
+        # what is no file may be the name of a study that ships
+        file = Path(study)
+        if file.is_file():
+            file = file.absolute()
+        words.append(str(file))
     if cores:
         words += ["--cores", str(cores)]
     for key, value in (changes or {}).items():
@@ -60,7 +65,20 @@ def run(
     if os.environ.get("PYTHONPATH"):
         environment["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
 
+    status, errors = _run_and_print(words, folder, environment)
+    if status == 0:
+        return
+    if errors:
+        raise FedLoomError(errors[0])
+    raise FedLoomError(f"the study failed with exit status {status}")
+
+
+def _run_and_print(
+    words: list[str], folder: Path, environment: dict[str, str]
+) -> tuple[int, list[str]]:
+    """Run a command and print its lines; return its exit status, and the errors among the lines."""
     errors = list[str]()
+    # in a process group, so that Ctrl-C reaches this process alone, which hands it on
     with subprocess.Popen(
         words,
         cwd=folder,
@@ -69,21 +87,22 @@ def run(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        process_group=0,  # Ctrl-C reaches this process alone, which hands it on
+        process_group=0,
     ) as process:
         assert process.stdout is not None
+
         try:
-            for line in process.stdout:  # a notebook shows what this process prints
+            # a notebook shows what this process prints, not what its children do
+            for line in process.stdout:
                 print(line, end="", flush=True)
                 if line.startswith(ERROR):
                     errors.append(line.removeprefix(ERROR).strip())
-            status = process.wait()
+            return process.wait(), errors
+
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
             process.wait()
             raise
-    if status != 0:
-        raise FedLoomError(errors[0] if errors else f"the study failed with exit status {status}")
 
 
 def _write_study(study: Mapping[str, Any], folder: Path) -> Path:

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO
 
 import psutil
 from rich.console import Console
@@ -32,20 +33,23 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.records import summary, write_record
 
 LOCK = Path(".fedloom.lock")
-PATIENCE = 60  # seconds for Snakemake and its jobs to end after a signal
+# seconds for Snakemake and its jobs to end after a signal
+PATIENCE = 60
 WAITING = "another run is at work in this folder; waiting for it to end"
 STUDY_OPTIONS = ("--configfile", "--configfiles", "--config", "-C")
 
 
 def study_of(arguments: list[str]) -> tuple[Plan, bool]:
     """Return the plan that Snakemake's arguments name, and True if no job is to run."""
-    from snakemake.cli import get_argument_parser, parse_config  # takes a second
+    # takes a second
+    from snakemake.cli import get_argument_parser, parse_config
 
     options, _ = get_argument_parser().parse_known_args(arguments)
     try:
         overrides = parse_config(options.config)
     except ValueError as error:
         raise FedLoomError(f"--config: {error}") from None
+
     runs_nothing = bool(options.dryrun or options.unlock)
     return load_plan(options.configfile, overrides), runs_nothing
 
@@ -56,11 +60,12 @@ def run_snakemake(arguments: list[str], display: bool = False) -> int:
     With `display`, its lines are replaced by the display of the study's progress.
     """
     console = Console(stderr=True)
+
     # on a terminal, Snakemake's lines would break into the display: they are kept for a failure
     keeps_lines = display and console.is_terminal
 
     with (
-        TemporaryFile("w+") if keeps_lines else nullcontext() as kept_lines,
+        _file_for_lines(keeps_lines) as kept_lines,
         _forwarding_signals() as register,
         # in a process group, so that a signal to the launcher alone can be sent on to all jobs
         subprocess.Popen(
@@ -75,6 +80,7 @@ def run_snakemake(arguments: list[str], display: bool = False) -> int:
             _display_until_end(process, console, signals)
         status = process.wait()
 
+        # why it did not finish
         if status != 0 and signals:
             print("stopped; the same command resumes it", file=sys.stderr)
             status = -signals[0]
@@ -86,6 +92,13 @@ def run_snakemake(arguments: list[str], display: bool = False) -> int:
     if status < 0:
         return 128 - status
     return status
+
+
+def _file_for_lines(needed: bool) -> AbstractContextManager[IO[str] | None]:
+    """Return a file that takes Snakemake's lines, or a context of None if none is needed."""
+    if needed:
+        return TemporaryFile("w+")
+    return nullcontext()
 
 
 def _command(arguments: list[str], display: bool) -> list[str]:
@@ -101,7 +114,8 @@ def _command(arguments: list[str], display: bool) -> list[str]:
 def _environment(display: bool) -> dict[str, str]:
     """Return the environment in which Snakemake and its jobs run."""
     environment = os.environ | {LAUNCHER: "1"}
-    environment["PYTHONSAFEPATH"] = "1"  # a random.py of the current folder is not Python's
+    # a random.py of the current folder is not Python's
+    environment["PYTHONSAFEPATH"] = "1"
     if display:
         environment[QUIET] = "1"
 
@@ -116,7 +130,8 @@ def _display_until_end(process: subprocess.Popen, console: Console, signals: lis
     """Show the study's progress until Snakemake ends; the run goes on if this fails."""
     try:
         follow(lambda: process.poll() is not None, console, signals)
-    except Exception as error:  # an error of the display must not cost hours of training
+    # an error of the display must not cost hours of training
+    except Exception as error:
         print(f"warning: the run goes on without its display: {error!r}", file=sys.stderr)
 
 
@@ -140,8 +155,10 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
         received.append(number)
         for process in processes:
             if process.poll() is None:
-                runs_jobs = _handles_sigterm(process.pid)
-                os.killpg(process.pid, signal.SIGINT if runs_jobs else signal.SIGTERM)
+                ending = signal.SIGTERM
+                if _handles_sigterm(process.pid):
+                    ending = signal.SIGINT
+                os.killpg(process.pid, ending)
                 signal.alarm(PATIENCE)
 
     def kill(_: int, __: object) -> None:
@@ -150,7 +167,8 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
 
     def register(process: subprocess.Popen) -> list[int]:
         processes.append(process)
-        if received:  # a signal came while the process was started
+        # a signal came while the process was started
+        if received:
             process.terminate()
         return received
 
@@ -167,7 +185,8 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
 def _handles_sigterm(process: int) -> bool:
     """Return True if a process has a handler of SIGTERM; Snakemake has one once it runs jobs."""
     for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        if line.startswith("SigCgt:"):  # a bit per signal that is caught
+        # a bit per signal that is caught
+        if line.startswith("SigCgt:"):
             caught = int(line.split()[1], 16)
             return bool(caught >> (signal.SIGTERM - 1) & 1)
     raise AssertionError("/proc has the line SigCgt of every process")
@@ -217,6 +236,7 @@ def run_study(
     if naming and (files or changes):
         raise FedLoomError(f"{naming[0]}: is given with a study or --set before `--`; give one")
 
+    # all of it in Snakemake's own arguments
     arguments = [*options]
     if files:
         arguments += ["--configfile", *map(str, files)]
@@ -227,6 +247,7 @@ def run_study(
     if dry:
         arguments += ["--dry-run"]
 
+    # Snakemake's options may name the study, or say that no job is to run
     if options:
         study, dry = study_of(arguments)
     else:
@@ -239,10 +260,12 @@ def run_study(
         check_images(study)
         if is_locked():
             remove_stale_lock(arguments)
+
+        # while this run holds the folder, no other one changes the results
         run_progress.begin(study, arguments)
         try:
             status = run_snakemake(arguments, display=True)
-            if status == 0:  # before another run may change the results
+            if status == 0:
                 _finish(study, reporting)
         finally:
             run_progress.end()
@@ -254,6 +277,7 @@ def _finish(study: Plan, reporting: bool) -> None:
     write_record(study)
     print(f"\n{summary(study)}")
     if reporting:
-        from fedloom.report import page  # it takes seconds
+        # takes seconds
+        from fedloom.report import page
 
         print(f"report  {page.write(study)}")

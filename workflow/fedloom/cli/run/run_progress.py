@@ -24,27 +24,35 @@ from fedloom.planning.resources.cost import job_seconds
 
 EVENTS = Path(".snakemake/fedloom.jsonl")
 END = '{"event": "end"}\n'
-NO_JOBS = ("total", "all")  # counted with the jobs by Snakemake
-SMALL = 0.5  # seconds that a job takes which has no estimate: a table, a choice
+# what Snakemake counts with the jobs, and is none
+NO_JOBS = ("total", "all")
+# seconds that a job takes which has no estimate: a table, a choice
+SMALL = 0.5
 
 
 def begin(plan: Plan, arguments: Sequence[str]) -> None:
     """Begin the file of events with a study, Snakemake's arguments, and estimates of the jobs."""
-    every = job_seconds(plan)
-    to_do = {
-        rule: [each for file, each in jobs.items() if not Path(file).exists()] or jobs.values()
-        for rule, jobs in every.items()
-    }
+    # the estimates of all jobs, and their mean among those of a rule that are left
+    seconds = dict[str, float]()
+    means = dict[str, float]()
+    for rule, jobs in job_seconds(plan).items():
+        for file, estimate in jobs.items():
+            seconds[str(file)] = estimate
+        left = [estimate for file, estimate in jobs.items() if not file.exists()]
+        means[rule] = fmean(left or jobs.values())
+
     first = {
         "event": "begin",
         "study": plan.name,
         "arguments": list(arguments),
         "process": os.getpid(),
         "time": time.time(),
-        "seconds": {str(file): each for jobs in every.values() for file, each in jobs.items()},
-        "means": {rule: fmean(estimates) for rule, estimates in to_do.items()},
+        "seconds": seconds,
+        "means": means,
     }
-    write_text(EVENTS, json.dumps(first) + "\n")  # a new file: who reads the old one goes on
+
+    # a new file: who reads the old one goes on
+    write_text(EVENTS, json.dumps(first) + "\n")
 
 
 def tell(text: str) -> None:
@@ -82,10 +90,13 @@ class Job:
     """A job at work."""
 
     rule: str
-    name: str  # of the run, or of the table or figure
+    # the run's, or that of the table or figure
+    name: str
     log: Path | None
-    seconds: float  # its estimate
-    begun: float  # seconds of the clock
+    # what it takes by its estimate
+    seconds: float
+    # when it began, in seconds of the clock
+    begun: float
     progress: Progress | None = None
 
     def look(self) -> None:
@@ -100,13 +111,17 @@ class RunProgress:
 
     study: str = ""
     begun: float = 0.0
-    seconds: dict[str, float] = field(default_factory=dict)  # estimates by a file of the job
-    means: dict[str, float] = field(default_factory=dict)  # of the estimates, by rule
-    jobs: dict[str, int] = field(default_factory=dict)  # how many are to be done, by rule
+    # the estimates in seconds, by a file of the job, and their means by rule
+    seconds: dict[str, float] = field(default_factory=dict)
+    means: dict[str, float] = field(default_factory=dict)
+    # how many jobs are to be done, by rule
+    jobs: dict[str, int] = field(default_factory=dict)
+    # jobs at work, and those that failed, by Snakemake's number of a job
     running: dict[int, Job] = field(default_factory=dict)
     done: int = 0
     failed: set[int] = field(default_factory=set)
-    work: float = 0.0  # seconds by the estimates, of jobs that are done
+    # the seconds, by the estimates, of jobs that are done
+    work: float = 0.0
 
     def apply_event(self, event: dict[str, Any]) -> tuple[str, Job] | None:
         """Process an event. Return ("finished" or "failed", job) if it ends a job at work."""
@@ -121,8 +136,9 @@ class RunProgress:
             self.jobs = {rule: n for rule, n in event["stats"].items() if rule not in NO_JOBS}
 
         elif kind == "job_info" and event["rule_name"] not in NO_JOBS:
+            # one that failed may be tried again
             self.running[event["jobid"]] = self._job(event)
-            self.failed.discard(event["jobid"])  # it is tried again
+            self.failed.discard(event["jobid"])
 
         # an error is told twice, the second time of a job that is not at work
         elif kind == "job_finished" and event["job_id"] in self.running:
@@ -141,23 +157,44 @@ class RunProgress:
         return None
 
     def _job(self, event: dict[str, Any]) -> Job:
-        wildcards, output = event["wildcards"] or {}, event["output"] or []
+        """Return the job whose event says that it was begun."""
+        # its labels, joined as in the name of a run
+        labels = list[str]()
+        for key, value in (event["wildcards"] or {}).items():
+            if key == "seed":
+                labels.append(f"seed{value}")
+            elif key != "end":
+                labels.append(value)
+
+        log = None
+        if event["log"]:
+            log = Path(event["log"][0])
+
+        # its estimate is that of one of its files
+        estimates = [self.seconds.get(file, SMALL) for file in event["output"] or []]
         return Job(
-            event["rule_name"],
-            "/".join(f"seed{v}" if k == "seed" else v for k, v in wildcards.items() if k != "end"),
-            Path(event["log"][0]) if event["log"] else None,
-            max((self.seconds.get(file, SMALL) for file in output), default=SMALL),
-            event["time"],
+            rule=event["rule_name"],
+            name="/".join(labels),
+            log=log,
+            seconds=max(estimates, default=SMALL),
+            begun=event["time"],
         )
 
     def share(self) -> float:
         """Return the estimated fraction of the work that is done."""
         whole = sum(count * self.means.get(rule, SMALL) for rule, count in self.jobs.items())
+        if not whole:
+            return 0.0
+
+        # jobs at work count as far as they are
         begun = [(job.seconds, job.progress) for job in self.running.values()]
         now = self.work + sum(seconds * each.share for seconds, each in begun if each)
-        return min(now / whole, 1.0) if whole else 0.0
+        return min(now / whole, 1.0)
 
     def seconds_left(self, now: float) -> float | None:
         """Return how long the rest takes at the pace so far; None without one."""
+        # the pace of the first percent tells little
         share = self.share()
-        return (now - self.begun) * (1 / share - 1) if share > 0.01 else None
+        if share <= 0.01:
+            return None
+        return (now - self.begun) * (1 / share - 1)

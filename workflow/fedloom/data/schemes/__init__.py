@@ -1,4 +1,4 @@
-"""The schemes that divide training images over clients: one module per scheme.
+"""Hold the schemes that divide training images over clients, one module for each.
 
 A module has a class of its keys, and `divide(labels, settings, rng)`: from the labels [N] of the
 training images, an entry of the config's `partitions` and a stream of random numbers to the client

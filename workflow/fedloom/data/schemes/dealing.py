@@ -1,4 +1,4 @@
-"""What several schemes share: groups, rounded shares, dealing images and classes."""
+"""Deal images and classes to clients, for several schemes."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -36,16 +36,17 @@ def largest_remainder(total: int, shares: np.ndarray) -> np.ndarray:
 
 
 def deal(rows: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Deal rows at random to clients, in proportion to `shares` [K]; return each one's client."""
+    """Deal rows at random to clients, by `shares` [K]; return the client of each row."""
     return rng.permutation(np.repeat(np.arange(len(shares)), largest_remainder(len(rows), shares)))
 
 
 def deal_classes(
     clients: int, each: int, classes: int, option: str, rng: np.random.Generator
 ) -> np.ndarray:
-    """Choose `each` classes for every client, bool [K, C]; classes get equally many, within one.
+    """Choose `each` classes for every client, bool [K, C].
 
-    A class that no client would get is an error, which names the `option` to raise.
+    Classes get equally many clients, within one. A class that no client would get is an error,
+    which names the `option` to raise.
     """
     if clients * each < classes:
         raise FedLoomError(

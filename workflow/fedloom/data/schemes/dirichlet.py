@@ -10,23 +10,26 @@ from fedloom.common.schema import Number
 from fedloom.config.partitions import ClientScheme, MinImages
 from fedloom.data.schemes.dealing import deal
 
-DRAWS = 20_000  # for `min_images`; a minute on CIFAR-10
+# the most draws for `min_images`, which take a minute on CIFAR-10
+DRAWS = 20_000
 
 
 class Dirichlet(ClientScheme):
-    """Label proportions drawn from a symmetric Dirichlet distribution."""
+    """Label proportions are drawn from a symmetric Dirichlet distribution."""
 
     alpha: Annotated[Number, Field(gt=0)]
+    """Concentration of the Dirichlet distribution; the smaller it is, the more the clients
+    differ."""
     kind: Literal["client", "class", "class_capped"]
-    """Client: each client draws proportions over classes, clients are of equal size; class: each
-    class draws proportions over clients; class_capped: so they do in turn, and a client that
-    holds its equal share of all images already gets nothing of those that follow (released code
-    of FedPHA and FedOTP)."""
+    """Which proportions are drawn. `client`: each client draws proportions over classes, and
+    clients are of equal size. `class`: each class draws proportions over clients. `class_capped`:
+    classes do so in turn, and a client that already holds its equal share of all images gets none
+    of the classes that follow (released code of FedPHA and FedOTP)."""
     min_images: MinImages = None
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
-    """Divide images by label proportions from Dir(alpha), in one of the meanings of `kind`.
+    """Divide images by label proportions from Dir(alpha), which `kind` interprets.
 
     With `client` (PEP-FedPT after Acar et al.; PFPT's text), clients draw their images one by one,
     in random turns, a class that is used up dropping out. With `class` (pFedPG; PFPT's released
@@ -35,6 +38,8 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     clients = settings["clients"]
     alpha = settings["alpha"]
     classes, column = np.unique(labels, return_inverse=True)
+
+    # classes draw proportions over clients
     least = settings.get("min_images", 0)
     if settings["kind"] in ("class", "class_capped"):
         for _ in range(DRAWS):
@@ -45,15 +50,18 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
             f"min_images: in {DRAWS:,} draws of alpha {alpha:g}, some of {clients} clients always "
             f"had fewer than {least} images; use fewer clients or a larger alpha"
         )
-    owner = np.empty(len(labels), int)
 
-    # clients draw their images one by one, in random turns
-    wanted = rng.dirichlet(np.full(len(classes), alpha), clients)  # [K, C]
+    # clients draw proportions over classes [K, C]; each class is a stack of images in random order
+    owner = np.empty(len(labels), int)
+    wanted = rng.dirichlet(np.full(len(classes), alpha), clients)
     stacks = [list(rng.permutation(np.flatnonzero(column == c))) for c in range(len(classes))]
     left = np.array([len(stack) for stack in stacks])
+
+    # clients take their images one by one, in random turns
     for client in rng.permutation(np.arange(len(labels)) % clients):
         odds = wanted[client] * (left > 0)
-        if not odds.sum() > 0:  # its classes are used up: any image will do
+        if not odds.sum() > 0:
+            # its classes are used up: any image will do
             odds = left
         c = rng.choice(len(classes), p=odds / odds.sum())
         owner[stacks[c].pop()] = client
@@ -68,14 +76,19 @@ def _by_class(
     clients = settings["clients"]
     owner = np.empty(len(column), int)
     held = np.zeros(clients, int)
+
+    # the images of one class after the other
     for c in range(classes):
         rows = np.flatnonzero(column == c)
         proportions = rng.dirichlet(np.full(clients, settings["alpha"]))
         if settings["kind"] == "class_capped":
-            # equal ones where all are 0: with a small alpha one may be less than any number
+            # clients that hold their share of all images get nothing
             room = held < len(column) / clients
-            kept = np.where(room, proportions, 0.0)
-            proportions = kept if kept.sum() > 0 else room.astype(float)
+            proportions = np.where(room, proportions, 0.0)
+            # equal ones where all are 0: with a small alpha one may be less than any number
+            if not proportions.sum() > 0:
+                proportions = room.astype(float)
+
         owner[rows] = deal(rows, proportions, rng)
         held += np.bincount(owner[rows], minlength=clients)
     return owner

@@ -9,11 +9,11 @@ from fedloom.config.partitions import ClientScheme
 
 
 class Disjoint(ClientScheme):
-    """Every client holds classes that no other holds, about equally many (FedPHA)."""
+    """Every client holds classes that no other client holds, about equally many (FedPHA)."""
 
     rest_to_last: bool = False
-    """All clients but the last hold round(classes / clients) classes, the last one the rest
-    (FedPHA's released code); else the numbers of classes differ by at most one."""
+    """All clients but the last hold round(classes / clients) classes, and the last one holds the
+    rest (FedPHA's released code). By default, the numbers of classes differ by at most one."""
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
@@ -24,8 +24,12 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
         raise FedLoomError(
             f"{clients} clients cannot hold disjoint classes: the dataset has {len(classes)}"
         )
+
+    # as many classes for each as possible
     if not settings["rest_to_last"]:
         return rng.permutation(np.arange(len(classes)) % clients)[column]
+
+    # equally many, and the rest for the last client
     each = round(len(classes) / clients)
     if each * (clients - 1) >= len(classes):
         raise FedLoomError(

@@ -14,26 +14,31 @@ from fedloom.data.schemes.dealing import Group
 
 
 class Domain(SchemeKind):
-    """Every client sees one domain; several clients of a domain divide it at random, or by
-    Dirichlet if alpha and kind are given, or by imbalance if dominant_share and dominant_classes
-    are.
+    """Every client holds images of one domain. Several clients of a domain divide it at random; by
+    `dirichlet` if alpha and kind are given; or by `imbalance` if dominant_share and
+    dominant_classes are given.
     """
 
     clients_per_domain: Count = 1
+    """Number of clients of each domain."""
     alpha: Annotated[Number, Field(gt=0)] | None = None
+    """Concentration of the Dirichlet distribution, set together with `kind`."""
     kind: Literal["client", "class", "class_capped"] | None = None
-    """As for dirichlet."""
+    """Which proportions are drawn, see the scheme `dirichlet`; set together with `alpha`."""
     min_images: MinImages = None
     dominant_share: PositiveShare | None = None
-    """This share of every class is divided evenly over the clients that it dominates, the rest over
-    all clients of the domain (PFPT's 4-dataset)."""
+    """Share of each class's images that is divided evenly over the clients that the class
+    dominates; the rest is divided over all clients of the domain (PFPT's 4-dataset). It is set
+    together with `dominant_classes`."""
     dominant_classes: PositiveShare | None = None
-    """Of the domain's classes, at least one, dominate a client."""
+    """Share of the domain's classes that dominate a client, but at least one class. It is set
+    together with `dominant_share`."""
     held_out_per_domain: Natural = 0
-    """Clients of each domain that never train, instead of held_out."""
+    """Number of clients of each domain that never train and are only evaluated, in place of
+    `held_out`."""
     held_out_domains: Several[str] | None = None
-    """Domains whose clients never train, instead of held_out; `grid: {held_out_domains: [[a], [b],
-    [c]]}` leaves out one after the other."""
+    """Domains whose clients never train and are only evaluated, in place of `held_out`. `grid:
+    {held_out_domains: [[a], [b], [c]]}` leaves out one domain after the other."""
 
     @model_validator(mode="after")
     def _divided_in_one_way(self) -> Self:
@@ -73,6 +78,8 @@ def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
         raise FedLoomError(
             f"all images of the dataset are of one domain ('{names[0]}'); use another scheme"
         )
+
+    # the scheme within a domain
     inner = settings | {"clients": settings["clients_per_domain"]}
     divide = iid.divide
     if "alpha" in settings:

@@ -8,7 +8,7 @@ from fedloom.config.partitions import ClientScheme
 
 
 class Iid(ClientScheme):
-    """Images dealt at random, to clients of equal size."""
+    """Images are dealt at random to clients of equal size."""
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:

@@ -8,18 +8,19 @@ from fedloom.common.errors import FedLoomError
 from fedloom.config.partitions import ClientScheme, PositiveShare
 from fedloom.data.schemes.dealing import deal_classes, largest_remainder
 
-LOST = 0.1  # by how much a dominant share may fall short before the partition is refused
+# by how much a dominant share may fall short before the partition is refused
+LOST = 0.1
 
 
 class Imbalance(ClientScheme):
-    """Most images of every client are of few classes, its own dominant ones, the rest of all
-    others; clients are of equal size (PFPT, Section 4).
+    """Most images of every client are of a few classes, the client's dominant ones, and the rest
+    are of all other classes. Clients are of equal size (PFPT, Section 4).
     """
 
     dominant_share: PositiveShare = 0.99
-    """Of a client's images."""
+    """Share of a client's images that are of its dominant classes."""
     dominant_classes: PositiveShare = 0.1
-    """Of the classes, at least one."""
+    """Share of the classes that dominate a client, but at least one class."""
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
@@ -36,10 +37,11 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     each = max(1, round(len(classes) * settings["dominant_classes"]))
     dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
 
-    # how many images each client gets, and how many of them of its dominant classes
+    # how many images each client gets, and how many of them of its dominant classes; it is random
+    # who gets what rounding leaves over
     sizes = largest_remainder(len(labels), np.ones(clients))
-    due = largest_remainder(round(share * len(labels)), sizes)  # of the dominant classes
-    order = rng.permutation(clients)  # who gets what rounding leaves over
+    due = largest_remainder(round(share * len(labels)), sizes)
+    order = rng.permutation(clients)
     sizes = sizes[order]
     due = due[order]
 
@@ -56,6 +58,8 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     # the rest, first to clients of other classes
     for allowed in (~dominant, np.ones_like(dominant)):
         counts += _hand_out(supply - counts.sum(0), sizes - counts.sum(1), allowed, rng)
+
+    # which images these are
     owner = np.empty(len(labels), int)
     for c in range(len(classes)):
         owner[column == c] = rng.permutation(np.repeat(np.arange(clients), counts[:, c]))
@@ -76,13 +80,16 @@ def divide_pooled(
     classes, column = np.unique(labels, return_inverse=True)
     each = max(1, round(len(classes) * settings["dominant_classes"]))
     dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
+
+    # the share of each class, dealt in turns to the clients that it dominates
     owner = np.full(len(labels), -1)
     for c in range(len(classes)):
         rows = rng.permutation(np.flatnonzero(column == c))
         own = rows[: round(share * len(rows))]
-        owner[own] = rng.permutation(np.flatnonzero(dominant[:, c]))[
-            np.arange(len(own)) % dominant[:, c].sum()
-        ]
+        holders = rng.permutation(np.flatnonzero(dominant[:, c]))
+        owner[own] = holders[np.arange(len(own)) % len(holders)]
+
+    # the rest of all classes
     pool = np.flatnonzero(owner < 0)
     owner[pool] = rng.permutation(clients)[rng.permutation(len(pool)) % clients]
     return owner
@@ -99,7 +106,8 @@ def _hand_out(
     clients, classes = allowed.shape
     if not demand.any():
         return np.zeros(allowed.shape, int)
-    # so that no client and no class comes first
+
+    # in a random order, so that no client and no class comes first
     rows = rng.permutation(clients)
     columns = rng.permutation(classes)
     supply = supply[columns]
@@ -108,8 +116,10 @@ def _hand_out(
 
     def flow(per_class: np.ndarray, per_pair: np.ndarray) -> np.ndarray:
         """Return the greatest flow [K, C] of at most `per_class` [C] and `per_pair` [K, C]."""
-        import scipy  # here, for a plan imports schemes for their keys alone
+        # imported here, for a plan imports schemes for their keys alone
+        import scipy
 
+        # from a source (the last node but one) over clients and classes to a sink (the last)
         graph = np.zeros((clients + classes + 2, clients + classes + 2), np.int32)
         graph[-2, :clients] = demand
         graph[:clients, clients:-2] = per_pair
@@ -119,15 +129,19 @@ def _hand_out(
         ).flow
         return flows.toarray()[:clients, clients:-2]
 
+    # even parts, and the most that any parts can give
     of_client = np.maximum(allowed.sum(1), 1)
     of_class = np.maximum(allowed.sum(0), 1)
     even = allowed * np.minimum.outer(demand / of_client, supply / of_class)
     possible = flow(supply, allowed * supply).sum()
+
+    # the same part of every class; where that is too little, ever less even parts
     slack = 1.0
     dealt = flow(largest_remainder(demand.sum(), supply), np.ceil(even))
     while dealt.sum() < possible:
         dealt = flow(supply, np.ceil(slack * even))
         slack *= 1.25
+
     counts = np.empty((clients, classes), int)
     counts[np.ix_(rows, columns)] = dealt
     return counts

@@ -14,6 +14,7 @@ class Pathological(ClientScheme):
     """Every client holds the same number of classes (SGPT, E.1)."""
 
     classes_per_client: Count
+    """Number of classes that every client holds."""
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
@@ -25,8 +26,12 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
         raise FedLoomError(
             f"classes_per_client is {each}, but the dataset has {len(classes)} classes"
         )
+
+    # the classes of each client, and its share of each, [K, C]
     held = deal_classes(clients, each, len(classes), "classes_per_client", rng)
     shares = np.where(held, rng.uniform(0.4, 0.6, held.shape), 0.0)
+
+    # the images of each class in these shares
     owner = np.empty(len(labels), int)
     for column, label in enumerate(classes):
         rows = np.flatnonzero(labels == label)

@@ -1,4 +1,4 @@
-"""Where images come from: one module per source, with a class of its keys, and plugins.
+"""Read images from sources: one module per source with a class of its keys, and plugins.
 
 It has `read(settings)`, which returns an ImageList.
 """
@@ -14,17 +14,19 @@ if TYPE_CHECKING:
 
 
 def build(source: str, settings: dict[str, Any], images: Path) -> None:
-    """Write the store of one entry of the config's `datasets`, see `read`."""
-    from fedloom.data.images import write_store  # a plan imports sources for their keys alone
+    """Write the image store of an entry of the config's `datasets`, see `read`."""
+    # imported here, for a plan imports sources for their keys alone
+    from fedloom.data.images import write_store
 
     write_store(read(source, settings), settings, images)
 
 
 def read(source: str, settings: dict[str, Any]) -> "ImageList":
-    """Return the images that a source, or a plugin's, lists by the entry's other keys."""
+    """Return the images that a source lists for the other keys of its entry."""
     own = KINDS_FROM_PLUGINS["source"].own
     if source not in own:
-        from fedloom.data import plugins  # a plan imports sources for their keys alone
+        # imported here, for a plan imports sources for their keys alone
+        from fedloom.data import plugins
 
         return plugins.read(source, settings)
     return importlib.import_module(own[source].__module__).read(settings)

@@ -30,57 +30,66 @@ NO_IMAGES = {
 
 
 class TestList(Keys):
-    """The test images lie in one folder, and a text file gives file and class of each in a line.
+    """Test images that lie in one folder, with a text file of their classes, as in TinyImageNet.
 
-    So it is with TinyImageNet.
+    Each line of the file names an image and its class.
     """
 
     file: str
-    """Below the folder of the test images."""
+    """The text file, relative to the folder of the test images."""
     images: str = "."
-    """Their folder, below that of the test images."""
+    """Folder of the images, relative to the folder of the test images."""
 
 
 class TestLast(Keys):
-    """The last `images` of every `of` images of a domain are test images, not test_fraction.
+    """Take the last `images` of every `of` images of a domain as test images.
 
-    They count in the order of names of classes and of files (FedPHA's code: 2 of 10).
+    Images are counted in the order of the names of classes and of files (FedPHA's code: 2 of 10).
+    `test_fraction` then has no effect.
     """
 
     images: Count
+    """Number of test images among every `of` images."""
     of: Annotated[int, Field(ge=2)]
+    """Number of images after which the count starts again."""
 
 
 class Folder(ImageSource):
-    """Image files in root/[domain/]class/, or below root/train and root/test; a tree that is deeper
-    than the keys say is refused.
+    """Image files in root/[domain/]class/, or in such folders below root/train and root/test.
+    Folders at a deeper level than the keys say are an error.
     """
 
     root: str
-    """The folder that holds the files."""
+    """Folder that holds the images."""
     domains: bool = False
-    """A layer of domains above classes."""
+    """Whether a level of folders, one per domain, lies above those of the classes."""
     classes_in: str | None = None
-    """A folder between every domain (or the root) and its classes, as images of Office31."""
+    """Name of the folder between every domain (or the root) and its classes, such as `images` in
+    Office31."""
     images_in: str | None = None
-    """A folder between every class and its images, as images of TinyImageNet."""
+    """Name of the folder between every class and its images, such as `images` in TinyImageNet."""
     names: str | None = None
-    """A text file below the root with a folder and its class's name in a line, as n01440764 tench;
-    classes have these names, in this order. Where folders are numbers, 0 is the first line."""
+    """Text file below the root with a line per class: its folder and its name, such as n01440764
+    tench. Classes have these names, in this order. Where folders are numbers, they are numbers of
+    lines, from 0."""
     renamed: dict[str, str] = Field({})
-    """Other names for some of the folders in `names`, such as two of one name: folder -> name."""
+    """Maps folders in `names` to other class names, for instance where two classes have one
+    name."""
     split: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
-    """Folders of the training and the test images; default: train and test if root holds these two
-    and nothing else, else test_fraction is drawn."""
+    """The two folders of the training and the test images, relative to the root. Default: train and
+    test, if root holds these two folders and no others; if not, `test_fraction` of the images
+    become test images."""
     test_list: TestList | None = None
     test_last: TestLast | None = None
     test_fraction: TestFraction = 0.3
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images of a folder; domains are named as their folders, and classes by `names`."""
+    """List the images of a folder; domains are called as their folders, classes as in `names`."""
+    # the folder, and its split
     root = root_folder(settings["root"], "[domain/]class/file or {train,test}/[domain/]class/file")
-    provenance = f"folder: {described(settings)}"  # links in circles are found here
+    # links in circles are found here
+    provenance = f"folder: {described(settings)}"
     split = _split(root, settings)
     if "test_list" in settings and not split:
         raise FedLoomError("test_list needs split, which names the folder that it lies in")
@@ -124,13 +133,15 @@ def read(settings: dict[str, Any]) -> ImageList:
 
 def _split(root: Path, settings: dict[str, Any]) -> list[str]:
     """Return the names of the training and the test folder, or [] without official split."""
+    # the folders that the config names, or those of the usual names
     folder, names, entries = next(walk(str(root)))
     chosen = settings.get("split")
     if chosen is None and {*names} == {"train", "test"}:
         chosen = ["train", "test"]
 
+    # other folders of a split would be taken for classes, unless classes_in names the only folder
+    # below the root that is read
     halves = [name for name in names if name.lower() in SPLITS]
-    # then classes_in names the only folder below the root that is read
     one_folder = "classes_in" in settings and not settings["domains"]
     if chosen is None and not one_folder and halves and (len(halves) > 1 or halves == names):
         raise FedLoomError(
@@ -157,6 +168,8 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
         parts = Path(folder).relative_to(base).parts
         if any(layer not in ("*", part) for layer, part in zip(layers, parts, strict=False)):
             continue
+
+        # a folder above those of images
         if len(parts) < len(layers):
             layer = layers[len(parts)]
             if not inner or layer not in ("*", *inner):
@@ -181,8 +194,12 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
         if len(images) < len(entries):
             others = [entry.name for entry in entries if not _may_be_image(entry.name)]
             _log_left_out(folder, others)
+
+        # class and domain are folders of its path
         label = parts[-1 - len(below)]
-        domain = parts[0] if settings["domains"] else "all"
+        domain = "all"
+        if settings["domains"]:
+            domain = parts[0]
         for path in images:
             yield Row(path, label, domain, test)
 
@@ -267,6 +284,7 @@ def _classes(root: Path, folders: set[str], settings: dict[str, Any]) -> dict[st
             f"{file}: no name for the folder '{min(unnamed)}'; add a line, or remove it"
         )
 
+    # classes in the order of these lines
     classes = dict[str, str]()
     for folder in sorted(folders, key=line_of.__getitem__):
         in_file, name = named[line_of[folder]]

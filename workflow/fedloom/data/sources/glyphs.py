@@ -1,4 +1,4 @@
-"""Letters of many scripts, drawn with the fonts that matplotlib ships: images without a download.
+"""Draw letters of many scripts with the fonts that matplotlib ships: images without a download.
 
 Two disjoint sets of classes come out of one pool. *Source* classes only ever pretrain the micro
 backbones; *target* classes are this dataset, whose domains are four font families (each with a
@@ -29,12 +29,18 @@ Style = Literal["plain", "outline", "inverted", "turned", "noisy", "covered"]
 
 # source and target characters, as pretraining.glyph_classes chose them
 CLASSES: dict[str, str] = read_json(ROOT / "workflow/resources/glyph_classes.json")
-SIZE = 32  # pixels of a side of the canvas
-FILL = 0.8  # the longer side of a glyph, as a share of the canvas
-_EM = 64  # px at which a face is rasterised before it is fitted into its box
-TURN = 45  # degrees, each way
-NOISE = 60  # deviation, of 255
-COVER = 10  # side of the square that hides a part, in pixels of 32
+# pixels of a side of the canvas
+SIZE = 32
+# the longer side of a glyph, as a share of the canvas
+FILL = 0.8
+# pixels at which a face is rasterised before it is fitted into its box
+_EM = 64
+# how far letters are turned at most, in degrees each way
+TURN = 45
+# the standard deviation of noise, in grey levels of 255
+NOISE = 60
+# pixels of a side of the square that hides a part
+COVER = 10
 
 # face -> (family, file). The family is the domain.
 _FACES = {
@@ -54,16 +60,18 @@ _FACES = {
 
 
 class Glyphs(SourceKind):
-    """Letters of many scripts in 12 font faces, 32 x 32 pixels, drawn; the 4 font families are the
-    domains, or the styles where there are some; classes x 12 x draws images, times styles.
+    """Letters of many scripts, drawn in 12 font faces, at 32 x 32 pixels. The domains are the 4
+    font families, or the `styles` if there are some. There are classes x 12 x draws images, for
+    each style.
     """
 
     classes: Annotated[int, Field(ge=2, le=120)] = 100
+    """Number of classes, each of which is a character."""
     draws: Count = 4
-    """Per class and face."""
+    """Number of images of every class in every font face."""
     styles: Several[Style] | None = None
-    """Domains; characters are drawn in each of them, and tested in faces that their class was not
-    trained in."""
+    """Styles of drawing, which are then the domains. Characters are drawn in each style, and tested
+    in font faces that their class was not trained in."""
     test_fraction: TestFraction = 0.25
 
     def expected(self) -> Expected:
@@ -75,14 +83,18 @@ def read(settings: dict[str, Any]) -> ImageList:
     """Draw `classes` target characters in 12 faces, `draws` times each: 32 x 32 pixels, grey."""
     import matplotlib
 
+    # one set of images, in the faces as they are
     chosen = classes("target", settings["classes"])
     pixels, labels, faces, names = render_set(chosen, settings["draws"])
     domains = np.array([_FACES[face][0] for face in faces])
     test = None
+
+    # or a set in each style
     if "styles" in settings:
         styles = settings["styles"]
         pixels = np.concatenate([_in_style(chosen, settings["draws"], style) for style in styles])
         domains = np.repeat(styles, len(labels))
+
         # a class in a face is in one half alone, in all its styles
         cells = np.stack([labels, np.unique(faces, return_inverse=True)[1]], 1)
         pairs, pair = np.unique(cells, axis=0, return_inverse=True)
@@ -139,9 +151,10 @@ def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) 
     if not has(char, face):
         raise ValueError(f"{face} has no glyph for U+{ord(char):04X}")
 
-    # the letter in the middle, at twice the size, against jaggedness
-    canvas = Image.new("L", (2 * SIZE, 2 * SIZE))  # twice the size, against jaggedness
-    ink: Any = _font(face).getmask(char, "L")  # Pillow's annotation lacks that it gives bytes
+    # the letter in the middle, at twice the size, against jaggedness; Pillow does not say in its
+    # annotations that a mask gives bytes
+    canvas = Image.new("L", (2 * SIZE, 2 * SIZE))
+    ink: Any = _font(face).getmask(char, "L")
     cut = Image.frombytes("L", ink.size, bytes(ink))
     box = cut.getbbox()
     if box is not None:
@@ -151,9 +164,10 @@ def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) 
         cut = cut.resize((width, height), Image.Resampling.BILINEAR)
         canvas.paste(cut, ((2 * SIZE - width) // 2, (2 * SIZE - height) // 2))
 
+    # turned and shifted; Pillow counts pixels from the corner, not from the middle
     if affine is not None:
         (a, b, c), (d, e, f) = affine
-        half = float(SIZE)  # Pillow counts pixels from the corner
+        half = float(SIZE)
         canvas = canvas.transform(
             canvas.size,
             Image.Transform.AFFINE,
@@ -183,8 +197,8 @@ def render_set(
     images = []
     labels = []
     where = []
-
     for label, char in enumerate(chars):
+        # a matrix for every face and draw, so that a face without the character changes no other
         rng = np.random.default_rng([seed, ord(char)])
         jitter = jitters(rng, len(_FACES) * draws, noise).reshape(len(_FACES), draws, 2, 3)
         for index, face in enumerate(_FACES):
@@ -193,6 +207,7 @@ def render_set(
             images += [draw(char, face, affine=matrix) for matrix in jitter[index]]
             labels += [label] * draws
             where += [face] * draws
+
     return (
         np.stack(images)[..., None],
         np.array(labels, np.int64),
@@ -203,11 +218,13 @@ def render_set(
 
 def jitters(rng: np.random.Generator, count: int, noise: float = 1.0) -> np.ndarray:
     """Draw mild affine matrices for `draw`, float64 [count, 2, 3]."""
+    # turn, sizes and shear of each matrix; its last two numbers shift
     unit = rng.uniform(-1, 1, (count, 6)) * noise
     turn = np.deg2rad(8) * unit[:, 0]
     width = 1 / (1 + 0.1 * unit[:, 1])
     height = 1 / (1 + 0.1 * unit[:, 2])
     shear = 0.1 * unit[:, 3]
+
     cos = np.cos(turn)
     sin = np.sin(turn)
     rows = [
@@ -219,7 +236,9 @@ def jitters(rng: np.random.Generator, count: int, noise: float = 1.0) -> np.ndar
 
 @cache
 def _path(face: str) -> Path:
-    import matplotlib  # late: takes a moment, and only its folder is needed
+    """Return the file of a face."""
+    # imported here, for it takes a moment, and only its folder is needed
+    import matplotlib
 
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{_FACES[face][1]}.ttf"
 
@@ -230,12 +249,14 @@ def codes(face: str) -> frozenset[int]:
     from fontTools.ttLib import TTFont
 
     with TTFont(_path(face), lazy=True) as font:
-        table = font.getBestCmap() or {}  # code point -> name of the glyph
+        # the name of the glyph of each code point
+        table = font.getBestCmap() or {}
         return frozenset(code for code, name in table.items() if name != ".notdef")
 
 
 @cache
 def _font(face: str) -> ImageFont.FreeTypeFont:
+    """Return a face at the size at which it is rasterised."""
     # the basic layout draws one code point as it is, whether or not raqm is installed
     return ImageFont.truetype(_path(face), _EM, layout_engine=ImageFont.Layout.BASIC)
 
@@ -250,7 +271,8 @@ def _restyled(image: np.ndarray, style: str, rng: np.random.Generator) -> np.nda
     """Return an image, uint8 [H, W], in a style."""
     match style:
         case "outline":
-            import scipy  # here, for a plan imports sources for their keys alone
+            # imported here, for a plan imports sources for their keys alone
+            import scipy
 
             return scipy.ndimage.morphological_gradient(image, size=3)
         case "inverted":

@@ -1,4 +1,4 @@
-"""Image files that lists name, with their classes; see config/image_lists.py for the formats."""
+"""Read images that lists name with their classes; see config/image_lists.py for the formats."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,38 +13,40 @@ from fedloom.config.image_lists import Row, listed_files
 from fedloom.data.image_list import ImageList, file_items, root_folder
 from fedloom.data.labels import are_numbers, classes_of, tidied, tidy
 
-COLUMN = "of a .csv file its name, of a text file its number from 0"
-FileLists = Annotated[
-    OneOrMore[str] | Annotated[dict[str, OneOrMore[str]], Field(min_length=1)],
-    Field(
-        description="a list below the root, several, or some for every domain (domain -> list or "
-        "lists)"
-    ),
-]
+FileLists = OneOrMore[str] | Annotated[dict[str, OneOrMore[str]], Field(min_length=1)]
 
 
 class Lists(ImageSource):
-    """Image files that lists name with their classes: text with a path and a class in a line, .csv
-    files, or .json files of the form of CoOp's splits.
+    """Image files that lists name with their classes. A list is a text file with a path and a class
+    in each line, a .csv file, or a .json file in the form of CoOp's splits.
     """
 
     root: str
-    """The folder that holds the files."""
+    """Folder that holds the lists and the images."""
     train: FileLists
+    """The list of the training images, as a path relative to the root. It may be several lists, or
+    a mapping from each domain to its list or lists."""
     test: FileLists | None = None
-    """Default: test_fraction is drawn."""
+    """The lists of the test images, in the same form as `train`. Default: `test_fraction` of the
+    images in `train` become test images."""
     images: str | Annotated[dict[str, str], Field(min_length=1)] = "."
-    """Folder below the root from which the lists' paths start; or one for every domain, or where
-    the lists are of no domain, for train and test."""
+    """Folder below the root from which the paths in the lists start. It may be a mapping to such
+    folders, by domain, or by `train` and `test` where the lists have no domains."""
     anywhere: bool = False
-    """The lists name images without folder and suffix; they are looked up below `images`."""
-    path_column: str | int = Field(0, description=COLUMN)
-    label_column: str | int = Field(1, description=COLUMN)
+    """Whether the lists name images without folder and suffix. They are then looked up in all
+    folders below `images`."""
+    path_column: str | int = 0
+    """Column with the path of the image: its name in a .csv file, or its number, from 0, in a text
+    file."""
+    label_column: str | int = 1
+    """Column with the class: its name in a .csv file, or its number, from 0, in a text file."""
     domain_column: str | int | None = None
-    """Of a .csv file its name, of a text file its number; default: one domain. Images of a test
-    list without that column go, in a partition by domains, to clients that hold their class."""
+    """Column with the domain: its name in a .csv file, or its number, from 0, in a text file.
+    Default: all images are of one domain. Images of a test list without this column go, in a
+    partition by domains, to clients that hold their class."""
     class_from: Literal["label", "folder"] = "label"
-    """The list's label names the class, or the folder that the image lies in."""
+    """What names the class of an image: the `label` in the list, or the `folder` that the image
+    lies in."""
     class_names: ClassNames = None
     test_fraction: TestFraction = 0.3
 
@@ -55,13 +57,16 @@ def read(settings: dict[str, Any]) -> ImageList:
     provenance = f"lists: {described(settings)}"
     files = listed_files(root, settings)
     labels, classes, named = _classes(files, settings)
+    test = None
+    if "test" in settings:
+        test = np.array([file.test for file in files])
     return ImageList(
         items=file_items([file.path for file in files]),
         labels=labels,
         classes=classes,
         provenance=provenance,
         domains=np.array(tidied([file.domain for file in files])),
-        test=np.array([file.test for file in files]) if "test" in settings else None,
+        test=test,
         named=named,
     )
 
@@ -72,10 +77,12 @@ def _classes(files: list[Row], settings: dict[str, Any]) -> tuple[np.ndarray, li
         return _by_folder(tidied([Path(file.path).parent.name for file in files]))
     found = classes_of([file.label for file in files], lambda image: files[image].where)
 
+    # the name of each class, which all files that have one must agree on
     names: list[str | None] = [None] * len(found.labels)
     for file, number in zip(files, found.numbers.tolist(), strict=True):
         if file.name is None:
             continue
+
         name = tidy(file.name)
         before = names[number]
         if before not in (None, name):

@@ -1,4 +1,4 @@
-"""Parquet files as Hugging Face publishes them: a column of encoded images, one of labels."""
+"""Read Parquet files as Hugging Face publishes them: a column of encoded images, one of labels."""
 
 import io
 import json
@@ -21,24 +21,29 @@ from fedloom.data.labels import classes_of, tidied
 from fedloom.data.pixels import decoded
 from fedloom.machine.install import matching
 
-ROWS = 64  # images held in memory at a time
-BUFFER = 1 << 20  # bytes; without it a whole row group is read at once
+# images that are held in memory at a time
+ROWS = 64
+# bytes that are read at once; without a buffer it is a whole row group
+BUFFER = 1 << 20
 NONE = '{"info": {"features": {}}}'
 OPTIONS = ("image_column", "label_column", "domain_column")
 
 
 class Parquet(ImageSource):
-    """Parquet files as Hugging Face publishes them."""
+    """Parquet files in the form in which Hugging Face publishes data sets of images."""
 
     train_files: OneOrMore[str]
+    """Files of the training images: a path, a pattern such as data/train-*.parquet, or a list of
+    these."""
     test_files: OneOrMore[str] | None = None
-    """Default: test_fraction is drawn."""
+    """Files of the test images, in the same form as `train_files`. Default: `test_fraction` of the
+    images in `train_files` become test images."""
     image_column: str = "image"
-    """Bytes, or structs with a field bytes."""
+    """Column with the encoded images, as bytes or as structs with a field `bytes`."""
     label_column: str = "label"
-    """Numbers or strings."""
+    """Column with the classes, as whole numbers or strings."""
     domain_column: str | None = None
-    """Default: one domain."""
+    """Column with the domains. Default: all images are of one domain."""
     class_names: ClassNames = None
     test_fraction: TestFraction = 0.3
 
@@ -48,6 +53,7 @@ def read(settings: dict[str, Any]) -> ImageList:
 
     Labels are numbers, named by the Hugging Face metadata if it is there, or strings.
     """
+    # the classes of all files, and the rows of test files
     files = _files(settings)
     names = {file: _names(file, settings) for file in files}
     labels, classes, named = _classes(names, settings)
@@ -77,10 +83,14 @@ def _files(settings: dict[str, Any]) -> dict[Path, str]:
     files: dict[Path, str] = {}
     for key in ("train_files", "test_files"):
         patterns = settings.get(key, [])
-        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        if isinstance(patterns, str):
+            patterns = [patterns]
+
+        for pattern in patterns:
             matches = matching(pattern)
             if not matches:
                 raise FedLoomError(f"{key}: no file matches '{pattern}'; correct the pattern")
+
             for file in matches:
                 if not file.is_file():
                     raise FedLoomError(f"{file}: not a file; end {key} with *.parquet")
@@ -114,6 +124,7 @@ def _names(file: Path, settings: dict[str, Any]) -> dict[str, list[str] | None]:
     for option, column in options.items():
         check_known(column, columns, f"{file}: {option}: no column")
 
+    # Hugging Face's metadata have the names of numbers
     try:
         features = json.loads(metadata.get(b"huggingface", NONE))["info"]["features"]
         names = {column: features.get(column, {}).get("names") for column in options.values()}
@@ -139,6 +150,7 @@ def _values(file: Path, column: str) -> Iterator[Any]:
 
 
 def _load(data: Any) -> Image.Image:
+    """Decode the bytes of an image; a ValueError says what else a row holds."""
     if not isinstance(data, bytes):
         raise ValueError(f"no encoded image, but {type(data).__name__}")
     return decoded(io.BytesIO(data))
@@ -172,7 +184,9 @@ def _domains(
     if "domain_column" not in settings:
         return None
     values, names = _column(named, settings, "domain_column")
-    return np.array(tidied([str(value) if names is None else names[value] for value in values]))
+    if names is None:
+        return np.array(tidied([str(value) for value in values]))
+    return np.array(tidied([names[value] for value in values]))
 
 
 def _column(
@@ -188,11 +202,14 @@ def _column(
 
     values: list[Any] = []
     for file, of_columns in named.items():
+        # numbers must mean the same in all files
         if of_columns[column] != names:
             raise FedLoomError(
                 f"{file}: other names in the metadata of column '{column}' ({key}) than in {first};"
                 " take files of one dataset"
             )
+
+        # numbers of names, or text or whole numbers, and the same in all rows
         for row, value in enumerate(_values(file, column)):
             is_alike = not values or type(value) is type(values[0])
             if names is None:

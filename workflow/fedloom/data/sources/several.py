@@ -1,4 +1,4 @@
-"""Several data sets as one: their classes side by side, each data set a domain."""
+"""Join several data sets to one, in which each data set has its own classes and is a domain."""
 
 from itertools import chain
 from typing import Any
@@ -12,23 +12,26 @@ from fedloom.data.preparation import prepared
 
 
 class Several(ImageSource):
-    """Several data sets as one: their classes side by side, called "part/class", and each a domain
-    with the name of the part.
+    """Several data sets as one. Their classes are called "part/class", and each data set is a
+    domain with the name of its part.
     """
 
     parts: dict[str, Any]
-    """Name -> an entry as of `datasets`, with a recipe or a source, but without `image_size`,
-    `resize`, `grey_bits`, `transparency` and `skip_unreadable`, which stand here for all parts;
-    those of its recipe do not count."""
+    """Maps the name of each part to its entry, in the form of an entry of `datasets`. A part must
+    not set `image_size`, `resize`, `grey_bits`, `transparency` or `skip_unreadable`, which are set
+    here for all parts; those of its recipe are ignored."""
     root: str = DATA
-    """Folder of the parts; one with a recipe lies where the recipe has it below data."""
+    """Folder of the parts. A part with a recipe lies below it where the recipe has it below
+    `data`."""
     # without a default, since the parts need one size
     image_size: ImageSize  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Images are resized to this shorter side (bicubic) and cut to a square."""
+    """Side of the stored images in pixels. The shorter side is resized to it (bicubic), and the
+    centre is cut out as a square."""
 
 
 def read(settings: dict[str, Any]) -> ImageList:
     """List the images of the parts, one after the other, each prepared by its keys first."""
+    # the images of each part
     parts = {}
     for name, entry in settings["parts"].items():
         own = {key: value for key, value in entry.items() if key != "source"}
@@ -37,7 +40,9 @@ def read(settings: dict[str, Any]) -> ImageList:
     # the first class of each part, and their images one after the other
     starts = np.cumsum([0, *(len(part.classes) for part in parts.values())])
     labels = [start + part.labels for start, part in zip(starts[:-1], parts.values(), strict=True)]
-    classes = [f"{name}/{label}" for name, part in parts.items() for label in part.classes]
+    classes = []
+    for name, part in parts.items():
+        classes += [f"{name}/{label}" for label in part.classes]
     return ImageList(
         items=lambda: chain.from_iterable(part.items() for part in parts.values()),
         labels=np.concatenate(labels),

@@ -1,4 +1,4 @@
-"""Handwritten digits that ship with scikit-learn."""
+"""Read the handwritten digits that ship with scikit-learn."""
 
 from typing import Any
 
@@ -24,10 +24,13 @@ def read(settings: dict[str, Any]) -> ImageList:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    digits: Any = load_digits()  # a Bunch, which scikit-learn does not annotate
+    # the images; scikit-learn does not annotate what it returns
+    digits: Any = load_digits()
     labels = np.asarray(digits.target)
-    fraction = settings["test_fraction"]
     pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)  # [N, 8, 8]
+
+    # the test split
+    fraction = settings["test_fraction"]
     rows = np.arange(len(labels))
     _, chosen = train_test_split(rows, test_size=fraction, stratify=labels, random_state=0)
 

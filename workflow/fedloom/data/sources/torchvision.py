@@ -1,4 +1,4 @@
-"""Any image classification dataset of torchvision, by the name of its class."""
+"""Read any image classification dataset of torchvision, by the name of its class."""
 
 import inspect
 from collections.abc import Iterator
@@ -21,20 +21,22 @@ OFFICIAL = {"train": (True, False), "split": ("train", "test")}
 
 
 class Torchvision(ImageSource):
-    """Any classification dataset of torchvision.datasets."""
+    """Any image classification dataset of torchvision.datasets."""
 
     name: str
-    """Its class, as CIFAR100."""
+    """Name of its class in torchvision.datasets, such as CIFAR100."""
     root: str
-    """As torchvision takes it; relative to the checkout."""
+    """Folder that torchvision takes as `root`, relative to the checkout."""
     download: bool = False
+    """Whether torchvision downloads the files if they are not there."""
     options: dict[str, Any] = Field({})
-    """More arguments of the class, as {split: letters} for EMNIST."""
+    """Further arguments of the class, such as {split: letters} for EMNIST."""
     train: dict[str, Any] = Field({})
-    """Arguments for the training images; default: train=True or split=train."""
+    """Arguments for the training images. Default: train=True or split=train, whichever the class
+    takes."""
     test: dict[str, Any] = Field({})
-    """Arguments for the test images, as {split: val} for ImageNet; default: train=False or
-    split=test."""
+    """Arguments for the test images, such as {split: val} for ImageNet. Default: train=False or
+    split=test, whichever the class takes."""
     class_names: ClassNames = None
     test_fraction: TestFraction = 0.3
 
@@ -49,16 +51,21 @@ def read(settings: dict[str, Any]) -> ImageList:
     labels_of_halves = [_labels(half) for half in halves]
 
     def items() -> Iterator[Item]:
-        words = (" train", " test") if len(halves) == 2 else ("",)
+        """Yield the images of both halves, named by half, number and file."""
+        words = ("",)
+        if len(halves) == 2:
+            words = (" train", " test")
         for half, word, own in zip(halves, words, labels_of_halves, strict=True):
             for row, label in enumerate(own):
                 place = f"{word} image {row}{_path(half, row)}"
                 name = printable(f"torchvision {settings['name']}{place}")
                 yield Item(name, partial(_load, half, row, int(label)))
 
+    # classes have torchvision's names, or their numbers
     labels = np.concatenate(labels_of_halves)
     names = _class_names(halves[0])
     numbers = [str(number) for number in range(labels.max(initial=-1) + 1)]
+
     test = None
     if len(halves) == 2:
         test = np.repeat([False, True], [len(half) for half in halves])
@@ -104,10 +111,10 @@ def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
 
     # those of each half: the config's, or what most of torchvision's classes call it
     if settings["train"] or settings["test"]:
-        return [{**common, **settings["train"]}, {**common, **settings["test"]}]
+        return [common | settings["train"], common | settings["test"]]
     for key, values in OFFICIAL.items():
         if key in names and key not in settings["options"]:
-            return [{**common, key: value} for value in values]
+            return [common | {key: value} for value in values]
     return [common]
 
 
@@ -124,8 +131,11 @@ def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> An
             f"torchvision {kind.__name__}: {one_line(error).rstrip('.')}; set options, train or "
             "test to arguments that it takes"
         ) from None
-    except Exception as error:  # damaged files raise whatever their format's reader does
-        cure = "mend the connection" if settings["download"] else "set download: true"
+    except Exception as error:
+        # damaged files raise whatever their format's reader does
+        cure = "set download: true"
+        if settings["download"]:
+            cure = "mend the connection"
         raise FedLoomError(
             f"torchvision {kind.__name__}: not there, or not whole: "
             f"{in_words(error).rstrip('.')}; put its unpacked files below "
@@ -164,6 +174,8 @@ def _listed_labels(dataset: Any) -> Any:
         labels = getattr(dataset, name, None)
         if labels is not None and len(labels) == len(dataset):
             return labels
+
+    # labels beside files, in pairs
     for name in ("samples", "_samples"):
         files = getattr(dataset, name, None)
         if not isinstance(files, list) or len(files) != len(dataset):
@@ -177,7 +189,14 @@ def _path(dataset: Any, row: int) -> str:
     """Return ' (file)' for an image, or '' where torchvision keeps no list of files."""
     for name in ("samples", "_samples", "_image_files", "_images"):
         files = getattr(dataset, name, None)
-        if isinstance(files, list) and len(files) == len(dataset):
-            entry = files[row][0] if isinstance(files[row], tuple | list) else files[row]
-            return f" ({entry})" if isinstance(entry, str | Path) else ""
+        if not isinstance(files, list) or len(files) != len(dataset):
+            continue
+
+        # an entry is a file, or begins with one
+        entry = files[row]
+        if isinstance(entry, tuple | list):
+            entry = entry[0]
+        if isinstance(entry, str | Path):
+            return f" ({entry})"
+        return ""
     return ""

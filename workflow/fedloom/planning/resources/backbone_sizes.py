@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical, read_json, write_text
@@ -15,23 +16,32 @@ from fedloom.machine.memory import training_bytes
 from fedloom.planning import paths
 
 SHIPPED = ROOT / "workflow/resources/backbone_sizes.json"
-PASSING = 12  # numbers per token and feature that are in memory at once without training
-FLOAT = 4 / 1e6  # megabytes of a number
+# numbers per token and feature that are in memory at once without training
+PASSING = 12
+# megabytes of a number
+FLOAT = 4 / 1e6
 
 
 @dataclass(frozen=True)
 class Sizes:
     """The sizes of a backbone; those of texts are a CLIP's."""
 
-    parameters: int  # numbers that the weights hold
-    operations: float  # of a forward pass of one image
-    image_floats: int  # T d of an image's T tokens; of a ResNet, the largest feature map
-    training_bytes: int  # activations that training keeps of an image for the backward pass
-    width: int  # d of the image tower
-    depth: int  # blocks of the image tower; a ResNet has none
+    # the numbers that the weights hold
+    parameters: int
+    # floating-point operations of a forward pass of one image
+    operations: float
+    # T d of an image's T tokens; of a ResNet, the largest feature map
+    image_floats: int
+    # the bytes of activations that training keeps of an image for the backward pass
+    training_bytes: int
+    # d, and the number of blocks, of the image tower; a ResNet has no blocks
+    width: int
+    depth: int
+    # the same of the text tower
     text_width: int = 0
     text_depth: int = 0
-    token_operations: float = 0.0  # of a forward pass of one token of a text
+    # floating-point operations of a forward pass of one token of a text
+    token_operations: float = 0.0
 
     @property
     def tokens(self) -> float:
@@ -54,6 +64,8 @@ def sizes(backbone: Backbone) -> Sizes:
     kept = _sizes(key(backbone))
     if not kept.depth:
         return kept
+
+    # what a transformer keeps of an image depends on settings that its other sizes do not
     checkpointing = bool(backbone.settings.get("gradient_checkpointing"))
     of_image = training_bytes(kept.image_floats, kept.depth, checkpointing, backbone.precision)
     return replace(kept, training_bytes=of_image)
@@ -61,23 +73,34 @@ def sizes(backbone: Backbone) -> Sizes:
 
 def key(backbone: Backbone) -> str:
     """Return the library and the settings that sizes depend on, under which they are kept."""
-    given = {name: backbone.settings.get(name) for name in ("name", "image_size")}
-    return f"{backbone.library} {canonical({k: v for k, v in given.items() if v})}"
+    given = dict[str, Any]()
+    for name in ("name", "image_size"):
+        value = backbone.settings.get(name)
+        if value:
+            given[name] = value
+    return f"{backbone.library} {canonical(given)}"
 
 
 @cache
 def _sizes(key: str) -> Sizes:
     """Look the sizes up, or count and keep them."""
     counted = paths.path_for(paths.BACKBONE_SIZES)
-    kept = read_json(counted) if counted.exists() else {}
+    kept = dict[str, Any]()
+    if counted.exists():
+        kept = read_json(counted)
     known = read_json(SHIPPED) | kept
-    if key not in known:
-        command = [sys.executable, "-m", "fedloom.backbones.sizes", *key.split(" ", 1)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        if done.returncode:
-            status = f"it ended with status {done.returncode}"
-            raise FedLoomError(f"sizes of {key}: {(done.stderr.splitlines() or [status])[-1]}")
-        known[key] = json.loads(done.stdout)
-        write_text(counted, json.dumps(kept | {key: known[key]}, indent=0))
-    return Sizes(**known[key])
+    if key in known:
+        return Sizes(**known[key])
+
+    # in a process of its own: planning imports no torch
+    command = [sys.executable, "-m", "fedloom.backbones.sizes", *key.split(" ", 1)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        status = f"it ended with status {done.returncode}"
+        raise FedLoomError(f"sizes of {key}: {(done.stderr.splitlines() or [status])[-1]}")
+
+    # the file has no sizes that ship
+    kept[key] = json.loads(done.stdout)
+    write_text(counted, json.dumps(kept, indent=0))
+    return Sizes(**kept[key])

@@ -3,38 +3,53 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedloom.config.settings import Settings
 from fedloom.planning.plan import Plan
 from fedloom.planning.resources.backbone_sizes import FLOAT, sizes
-from fedloom.planning.resources.estimates import RATE, contents, image_megabytes, of_job, of_run
+from fedloom.planning.resources.estimates import (
+    RATE,
+    Work,
+    contents,
+    image_megabytes,
+    of_job,
+    of_run,
+)
 from fedloom.planning.runs import trial_runs
 from fedloom.planning.study_jobs import Jobs, jobs_of_study
 
 # operations per second of a data-centre GPU, assumed: half to two thirds of what an H100 can do in
 # float32 (67 tera), a third in the two others (494 and 989)
 RATES = {"float32": 4e13, "tf32": 1.6e14, "bf16": 3e14}
-FORK = 0.2  # seconds that a job starts in, forked by a job server
-ESTIMATED = ("dataset", "cache", "prototypes", "block_accuracy", "artefact")  # without training
+# seconds that a job starts in, forked by a job server
+FORK = 0.2
+# rules whose jobs are estimated, beside `train`
+ESTIMATED = ("dataset", "cache", "prototypes", "block_accuracy", "artefact")
 
 
 @dataclass(frozen=True)
 class Cost:
     """Jobs, operations, hours and disk of a study; existing results are not taken off."""
 
-    runs: int  # trained from a seed
-    trials: int  # trained before them, to choose options (study.tune)
-    jobs: dict[str, int]  # by rule
-    operations: float  # of floating point
-    seconds: float  # of one core, for work that no GPU does, start-up included
-    longest: float  # operations of the longest chain of jobs of one run
-    disk: dict[str, float]  # megabytes of images and caches, by kind
+    # runs, each trained from a seed, and trials before them, to choose options (study.tune)
+    runs: int
+    trials: int
+    # the number of jobs by rule
+    jobs: dict[str, int]
+    # floating-point operations
+    operations: float
+    # seconds of one core, for work that no GPU does, start-up included
+    seconds: float
+    # operations of the longest chain of jobs of one run
+    longest: float
+    # megabytes of images and caches, by kind
+    disk: dict[str, float]
     precision: str
 
     def gpu_hours(self, rate: float | None = None) -> float:
         """Return hours of one GPU at a rate in operations per second; default: RATES."""
-        return self.operations / (rate or RATES[self.precision]) / 3600
+        rate = rate or RATES[self.precision]
+        return self.operations / rate / 3600
 
 
 def study_cost(plan: Plan) -> Cost:
@@ -43,11 +58,13 @@ def study_cost(plan: Plan) -> Cost:
     trials = trial_runs(plan.settings)
     jobs = jobs_of_study(plan)
 
-    # the work of jobs before the runs, and of the runs
-    takes = [of_job(settings, rule, job) for rule in ESTIMATED for job in jobs[rule].values()]
+    # the work of jobs before and after training, and of training
+    takes = list[Work]()
+    for rule in ESTIMATED:
+        takes += [of_job(settings, rule, job) for job in jobs[rule].values()]
     trained = [of_run(settings, run) for run in (*plan.runs, *trials)]
-    count = {rule: len(found) for rule, found in jobs.items() if found}
 
+    count = {rule: len(found) for rule, found in jobs.items() if found}
     return Cost(
         runs=len(plan.runs),
         trials=len(trials),
@@ -63,13 +80,18 @@ def study_cost(plan: Plan) -> Cost:
 def job_seconds(plan: Plan) -> dict[str, dict[Path, float]]:
     """Return the seconds of one core that a study's jobs take, by rule and file, if estimated."""
 
-    def seconds(rule: str, labels: Any) -> float:
-        work = of_job(plan.settings, rule, labels)
-        return FORK + work.seconds + work.operations / RATE
-
     jobs = jobs_of_study(plan)
-    rules = [rule for rule in (*ESTIMATED, "train") if jobs[rule]]
-    return {rule: {file: seconds(rule, w) for file, w in jobs[rule].items()} for rule in rules}
+    found = dict[str, dict[Path, float]]()
+    for rule in (*ESTIMATED, "train"):
+        seconds = dict[Path, float]()
+        for file, labels in jobs[rule].items():
+            work = of_job(plan.settings, rule, labels)
+            seconds[file] = FORK + work.seconds + work.operations / RATE
+
+        # a rule without jobs is left out
+        if seconds:
+            found[rule] = seconds
+    return found
 
 
 def _disk(settings: Settings, jobs: Jobs) -> dict[str, float]:
@@ -80,6 +102,11 @@ def _disk(settings: Settings, jobs: Jobs) -> dict[str, float]:
         megabytes["images"] += image_megabytes(datasets[job.dataset])
     for job in jobs["cache"].values():
         size = sizes(settings.backbones[job.backbone])
-        rows = size.depth + 1 if job.cache == "features" else size.tokens / 2  # of half the bytes
+
+        # the class token at the input of every block and at the end, in float32
+        rows: float = size.depth + 1
+        # or all tokens at the end, in half the bytes
+        if job.cache == "patches":
+            rows = size.tokens / 2
         megabytes[job.cache] += contents(datasets[job.dataset]).images * rows * size.width * FLOAT
     return dict(megabytes)

@@ -6,7 +6,7 @@ too long: a profile's `set-resources` may shorten them.
 """
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -20,41 +20,62 @@ from fedloom.machine import memory
 from fedloom.planning import job_factory, paths
 from fedloom.planning.resources.backbone_sizes import FLOAT, Sizes, sizes
 
+# what stands in for numbers that are not known before a store is written
 UNKNOWN_IMAGES = 60_000
 UNKNOWN_CLASSES = 100
 UNKNOWN_CLIENTS = 10
-READ_PER_MINUTE = 3000  # images that a source decodes and resizes
-NAME_TOKENS = 8  # of a class's name in a prompt of a CLIP
+# pixels; images that need no image_size are of one size, which is a small one
+UNKNOWN_SIDE = 64
+
+# images that a source decodes and resizes
+READ_PER_MINUTE = 3000
+# tokens of a class's name in a prompt of a CLIP
+NAME_TOKENS = 8
 # operations of a core per second: features of 50,000 images took a ViT-B/16 at 224 px 4.9 hours
 RATE = 1e11
+
+# MB that a process with torch, timm and open_clip takes: 720 to 980 measured
+LIBRARIES = 1000
+# MB of host memory that CUDA takes besides
+CUDA = 2500
+# a step's memory in activations that it keeps: 1.16 measured
+BACKWARD = 1.2
+
+# the factor of time limits
 MARGIN = 3
-LIBRARIES = 1000  # MB that a process with torch, timm and open_clip takes: 720 to 980 measured
-BACKWARD = 1.2  # a step's memory in activations that it keeps: 1.16 measured
-UNKNOWN_SIDE = 64  # pixels; images that need no image_size are of one size, which is a small one
-CUDA = 2500  # MB of host memory that CUDA takes besides
-LONGEST = 1440  # minutes of a job of training
-START = 15  # minutes for reading inputs and writing results
+# minutes for reading inputs and writing results
+START = 15
+# minutes that a job of training asks for at most
+LONGEST = 1440
 
 
 @dataclass(frozen=True)
 class Work:
     """What a job takes, on top of the libraries."""
 
-    megabytes: float  # of memory without a GPU
-    operations: float = 0.0  # of floating point, which a GPU does faster than a core
-    seconds: float = 0.0  # of one core for the rest: reading, decoding, arrays
-    host: float = 0.0  # megabytes of memory beside a GPU
+    # megabytes of memory without a GPU
+    megabytes: float
+    # floating-point operations, which a GPU does faster than a core
+    operations: float = 0.0
+    # seconds of one core for the rest: reading, decoding, arrays
+    seconds: float = 0.0
+    # megabytes of memory beside a GPU
+    host: float = 0.0
 
 
 class Resources(NamedTuple):
-    """A job's request."""
+    """What a job asks a cluster for: memory of the host in 10^6 bytes, and a limit in minutes."""
 
-    mem_mb: int  # of the host, 10^6 bytes
-    runtime: int  # minutes
+    mem_mb: int
+    runtime: int
 
 
 class Contents(NamedTuple):
-    """The numbers of images and classes of a dataset."""
+    """The numbers of images and classes of a dataset, and of its training and test images.
+
+    Where the test split is unknown, half of the images count as test images: the number may end
+    in .5.
+    """
 
     images: int
     classes: int
@@ -74,12 +95,21 @@ def contents(dataset: Dataset) -> Contents:
         classes = len(facts["classes"])
         test = facts.get("test_images", test)
     except FedLoomError:
-        of_files = dataset.settings.keys() & {"root", "parts"}  # an image each
-        listed = dataset.listing["files"] if dataset.listing and of_files else 0
+        # in folders, an image is a file, and a recipe may have listed them
+        listed = 0
+        if dataset.listing and dataset.settings.keys() & {"root", "parts"}:
+            listed = dataset.listing["files"]
         images = images or max(UNKNOWN_IMAGES, listed)
-    halves = (images, images / 2) if test is None else (images - test, test)
-    most = (dataset.settings.get(key) or images for key in ("max_train", "max_test"))
-    training, test = map(min, halves, most)
+
+    # the two splits, which keys of the dataset may limit
+    if test is None:
+        training = images
+        test = images / 2
+    else:
+        training = images - test
+    training = min(training, dataset.settings.get("max_train") or images)
+    test = min(test, dataset.settings.get("max_test") or images)
+
     return Contents(min(images, training + test), classes or UNKNOWN_CLASSES, training, test)
 
 
@@ -92,11 +122,20 @@ def image_megabytes(dataset: Dataset) -> float:
 def request(settings: Settings, rule: str, labels: Any, attempt: int, on_gpu: bool) -> Resources:
     """Return `attempt` times a job's first request; of training, which resumes, LONGEST at most."""
     work = of_job(settings, rule, labels)
-    megabytes = LIBRARIES + (CUDA + work.host if on_gpu else work.megabytes)
+
+    # memory, in steps of 500 MB
+    own = work.megabytes
+    if on_gpu:
+        own = CUDA + work.host
+    megabytes = 500 * math.ceil((LIBRARIES + own) / 500)
+
+    # time, in steps of a quarter of an hour
     seconds = work.seconds + work.operations / RATE
     minutes = 15 * math.ceil((START + MARGIN * seconds / 60) / 15)
-    minutes = min(minutes, LONGEST) if rule == "train" else minutes
-    return Resources(mem_mb=attempt * 500 * math.ceil(megabytes / 500), runtime=attempt * minutes)
+    if rule == "train":
+        minutes = min(minutes, LONGEST)
+
+    return Resources(mem_mb=attempt * megabytes, runtime=attempt * minutes)
 
 
 def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
@@ -107,36 +146,54 @@ def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
     if rule == "dataset":
         return Work(500, seconds=60 * images / READ_PER_MINUTE)
 
-    # jobs that run a backbone
+    # a backbone passes over all images; loading holds its weights twice
     size = sizes(settings.backbones[w.backbone])
     loaded = 2 * size.weights
     if rule == "cache":
         passing = memory.CACHED_AT_ONCE * size.passing
         return Work(loaded + passing, images * size.operations, host=loaded)
-    if rule in ("prototypes", "block_accuracy"):
-        tokens = images * size.depth * size.width * FLOAT  # class tokens at every block
-        return Work(2 * tokens, seconds=tokens)  # a second per megabyte
 
-    if rule == "artefact":  # of test sets, every client answers all test images
-        run = workload(settings, w, w.method)
-        others = settings.partitions[w.partition].settings.get("transfer_to", ())
-        labels = (w.dataset, *others) if w.artefact == TEST_SETS else ()
+    # class tokens at every block, in memory twice: a second per megabyte
+    if rule in ("prototypes", "block_accuracy"):
+        tokens = images * size.depth * size.width * FLOAT
+        return Work(2 * tokens, seconds=tokens)
+
+    if rule == "artefact":
+        # of test sets, every client answers all test images
+        labels: tuple[str, ...] = ()
+        if w.artefact == TEST_SETS:
+            others = settings.partitions[w.partition].settings.get("transfer_to", ())
+            labels = (w.dataset, *others)
         shared = sum(contents(settings.datasets[label]).test for label in labels)
+
+        # any other artefact is taken for an evaluation
+        run = workload(settings, w, w.method)
         megabytes, operations = run.evaluation()
         operations += run.encoding(run.all_clients * shared)
         return Work(1000 + loaded + megabytes, operations, host=1000 + loaded)
+
     return of_run(settings, w, job_factory.rounds_of(settings, w))
 
 
 def of_run(settings: Settings, labels: Any, rounds: range | None = None) -> Work:
     """Estimate the most that a run's training, or a job's `rounds`, take with any of its trials."""
     study = job_factory.study_of_run(settings, labels)
-    trials = job_factory.trials_of(settings, labels)
     rounds = range(study.rounds) if rounds is None else rounds
-    numbers = [len(each) for each in job_factory.evaluations(study, rounds)]
-    methods = (labels.method, *(trial.label for trial in trials))
-    each = [_of_training(workload(settings, labels, m), len(rounds), *numbers) for m in methods]
-    return Work(*map(max, zip(*map(astuple, each), strict=True)))
+    evaluations, sampled = map(len, job_factory.evaluations(study, rounds))
+
+    # nobody knows yet which trial's options the run is trained with
+    trials = job_factory.trials_of(settings, labels)
+    works = list[Work]()
+    for method in (labels.method, *(trial.label for trial in trials)):
+        run = workload(settings, labels, method)
+        works.append(_of_training(run, len(rounds), evaluations, sampled))
+
+    return Work(
+        megabytes=max(work.megabytes for work in works),
+        operations=max(work.operations for work in works),
+        seconds=max(work.seconds for work in works),
+        host=max(work.host for work in works),
+    )
 
 
 @dataclass(frozen=True)
@@ -148,7 +205,8 @@ class Workload:
     partition: Partition
     method: Method
     plugin: Plugin
-    size: Sizes  # of the backbone
+    # the sizes of the backbone
+    size: Sizes
     data: Contents
 
     @property
@@ -162,14 +220,21 @@ class Workload:
         """The sizes of a client's step of training."""
         size = self.size
         options = self.method.options
+
+        # images that the step encodes, and prompts of all classes at the text tower's blocks
         inputs = self.plugin.forward_inputs
         passes = self.plugin.passes(options)
         images, texts = memory.forward_counts(inputs, passes, self.images_of_a_step)
         prompts = self.data.classes * NAME_TOKENS * size.text_width * size.text_depth
+
+        # a client's prompts and head are small beside a backbone's weights
         trains = self.plugin.trains_weights(options)
+        state_bytes = 0.0
+        if trains:
+            state_bytes = 1e6 * size.weights
 
         return memory.ClientStep(
-            state_bytes=1e6 * size.weights if trains else 0,
+            state_bytes=state_bytes,
             images=images,
             image_floats=size.image_floats,
             image_bytes=size.training_bytes,
@@ -183,6 +248,8 @@ class Workload:
         """The number of clients that train as one batch, on a core."""
         if not (self.study.stacked and self.plugin.stacked):
             return 1
+
+        # a method that needs all clients of a round together gets them, whatever they take
         clients = self.study.clients_per_round
         if self.plugin.needs_whole_cohorts(self.method.options):
             return clients
@@ -192,9 +259,14 @@ class Workload:
     def all_clients(self) -> int:
         """The number of clients; a guess for a partition by domains that nobody counted."""
         settings = self.partition.settings
+        if settings.get("clients"):
+            return settings["clients"]
+
         domains = self.dataset.domains
-        each = settings.get("clients_per_domain")
-        return settings.get("clients") or (domains * each if domains and each else UNKNOWN_CLIENTS)
+        clients_per_domain = settings.get("clients_per_domain")
+        if domains and clients_per_domain:
+            return domains * clients_per_domain
+        return UNKNOWN_CLIENTS
 
     def encoding(self, images: float, steps: float = 1) -> float:
         """Return the operations of encoding `images` in `steps` steps, and texts in each."""
@@ -202,38 +274,55 @@ class Workload:
         of_images, of_texts = memory.forward_counts(
             self.plugin.forward_inputs, passes, images / steps
         )
-        tokens = 2 * of_texts * self.data.classes * NAME_TOKENS  # a global and a local context
+
+        # texts may have a global and a local context
+        tokens = 2 * of_texts * self.data.classes * NAME_TOKENS
         return steps * (of_images * self.size.operations + tokens * self.size.token_operations)
 
     def images_of_a_client(self) -> float:
         """Return the number of training images of a client."""
+        share = self.data.training / self.all_clients
+        shots = self.partition.settings.get("shots")
+        if not shots:
+            return share
+
+        # so many images of each class that a client has
         classes = self.data.classes
-        settings = self.partition.settings
-        everyone = self.data.training / self.all_clients
         if self.partition.scheme == "disjoint":
             classes = -(-classes // self.all_clients)
-        return min(everyone, settings["shots"] * classes) if settings.get("shots") else everyone
+        return min(share, shots * classes)
 
     def round_operations(self) -> float:
         """Return the operations of a round's training."""
+        # the images that a client trains on, each as often as it does
         training = self.method.training
         images = self.images_of_a_client()
         images *= training["epochs"]
         if training["local_steps"] is not None:
             images = training["local_steps"] * training["batch_size"]
+
+        # a backward pass takes twice as much as a forward pass
         operations = 3 * self.encoding(images, -(-images // self.images_of_a_step))
+
+        # no cache has the features of augmented images
         if training["augment"] and "images" not in self.plugin.forward_inputs:
             operations += 2 * images * self.size.operations
         return self.study.clients_per_round * operations
 
     def evaluation(self, share: float = 1) -> tuple[float, float]:
         """Return megabytes and operations of one evaluation of this share of the clients."""
-        # where the server has no model, each of these clients' models answers all images
-        served = self.plugin.has_server_model(self.method.options)
-        models = 1 if served else self.all_clients * share
-        times = share + models if self.study.global_test else share
-        read = "images" in self.plugin.forward_inputs  # else their features are cached
-        megabytes = read * memory.images_at_once(self.size.image_floats) * self.size.passing
+        # how often the test images are answered: by their clients, and all of them by the server's
+        # model, or by each of these clients' models where the server has none
+        times = share
+        if self.study.global_test:
+            served = self.plugin.has_server_model(self.method.options)
+            times += 1 if served else self.all_clients * share
+
+        # cached features take no memory, as their file is mapped
+        megabytes = 0.0
+        if "images" in self.plugin.forward_inputs:
+            megabytes = memory.images_at_once(self.size.image_floats) * self.size.passing
+
         return megabytes, self.encoding(times * self.data.test)
 
 
@@ -256,21 +345,28 @@ def _of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> 
     """Estimate rounds and evaluations, of which `sampled` are of `study.evaluate_clients`."""
     size = run.size
     step = run.step
-    few = min(1, (run.study.evaluate_clients or run.all_clients) / run.all_clients)
+
+    # epochs before an evaluation, which are a number or that of an option
+    epochs = run.plugin.cost.personalize_epochs
+    if isinstance(epochs, str):
+        epochs = run.method.options[epochs]
 
     # operations of rounds, and of evaluations of all or of some clients
-    epochs = run.plugin.cost.personalize_epochs
-    epochs = run.method.options[epochs] if isinstance(epochs, str) else epochs
+    few = min(1, (run.study.evaluate_clients or run.all_clients) / run.all_clients)
     operations = rounds * run.round_operations()
     for share, number in ((1, evaluations - sampled), (few, sampled)):
         _, once = run.evaluation(share)
         if epochs:
+            # clients train, and answer a second time with what they have trained
             once += 3 * run.data.training * epochs * share * size.operations + once
         operations += number * once
 
-    # memory
+    # megabytes of weights and of clients' states; loading holds the weights twice
     states = step.states(run.study.clients_per_round) / 1e6
     kept = 2 * run.all_clients * run.plugin.cost.keeps_weights * size.weights
-    host = size.weights + max(size.weights, states + kept)  # loading holds two
+    host = size.weights + max(size.weights, states + kept)
+
+    # megabytes of activations, while clients train or are evaluated
     training = BACKWARD * run.clients_at_once * step.kept / 1e6
-    return Work(host + max(training, run.evaluation()[0]), operations, host=host)
+    evaluating, _ = run.evaluation()
+    return Work(host + max(training, evaluating), operations, host=host)

@@ -1,4 +1,4 @@
-"""Figures: a kind is a class of a module in this folder, or of a plugin, with keys and drawing.
+"""Draw figures: a kind is a class in this folder, or of a plugin, with its keys and `draw`.
 
     draw(series: list[PlottedRun], **extra) -> Figure
 
@@ -28,7 +28,8 @@ def write(
     job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone], outputs: dict[str, Path]
 ) -> None:
     """Draw a figure into the paths of its `pdf` and `png`."""
-    from fedloom.report.figures import style  # a plan imports figures for their keys alone
+    # imported here, for a plan imports figures for their keys alone
+    from fedloom.report.figures import style
 
     with style.applied():
         call_kind("figure", job.kind, lambda: style.save(draw(job, series), outputs))

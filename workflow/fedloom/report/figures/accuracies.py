@@ -11,6 +11,7 @@ import pandas as pd
 from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Several
 from fedloom.config.grids import text
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure, RunsTable
@@ -47,9 +48,10 @@ class AccuracyBars(RunsFigure):
     spec = KindSpec(requires=(requirements.global_test,))
 
     by: Literal["partition", "base_to_novel", "cross_dataset"] = "partition"
-    """A bar per partition, or per column of the table of this kind."""
+    """What the bars stand for: each `partition`, or each column of the table of this kind."""
     metric: AccuracyMetric = "participating_mean"
-    """The accuracy by partition."""
+    """Accuracy to show by partition: the mean or the worst over participating or held-out clients,
+    or `global`, on all test images (needs `study.global_test`)."""
     personalized: Personalized = True
 
     @model_validator(mode="after")
@@ -69,7 +71,10 @@ class AccuracyBars(RunsFigure):
             side_by_side(axis, runs, self.numbers)
             axis.set_ylim(0, 103)
 
-        keys = style.BACKBONE if self.by == "partition" else metrics.SCENARIO
+        # bars by partition are in one panel
+        keys: tuple[str, ...] = metrics.SCENARIO
+        if self.by == "partition":
+            keys = style.BACKBONE
         return style.by_scenario(series, panel, AXES[self.metric], keys)
 
     def numbers(self, run: PlottedRun) -> pd.Series:
@@ -89,9 +94,10 @@ class TwoMetrics(RunsFigure):
     spec = KindSpec(requires=(requirements.global_test,))
 
     x: AccuracyMetric = "global"
-    """Accuracy drawn across."""
+    """Accuracy on the x axis: the mean or the worst over participating or held-out clients, or
+    `global`, on all test images (needs `study.global_test`)."""
     y: AccuracyMetric = "participating_worst"
-    """Accuracy drawn up."""
+    """Accuracy on the y axis, one of those for `x`."""
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
@@ -118,15 +124,16 @@ class Shots(RunsFigure):
     mean over seeds, bars one sample standard deviation each way.
     """
 
-    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         """Return the output with the shots of every partition, which must have different ones."""
         labels = dict.fromkeys(scenario.partition for scenario in output.scenarios)
         shots = {label: settings.partitions[label].settings.get("shots") for label in labels}
+
         if None in shots.values() or len({*shots.values()}) < len(shots):
             each = ", ".join(f"partitions.{label} {number}" for label, number in shots.items())
-            raise FedLoomError(
-                f"{where}: each partition must have its own number of shots, got {each}; set "
-                "them, run fewer, or leave the figure out"
+            raise where.error(
+                f"each partition must have its own number of shots, got {each}; set them, run "
+                "fewer, or leave the figure out"
             )
         return replace(output, extra=output.extra | {"shots": shots})
 
@@ -157,9 +164,11 @@ class OptionLine(RunsFigure):
     spec = KindSpec(shows="grids", requires=(requirements.global_test, requirements.the_option))
 
     option: str | None = None
-    """An axis that all the grids have; default: the first of each."""
+    """The axis of the grids that is shown, which all of them must have. Default: the first axis of
+    each grid."""
     metrics: Several[AccuracyMetric] = Field(["participating_mean"])
-    """Accuracies, a panel each."""
+    """Accuracies to show, each in its own panel: the mean or the worst over participating or
+    held-out clients, or `global`, on all test images (needs `study.global_test`)."""
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
@@ -181,14 +190,15 @@ class Congruence(RunsFigure):
     spec = KindSpec(shows="grids", artefact="groups", requires=(requirements.the_option,))
 
     option: str | None = None
-    """An axis that all the grids have; default: the first of each."""
+    """The axis of the grids that is shown, which all of them must have. Default: the first axis of
+    each grid."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         return by_option(series, self.option, {"Congruence (%)": congruence})
 
 
 def congruence(run: PlottedRun) -> float:
-    """Return the congruence of a run's groups of training images in %, see the table's."""
+    """Return the congruence of a run's groups of training images in %, see tables/clustering.py."""
     images = metrics.artefact(run)
     train = images[~images["test"]]
     return clustering.congruence(train["group"], train["cluster"], train["class"])
@@ -217,22 +227,33 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
     def value(run: PlottedRun) -> Any:
         return member(run).at[across(run)]
 
+    # where each value lies on the axis
     values = {text(value(run)): value(run) for run in runs}
     numeric = all(isinstance(each, int | float) for each in values.values())
-    places = values if numeric else {name: place for place, name in enumerate(values)}
+    places = values
+    if not numeric:
+        places = {name: place for place, name in enumerate(values)}
+
+    # the runs of each line, by the other options, and by the grid where there are several
     several = len({member(run).grid for run in runs}) > 1
     lines: dict[tuple[str, str], list[PlottedRun]] = {}
     for run in runs:
         at = member(run).at
         parts = [f"{name} = {text(at[name])}" for name in at if name != across(run)]
-        label = ", ".join([member(run).title, *parts] if several else parts)
-        lines.setdefault((member(run).grid, label), []).append(run)
+        if several:
+            parts.insert(0, member(run).title)
+        lines.setdefault((member(run).grid, ", ".join(parts)), []).append(run)
+
     for (_, label), points in lines.items():
         band = over_seeds(points, lambda run: pd.Series({places[text(value(run))]: measure(run)}))
         look: dict[str, Any] = style.of_run(points[0]) | {"label": style.legend_text(label)}
         axis.errorbar(band.index, band["mean"], band["std"], **look)
-    slanted = {} if numeric or len(values) <= 4 else style.SLANTED
-    axis.set_xticks(list(places.values()), list(values), **slanted)
+
+    # many words are slanted
+    look = {}
+    if not numeric and len(values) > 4:
+        look = style.SLANTED
+    axis.set_xticks(list(places.values()), list(values), **look)
     axis.set_xlabel(", ".join(dict.fromkeys(map(across, runs))))
 
 

@@ -17,8 +17,10 @@ from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 
 AXES = {"accuracy": "Test accuracy (%)", "global": "Global accuracy (%)", "loss": "Training loss"}
-LONG = 36  # letters that have room below a panel
-WIDTH = 0.8  # of the bars of one x together, in steps of the axis
+# letters that have room below a panel
+LONG = 36
+# width of the bars of one x together, in steps of the axis
+WIDTH = 0.8
 
 
 class Convergence(RunsFigure):
@@ -32,36 +34,44 @@ class Convergence(RunsFigure):
     spec = KindSpec(requires=(requirements.global_test,))
 
     metric: Literal["accuracy", "global", "loss"] = "accuracy"
-    """Test accuracy over participating clients, or on all test images (study.global_test), or
-    training loss."""
+    """What is shown: `accuracy`, the mean over participating clients; `global`, the accuracy on all
+    test images (needs `study.global_test`); or `loss`, the training loss."""
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
             lines(axis, runs, self.curve, log=self.metric == "loss")
 
-        shown = clients_shown(series) if self.metric == "accuracy" else ""
-        return style.by_scenario(series, panel, AXES[self.metric] + shown)
+        label = AXES[self.metric]
+        if self.metric == "accuracy":
+            label += clients_shown(series)
+        return style.by_scenario(series, panel, label)
 
     def curve(self, run: PlottedRun) -> pd.Series:
         """Return the metric of one run by round: percent at the evaluated rounds, or the loss."""
         if self.metric == "loss":
             return metrics.frame(run.rounds).set_index("round")["train_loss"]
+
         rows = metrics.evaluation(run.evaluation, self.personalized)
-        of_server = rows["client_id"] == SERVER_MODEL
-        chosen = of_server if self.metric == "global" else rows["participating"]
+        chosen = rows["participating"]
+        if self.metric == "global":
+            chosen = rows["client_id"] == SERVER_MODEL
         return metrics.by_round(rows[chosen])
 
 
 def clients_shown(runs: Sequence[PlottedRun]) -> str:
-    """Return what the axis adds if some rounds evaluate only some participating clients, or ""."""
+    """Return a note for the axis if some rounds evaluate only some participating clients, or ""."""
+    # the fewest and the most clients that a run evaluates in a round
     pairs: set[tuple[int, int]] = set()
     for run in runs:
         rows = metrics.frame(run.evaluation)
         counts = rows[rows["participating"]].groupby("round")["client_id"].nunique()
         pairs.add((counts.min(), counts.max()))
+
     words = [f"{few:,} of {everyone:,}" for few, everyone in sorted(pairs) if few < everyone]
-    return f"\n({' or '.join(words)} clients; all in reported rounds)" if words else ""
+    if not words:
+        return ""
+    return f"\n({' or '.join(words)} clients; all in reported rounds)"
 
 
 def lines(
@@ -71,18 +81,25 @@ def lines(
     log: bool,
     x: str = "Round",
 ) -> None:
-    """Draw a line per method over seeds, the band one standard deviation wide each way."""
+    """Draw a line per method over seeds, the band one standard deviation wide each way.
+
+    `curve` returns a run's numbers by those across; `log` makes the y axis logarithmic.
+    """
     for of_method in metrics.grouped(runs, ["method"]).values():
         band = metrics.over_seeds(of_method, curve).sort_index()
         look = style.of_run(of_method[0])
         axis.plot(band.index, band["mean"], markevery=max(1, len(band) // 10), **look)
+
+        # the band, which ends above 0 on a logarithmic axis
         low = band["mean"] - band["std"]
         high = band["mean"] + band["std"]
         if log:
             low = low.clip(lower=band["mean"] / 10)
         axis.fill_between(band.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
+
         if pd.api.types.is_integer_dtype(band.index):
             style.whole_numbers(axis)
+
     if log:
         style.log_scale(axis)
     axis.set_xlabel(x)
@@ -107,11 +124,14 @@ class Scatter(ArtefactFigure):
     spec = KindSpec(first_seed=True)
 
     colour: str | None = None
-    """A column of the artefact that colours the points."""
+    """Column of the artefact by which points are coloured. Default: all points have the colour of
+    the method."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, in the method's colour, or by one scale for a column's numbers."""
         frames = [metrics.artefact(run) for run in series]
+
+        # the scale of all panels
         scale = None
         if self.colour is not None:
             pairs = zip(frames, series, strict=True)
@@ -160,6 +180,8 @@ def side_by_side(
     methods = list(metrics.grouped(runs, ["method"]).values())
     bands = [metrics.over_seeds(of_method, curve) for of_method in methods]
     values = pd.concat(bands).index.unique()
+
+    # the bars of each method, missing where it has no number
     width = WIDTH / len(methods)
     for number, (band, (run, *_)) in enumerate(zip(bands, methods, strict=True)):
         part = band.reindex(values)
@@ -168,8 +190,12 @@ def side_by_side(
             left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
             color=run.style.colour, hatch=style.HATCHES[run.style.line], edgecolor="white",
         )  # fmt: skip
+
+    # long names are slanted
     names = list(map(str, values))
-    look = style.SLANTED if len("  ".join(names)) > LONG else {}
+    look = {}
+    if len("  ".join(names)) > LONG:
+        look = style.SLANTED
     axis.set_xticks(range(len(names)), names, **look)
 
 
@@ -181,7 +207,7 @@ def by_x(keys: ArtefactFigure, run: PlottedRun) -> pd.Series:
 
 
 def column(frame: pd.DataFrame, name: str, run: PlottedRun, numeric: bool = False) -> pd.Series:
-    """Return a column of numbers, or unless it is to be `numeric` of text, of a run's artefact."""
+    """Return a column of a run's artefact: of numbers, or unless it must be `numeric`, of text."""
     if name not in frame:
         hint = suggestion(name, list(map(str, frame)))
         raise FedLoomError(f"{run.artefact}: no column '{name}'; {hint}")

@@ -15,9 +15,12 @@ from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.metrics import axis_values, grouped, member, of_members
 
-MAP = "cividis"  # light and dark in the same order with any colour vision
-LABELLED = 36  # cells of a panel that still have room for their numbers
-SPACE = (4.2, 3.6)  # inches of a panel with points in space
+# a map whose light and dark colours have the same order with any colour vision
+MAP = "cividis"
+# the most cells of a panel that have room for their numbers
+LABELLED = 36
+# inches of a panel with points in space
+SPACE = (4.2, 3.6)
 
 
 class Grid(RunsFigure):
@@ -36,21 +39,28 @@ class Grid(RunsFigure):
         """
         ticks = _ticks(series)
 
-        # what each panel shows
+        # each panel shows a scenario, or its members with one value of the first of three axes
         panels = []
         *first, _, _ = ticks
         for runs in grouped(series).values():
             frame = of_members(runs)
             scenario = style.name(runs[0], series)
             scale = style.shades(frame["accuracy"].min(), frame["accuracy"].max(), MAP)
-            for value in ticks[first[0]] if first else [""]:
-                part = frame[frame[first[0]] == value] if first else frame
-                title = [scenario, f"{first[0]} = {value}" if first else ""]
+            if not first:
+                panels.append((frame, scale, scenario))
+                continue
+
+            for value in ticks[first[0]]:
+                part = frame[frame[first[0]] == value]
+                title = [scenario, f"{first[0]} = {value}"]
                 panels.append((part, scale, ", ".join(filter(None, title))))
 
-        # the frames of members, and a heat map per panel
-        members = {tuple(axis_values(run).values()) for run in series}
-        framed = {at for at in members if varied_lists(member(series[0])) and at[0] in at[1:]}
+        # the members that are framed, if axes are entries of a list
+        framed = set()
+        if varied_lists(member(series[0])):
+            members = {tuple(axis_values(run).values()) for run in series}
+            framed = {at for at in members if at[0] in at[1:]}
+
         figure, axes = style.panels(len(panels))
         for axis, (part, scale, title) in zip(axes, panels, strict=True):
             _heat_map(axis, part, ticks, scale, framed)
@@ -75,19 +85,26 @@ def _heat_map(
     """Draw a heat map over the last two axes; `framed` has the values of framed members."""
     from matplotlib.patches import Rectangle
 
+    # the cells, in the order of the grid
     *_, x, y = ticks
     table = frame.pivot(index=y, columns=x, values="accuracy")
     cells = table.reindex(index=ticks[y], columns=ticks[x]).to_numpy()
     axis.imshow(cells, scale.cmap, scale.norm, aspect="auto", origin="lower")
+
+    # numbers in the cells, white on dark ones, and frames around some
     for *at, accuracy in frame[[*ticks, "accuracy"]].itertuples(index=False):
         across = ticks[x].index(at[-2])
         up = ticks[y].index(at[-1])
         if cells.size <= LABELLED:
-            look = {"color": "white" if scale.norm(accuracy) < 0.5 else "black", "fontsize": 7}
+            colour = "black"
+            if scale.norm(accuracy) < 0.5:
+                colour = "white"
+            look = {"color": colour, "fontsize": 7}
             axis.text(across, up, f"{accuracy:.1f}", ha="center", va="center", **look)
         if tuple(at) in framed:
             look = {"fill": False, "edgecolor": "#D55E00", "linewidth": 2, "clip_on": False}
             axis.add_patch(Rectangle((across - 0.5, up - 0.5), 1, 1, zorder=3, **look))
+
     axis.grid(visible=False)
     axis.set_xticks(range(len(ticks[x])), ticks[x])
     axis.set_yticks(range(len(ticks[y])), ticks[y])
@@ -107,12 +124,17 @@ class Scatter3d(RunsFigure):
         groups = grouped(series)
         figure, (axes,) = style.grid(1, len(groups), SPACE, subplot_kw={"projection": "3d"})
         for axis, runs in zip(axes, groups.values(), strict=True):
+            # a member's place is that of its values among the ticks
             frame = of_members(runs)
-            places = [[ticks[name].index(v) for v in frame[name]] for name in ticks]
+            places = []
+            for name in ticks:
+                places.append([ticks[name].index(value) for value in frame[name]])
             points = axis.scatter(*places, s=26, c=frame["accuracy"], cmap=MAP, depthshade=False)
+
             for letter, (name, of_axis) in zip("xyz", ticks.items(), strict=True):
                 getattr(axis, f"set_{letter}ticks")(range(len(of_axis)), of_axis)
                 getattr(axis, f"set_{letter}label")(name)
+
             axis.set_title(style.name(runs[0], series))
             figure.colorbar(points, ax=axis, label="Mean accuracy (%)", shrink=0.6, pad=0.12)
         return figure
@@ -130,18 +152,19 @@ class Boxes(RunsFigure):
     spec = KindSpec(shows="grid", requires=(requirements.one_list,))
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        (option,) = varied_lists(member(series[0]))
-        items = [
-            (runs[0], client, rows)
-            for runs in grouped(series).values()
-            for client, rows in by_client(runs).groupby("client_id")
-        ]
+        # a panel per scenario and client
+        items = []
+        for runs in grouped(series).values():
+            for client, rows in by_client(runs).groupby("client_id"):
+                items.append((runs[0], client, rows))
 
+        (option,) = varied_lists(member(series[0]))
         figure, axes = style.panels(len(items))
         for axis, (run, client, rows) in zip(axes, items, strict=True):
             groups = {value: part["accuracy"] for value, part in rows.groupby("value")}
             axis.boxplot(list(groups.values()), widths=0.6, medianprops={"linewidth": 1.6})
             axis.set_xticks(range(1, len(groups) + 1), map(str, groups))
+
             first = rows.iloc[0]
             title = [style.name(run, series), f"client {client}", first["domain"]]
             axis.set(xlabel=f"{option}.{first['entry']}", title=", ".join(filter(None, title)))
@@ -157,12 +180,15 @@ def by_client(series: list[PlottedRun]) -> pd.DataFrame:
     """
     parts = []
     for run in series:
-        (entries,) = varied_lists(member(run)).values()
         rows = metrics.evaluation(run.evaluation)
         clients = rows["client_id"].max() + 1
         rows = rows[rows["round"].isin(run.reported.rounds) & rows["participating"]]
+
+        # the entry of each row's client
+        (entries,) = varied_lists(member(run)).values()
         entry = [entry_of(k, clients, len(entries)) for k in rows["client_id"]]
         rows = rows.assign(entry=entry, value=[entries[e] for e in entry], method=run.method)
         parts.append(rows.assign(accuracy=metrics.percent(rows)))
+
     groups = pd.concat(parts).groupby(["client_id", "entry", "value", "method"], sort=False)
     return groups.agg({"domain": "first", "accuracy": "mean"}).reset_index()

@@ -13,7 +13,8 @@ from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
 
-NAMED = 20  # names that have room beside a panel
+# the most names that have room beside a panel
+NAMED = 20
 
 
 class BlockAccuracy(FigureKind):
@@ -28,12 +29,13 @@ class BlockAccuracy(FigureKind):
     def draw(self, series: list[PlottedBackbone]) -> style.Figure:
         figure, axes = style.panels(len(series))
         for axis, item in zip(axes, series, strict=True):
+            # in no method's colour, since the backbone is frozen
             frame = metrics.frame(item.accuracy, BLOCK_ACCURACY)
-            # of the frozen backbone: in no method's colour
             axis.plot(frame["block"], frame["top5"], "o-", color="#222222", label="Top-5")
             axis.plot(frame["block"], frame["top1"], "s--", color="#888888", label="Top-1")
             style.whole_numbers(axis)
             axis.set(ylim=(0, 103), title=style.name(item, series, style.BACKBONE))
+
         figure.supxlabel("Input of block; last: output")
         figure.supylabel("Nearest prototype\naccuracy (%)")
         style.legend(figure, axes)
@@ -50,7 +52,7 @@ class SoftWeights(RunsFigure):
     spec = KindSpec(artefact="soft_weights", reads="names", first_seed=True)
 
     classes: Several[Natural]
-    """True classes by their numbers, a row each."""
+    """Numbers of the true classes to show, each in its own row."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         frames = [metrics.artefact(run) for run in series]
@@ -65,21 +67,33 @@ class SoftWeights(RunsFigure):
             chosen = frame[frame["label"] == label]
             if chosen.empty:
                 raise FedLoomError(f"{run.artefact}: no test image of class {label}")
+
+            # a bar per class prompt, dark for the true class
             for axis, block in zip(row, blocks, strict=True):
-                bars = chosen[chosen["block"] == block]  # the first class on top
-                colours = [(run.style.colour, 1 if c == label else 0.45) for c in bars["class"]]
+                bars = chosen[chosen["block"] == block]
+                colours = [(run.style.colour, _opacity(c == label)) for c in bars["class"]]
                 axis.barh(bars["class"], bars["weight"], color=colours)
                 axis.set(title=f"Block {block}", yticks=[])
                 axis.grid(visible=False, axis="y")
                 axis.margins(y=0.01)
+                # the first class on top
                 axis.invert_yaxis()
+
+            # every step-th class is named, the true one among them
             step = -(-len(names) // NAMED)
-            at = range(label % step, len(names), step)  # the true class among them
+            at = range(label % step, len(names), step)
             row[0].set_yticks(at, [names[each] for each in at], fontsize=7)
             about = style.run_name(run, series).replace(", ", "\n")
             row[0].set_ylabel(f"{about}\nImages of {names[label]}".lstrip())
         figure.supxlabel("Mean weight")
         return figure
+
+
+def _opacity(is_true_class: bool) -> float:
+    """Return the opacity of a class's bar."""
+    if is_true_class:
+        return 1
+    return 0.45
 
 
 class GroupCounts(RunsFigure):
@@ -93,8 +107,6 @@ class GroupCounts(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per run: shares of the groups by client, all rounds together, and by round."""
-
-        # a row per run: by client, and by round
         figure, axes = style.grid(len(series), 2, (4, 3))
         scale = style.shades(0, 1)
         for row, run in zip(axes, series, strict=True):
@@ -105,9 +117,12 @@ class GroupCounts(RunsFigure):
                 counts = frame.pivot_table("count", by, "group", "sum", fill_value=0)
                 shares = counts.div(counts.sum(axis=1), axis=0)
                 axis.imshow(shares.to_numpy(), "viridis", scale.norm, aspect="auto")
+
                 axis.set(xlabel="Group", ylabel=by.capitalize())
                 axis.grid(visible=False)
                 style.whole_numbers(axis)
+
+                # at most eight clients or rounds are named
                 shown = np.linspace(0, len(shares) - 1, min(len(shares), 8)).round().astype(int)
                 axis.set_yticks(shown, shares.index[shown])
             row[0].set_title(style.run_name(run, series), loc="left")
@@ -129,10 +144,13 @@ class ClientGroups(RunsFigure):
         figure, axes = style.by_run(series, sharey=True)
         for axis, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run)
+
+            # the client that took part in most rounds
             rounds = frame.groupby("client")["round"].nunique()
             client = rounds.idxmax()
             counts = frame[frame["client"] == client].groupby("group")["count"].agg(["mean", "std"])
             axis.bar(counts.index, counts["mean"], yerr=counts["std"], color=run.style.colour)
+
             title = f"{axis.get_title()}\nclient {client}, {rounds.max()} rounds"
             axis.set(xlabel="Group", title=title)
             style.whole_numbers(axis)

@@ -1,4 +1,4 @@
-"""Draw t-SNE maps of prompts and of class tokens, the same on every call."""
+"""Draw t-SNE maps of prompts and of class tokens; every call gives the same map."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import KeyPath
 from fedloom.common.receipts import read_receipt
 from fedloom.common.schema import Count, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure, Superclasses, with_superclasses
@@ -22,9 +23,12 @@ from fedloom.report.tables.clustering import superclasses_of
 if TYPE_CHECKING:
     from matplotlib.collections import PathCollection
 
-POINTS = 2000  # per panel; t-SNE of more takes minutes and shows no more
-BLOCK = (2.6, 2.5)  # inches of a panel of one block
-MAP: dict[str, Any] = {"subplot_kw": {"xticks": [], "yticks": []}}  # distances have no unit
+# the most points of a panel; t-SNE of more takes minutes and shows no more
+POINTS = 2000
+# inches of a panel of one block
+BLOCK = (2.6, 2.5)
+# panels without ticks, since distances have no unit
+MAP: dict[str, Any] = {"subplot_kw": {"xticks": [], "yticks": []}}
 
 
 def evenly(count: int) -> np.ndarray:
@@ -40,8 +44,13 @@ def embed(rows: np.ndarray | pd.Series, where: Path | str | None) -> np.ndarray:
     vectors = np.stack(list(rows))  # [N, d]
     if len(vectors) < 4 or not np.isfinite(vectors).all():
         raise FedLoomError(f"{where}: t-SNE needs at least 4 vectors, all of finite numbers")
+
+    # vectors of one number, or all alike, have no two principal components to start from
     perplexity = min(30, (len(vectors) - 1) / 3)
-    start = "pca" if vectors.shape[1] > 1 and np.ptp(vectors, axis=0).any() else "random"
+    start = "random"
+    if vectors.shape[1] > 1 and np.ptp(vectors, axis=0).any():
+        start = "pca"
+
     # the rule has one thread; more of them that share cores with other jobs take many times longer
     with threadpool_limits(1):
         return TSNE(perplexity=perplexity, init=start, random_state=0).fit_transform(vectors)
@@ -59,6 +68,7 @@ class PromptTsne(RunsFigure):
             points = embed(frame["vector"], run.artefact)
             look = {"color": run.style.colour, "marker": run.style.marker}
             axis.scatter(*points.T, s=12, linewidth=0, **look)
+
             for label, point in zip(frame["class"], points, strict=True):
                 axis.annotate(str(label), point, (3, 2), textcoords="offset points", fontsize=6)
             axis.margins(0.1)
@@ -78,11 +88,14 @@ class PromptPath(RunsFigure):
         frames = [mapped(run) for run in series]
         scale = style.shades(0, max(int(frame["round"].max()) for frame in frames))
         for axis, frame in zip(axes, frames, strict=True):
+            # every prompt in the colour of its round
             shade = {"c": frame["round"], "norm": scale.norm, "alpha": 0.7}
             axis.scatter(frame["x"], frame["y"], s=6, linewidth=0, **shade)
+
             centre = frame.groupby("round")[["x", "y"]].mean()
             marks: dict[str, Any] = {"marker": "^", "mfc": "#E69F00", "mec": "black"}
             axis.plot(centre["x"], centre["y"], "--", color="#D55E00", label="Centroid", **marks)
+
         figure.colorbar(scale, ax=axes, label="Round", shrink=0.8, alpha=0.7)
         style.legend(figure, axes)
         return figure
@@ -105,11 +118,11 @@ class BackboneTsne(FigureKind):
     spec = KindSpec(shows="backbones", reads="features")
 
     blocks: Several[Count]
-    """The blocks to plot, counted from 1; tokens are taken at a block's input, and the number of
-    blocks plus 1 means the final output."""
+    """Blocks to plot, counted from 1. Tokens are taken at a block's input; the number of blocks
+    plus 1 means the final output."""
     superclasses: Superclasses | None = None
 
-    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         """Return the output with the superclass of every class."""
         return with_superclasses(self.superclasses, output, where)
 
@@ -120,24 +133,28 @@ class BackboneTsne(FigureKind):
 
         Colours are superclasses, or classes where the figure names no file of superclasses.
         """
-        from fedloom.data.store import ImageStore  # slow to import, as torch is
+        # imported here, for torch is slow to import
+        from fedloom.data.store import ImageStore
         from fedloom.report.block_accuracy import class_tokens, depth
 
         figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)
         for row, item in zip(axes, series, strict=True):
+            # the test images that all panels of the row show
             store = ImageStore(item.store)
-            classes = read_receipt(item.store)["classes"]
             images = np.flatnonzero(store.test)
             images = images[evenly(len(images))]
+
+            # their classes or superclasses, as names and as numbers
+            classes = read_receipt(item.store)["classes"]
             names = pd.Series([str(classes[label]) for label in store.labels[images]])
             if superclass_of is not None:
                 names = superclasses_of(names, superclass_of, self.superclasses)
             numbers, each = pd.factorize(names, sort=True)
+
             for axis, block in zip(row, self.blocks, strict=True):
                 tokens = class_tokens(item.features, block)[images].numpy()
                 _scatter(axis, embed(tokens, item.features), numbers, list(each))
-                last = block > depth(item.features)
-                axis.set_title("Output" if last else f"Input of block {block}")
+                axis.set_title(_title(block, depth(item.features) + 1))
             row[0].set_ylabel(style.name(item, series, style.BACKBONE).replace(", ", "\n"))
         style.legend(figure, list(axes.flat))
         return figure
@@ -152,8 +169,8 @@ class TokenTsne(RunsFigure):
     spec = KindSpec(artefact="class_tokens", reads="names", first_seed=True)
 
     blocks: Several[Count]
-    """The blocks to plot, counted from 1; tokens are taken at a block's input, and the number of
-    blocks plus 1 means the final output."""
+    """Blocks to plot, counted from 1. Tokens are taken at a block's input; the number of blocks
+    plus 1 means the final output."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)
@@ -166,16 +183,25 @@ class TokenTsne(RunsFigure):
                 tokens = frame[frame["block"] == block]
                 if tokens.empty:
                     raise FedLoomError(f"{run.artefact}: no block {block}; the last is {last}")
+
                 tokens = tokens.iloc[evenly(len(tokens))]
                 points = embed(tokens["vector"], run.artefact)
                 image = _scatter(axis, points, tokens["label"], names, tokens["domain"].fillna(""))
-                axis.set_title("Output" if block == last else f"Input of block {block}")
+                axis.set_title(_title(block, last))
             row[0].set_ylabel(style.run_name(run, series).replace(", ", "\n"))
 
+        # the names of many classes are numbers beside a colour bar
         if image is not None:
             figure.colorbar(image, ax=axes, label="Class", shrink=0.8)
         style.legend(figure, list(axes.flat))
         return figure
+
+
+def _title(block: int, last: int) -> str:
+    """Return the title of a block's panel; the `last` one is the final output."""
+    if block == last:
+        return "Output"
+    return f"Input of block {block}"
 
 
 def _scatter(
@@ -191,10 +217,11 @@ def _scatter(
     """
     frame = pd.DataFrame({"x": points[:, 0], "y": points[:, 1], "c": np.asarray(numbers)})
     frame["domain"] = np.asarray(domains)
-    image = None
 
+    image = None
     several = frame["domain"].nunique() > 1
     for marker, (domain, part) in zip(cycle(style.MARKERS), frame.groupby("domain")):
+        # many classes have colours of one scale, few have a colour and a name each
         if len(names) > style.NAMED:
             shade = {"c": part["c"], "vmin": 0, "vmax": len(names) - 1, "linewidth": 0}
             image = axis.scatter(part["x"], part["y"], s=7, marker=marker, **shade)
@@ -204,6 +231,8 @@ def _scatter(
                 look = style.of_class(c)
                 look["label"] = style.legend_text(names[c])
                 axis.scatter(own["x"], own["y"], s=9, marker=marker, **look)
+
+        # the marker of the domain, in the legend alone
         if several:
             axis.scatter([], [], color="#777777", marker=marker, label=f"domain {domain}")
     return image

@@ -1,4 +1,4 @@
-"""One look for all figures; a method's own colour and marker come with its run.
+"""Give all figures one look; the colour and marker of a method come with its run.
 
 A plan imports the kinds of figures for their keys: matplotlib is imported where it draws.
 """
@@ -29,13 +29,15 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # 7 and 8 have no common divisor: every pair comes once, and neighbours differ in both
 PAIRS = tuple((COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
-HATCHES = ("", "//", "..", "xx", "\\\\")  # of bars, which have no lines
+# what bars have in the place of lines
+HATCHES = ("", "//", "..", "xx", "\\\\")
 # Paul Tol's "muted" and black: ten classes told apart with any colour vision
 CLASSES = (
     "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677",
     "#AA4499", "#44AA99", "#999933", "#882255", "#000000",
 )  # fmt: skip
-NAMED = 2 * len(CLASSES)  # classes that are told apart: as many again are hollow
+# the most classes that are told apart: as many again are hollow
+NAMED = 2 * len(CLASSES)
 LOOK = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -49,15 +51,20 @@ LOOK = {
     "legend.frameon": False,
     "legend.handlelength": 3,
     "lines.markersize": 4,
-    "pdf.fonttype": 42,  # text stays text
-    "text.parse_math": False,  # a label such as "$x_{$" stays as it is
+    # text stays text in a PDF
+    "pdf.fonttype": 42,
+    # a label such as "$x_{$" stays as it is
+    "text.parse_math": False,
     "savefig.dpi": 400,
     "figure.constrained_layout.use": True,
 }
 # dates and versions would make every run's files differ
 METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
-SLANTED = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}  # names below an axis
-PANEL = (3.2, 2.5)  # inches
+# the look of long names below an axis
+SLANTED = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+# inches of a panel
+PANEL = (3.2, 2.5)
+# the labels of a frozen backbone
 BACKBONE = ("dataset", "backbone")
 
 
@@ -66,7 +73,8 @@ def applied() -> Iterator[None]:
     """Apply the look within the block, whatever the user's own matplotlibrc says."""
     import matplotlib
 
-    matplotlib.use("Agg")  # before pyplot is imported: a cluster's node has no display
+    # before pyplot is imported: a cluster's node has no display
+    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     with plt.style.context(["default", LOOK]):
@@ -92,16 +100,24 @@ def deal(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
     asked = [(str(w.get("colour", "")).upper(), str(w.get("marker", ""))) for w in wishes]
     firsts = {asked.index(wish) for wish in asked if all(wish)}
 
-    # rows that ask for a colour and a marker come first; others get what is used least
+    # rows that ask for a colour and a marker come first; others get what is used least, of pairs,
+    # colours and markers
     dealt: dict[int, tuple[str, str]] = {}
-    used: Counter[str | tuple[str, str]] = Counter()  # pairs, colours and markers
+    used: Counter[str | tuple[str, str]] = Counter()
     for row in [*sorted(firsts), *sorted(set(range(len(asked))) - firsts)]:
         colour, marker = asked[row]
+        pairs = [*PAIRS]
+        if colour:
+            pairs += [(colour, each) for each in MARKERS]
+
+        # the order of preference, see above
         ranks = {
             pair: (used[pair], pair[0] != colour, pair[1] != marker, used[pair[0]], used[pair[1]])
-            for pair in [*PAIRS, *((colour, each) for each in MARKERS if colour)]
+            for pair in pairs
         }
-        dealt[row] = pair = min(ranks, key=ranks.__getitem__)
+        pair = min(ranks, key=ranks.__getitem__)
+
+        dealt[row] = pair
         used.update((pair, *pair))
 
     # lines of one colour differ in their dashes
@@ -122,7 +138,9 @@ def of_run(run: PlottedRun) -> dict[str, Any]:
 def of_class(number: int) -> dict[str, Any]:
     """Return fill and edge of a class below NAMED, for Axes.scatter."""
     colour = CLASSES[number % len(CLASSES)]
-    fill = colour if number < len(CLASSES) else "white"
+    fill = "white"
+    if number < len(CLASSES):
+        fill = colour
     return {"facecolor": fill, "edgecolor": colour, "linewidth": 0.8}
 
 
@@ -149,19 +167,22 @@ def name(
     series: Sequence[PlottedRun | PlottedBackbone],
     keys: tuple[str, ...] = SCENARIO,
 ) -> str:
-    """Return what tells `item` apart from the other series, e.g. "pathological, micro_vit"."""
-    return ", ".join(
-        getattr(item, key) for key in keys if len({getattr(other, key) for other in series}) > 1
-    )
+    """Return the labels by which `item` differs from other series, as "pathological, micro_vit"."""
+    texts = []
+    for key in keys:
+        values = {getattr(other, key) for other in series}
+        if len(values) > 1:
+            texts.append(getattr(item, key))
+    return ", ".join(texts)
 
 
 def run_name(run: PlottedRun, series: Sequence[PlottedRun]) -> str:
-    """Return what tells a run apart from the other series, the method too."""
+    """Return the labels by which a run differs from other series, including the method."""
     return name(run, series, (*SCENARIO, "title"))
 
 
 def by_run(series: Sequence[PlottedRun], **more: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure and a panel per run, with what tells it apart, or its method, as title."""
+    """Return a figure and a panel per run; its title is the run's `run_name`, or its method."""
     figure, axes = panels(len(series), **more)
     for axis, run in zip(axes, series, strict=True):
         axis.set_title(run_name(run, series) or run.title)
@@ -192,20 +213,27 @@ def legend_text(text: str) -> str:
 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """Draw one legend, each label once: above the panels, or beside them if there is no room."""
+    # the first line or bar of each label
     labels = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             labels.setdefault(label, handle)
     if not labels:
         return
-    shown, (width, height) = (list(labels.values()), list(labels)), figure.get_size_inches()
+
+    # above the panels, if it is no wider than they are
+    shown = (list(labels.values()), list(labels))
     drawn = figure.legend(*shown, loc="outside upper center", ncols=len(labels))
-    if drawn.get_window_extent().width > figure.bbox.width:
-        drawn.remove()
-        columns = 1 + len(labels) // int(5 * height)  # five names to an inch
-        drawn = figure.legend(*shown, loc="outside right upper", ncols=columns)
-        wide = drawn.get_window_extent().width / figure.dpi
-        figure.set_size_inches(float(width + wide) + 0.1, float(height))
+    if drawn.get_window_extent().width <= figure.bbox.width:
+        return
+
+    # beside them, five names to an inch, in a figure that is wider by the legend
+    drawn.remove()
+    width, height = figure.get_size_inches()
+    columns = 1 + len(labels) // int(5 * height)
+    drawn = figure.legend(*shown, loc="outside right upper", ncols=columns)
+    wide = drawn.get_window_extent().width / figure.dpi
+    figure.set_size_inches(float(width + wide) + 0.1, float(height))
 
 
 def shades(low: float, high: float, name: str = "viridis") -> ScalarMappable:
@@ -222,8 +250,13 @@ def log_scale(axis: Axes) -> None:
 
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    of_ten = LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,))
-    locator = of_ten if high > 5 * low else MaxNLocator(5)
+
+    # ticks at powers of ten, at 2 and 5 between them within two decades, or evenly in a short range
+    locator = LogLocator(subs=(1,))
+    if high <= 5 * low:
+        locator = MaxNLocator(5)
+    elif high < 100 * low:
+        locator = LogLocator(subs=(1, 2, 5))
     axis.minorticks_off()
     axis.yaxis.set(major_locator=locator, major_formatter="{x:g}")
 

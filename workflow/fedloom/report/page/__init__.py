@@ -1,4 +1,4 @@
-"""The report of a study: one HTML page that needs no network, made from its finished results.
+"""Write the report of a study: one HTML page without network access, from finished results.
 
 `template.html` is the page, with `style.css` and `page.js` inside it; Plotly draws the curves.
 """
@@ -24,18 +24,21 @@ from fedloom.report import tables
 from fedloom.report.page import curves, machines, run_details
 
 FOLDER = Path(__file__).parent
-ENLARGED = 144  # CSS pixels per inch of a figure: one and a half times as on paper
+# CSS pixels per inch of a figure, which is one and a half times as large as on paper
+ENLARGED = 144
 
 
 def write(plan: Plan) -> Path:
     """Write the report of a study whose tables and figures are made, and return its path."""
     from plotly.offline import get_plotlyjs
 
-    out = paths.path_for(paths.REPORT, study=plan.name)
+    # a name that the template misspells is an error
     settings = {"loader": FileSystemLoader(FOLDER), "undefined": StrictUndefined}
     pages = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, **settings)
+
+    # figures are numbered in their order on the page: charts, the study's own, and partitions
     groups = run_details.groups(plan)
-    numbers = count(1)  # of figures: charts, the study's own, and partitions
+    numbers = count(1)
     page = pages.get_template("template.html").render(
         name=plan.name,
         version=version("fedloom"),
@@ -53,6 +56,8 @@ def write(plan: Plan) -> Path:
         script=Markup((FOLDER / "page.js").read_text()),
         plotly=Markup(get_plotlyjs()),
     )
+
+    out = paths.path_for(paths.REPORT, study=plan.name)
     write_text(out, page)
     return out
 
@@ -64,12 +69,25 @@ def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, A
         job = plan.job("table", chosen)
         shown = plotted_runs(job.shown)
         built = tables.build(job, shown)
-        behind = run_details.among(groups, shown)
         cells = built.texts.cells
         marks = built.texts.marks
-        aligned = "method" in built.frame and len(built.frame) == len(cells)
-        rows = (built.frame if aligned else cells).to_dict("records")
-        texts = zip(cells.to_numpy().tolist(), marks.to_numpy().tolist(), strict=True)
+
+        # the labels of every row, by which the runs behind it are found: those of the numbers, if
+        # the table's text has the same rows
+        labelled = cells
+        if "method" in built.frame and len(built.frame) == len(cells):
+            labelled = built.frame
+        behind = run_details.among(groups, shown)
+
+        rows = []
+        for row, of_cells, of_marks in zip(
+            labelled.to_dict("records"),
+            cells.to_numpy().tolist(),
+            marks.to_numpy().tolist(),
+            strict=True,
+        ):
+            texts = list(zip(of_cells, of_marks, strict=True))
+            rows.append((run_details.of_row(behind, row), texts))
         yield {
             "id": f"table-{label}",
             "texts": built.texts,
@@ -77,10 +95,7 @@ def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, A
             "about": plan.caption("table", chosen),
             "files": {name: file.with_suffix(f".{name}") for name in paths.TABLE_FORMATS},
             "groups": behind,
-            "rows": [
-                (run_details.of_row(behind, row), list(zip(*pair, strict=True)))
-                for row, pair in zip(rows, texts, strict=True)
-            ],
+            "rows": rows,
         }
 
 
@@ -89,18 +104,21 @@ def _figures(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, 
     for label, file in zip(plan.settings.select.figures, map(Path, plan.figures), strict=True):
         chosen = Wildcards(label=label)
         shown = plan.job("figure", chosen).shown
+        behind = []
+        if shown:
+            behind = run_details.among(groups, plotted_runs(shown))
         yield {
             "id": f"figure-{label}",
             "label": label,
             "caption": plan.caption("figure", chosen),
             "png": _png(file.with_suffix(".png")),
             "files": {name: file.with_suffix(f".{name}") for name in ("pdf", "png")},
-            "groups": run_details.among(groups, plotted_runs(shown)) if shown else [],
+            "groups": behind,
         }
 
 
 def _png(path: Path | str) -> dict[str, Any]:
-    """Return an image as an address that holds it, and its width on screen in CSS pixels."""
+    """Return an image as a data URL, and its width on screen in CSS pixels."""
     with Image.open(path) as image:
         width = round(image.width / image.info["dpi"][0] * ENLARGED)
     data = base64.b64encode(Path(path).read_bytes()).decode()

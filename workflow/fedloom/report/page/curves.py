@@ -1,4 +1,4 @@
-"""Curves of a report, as Plotly's JSON: hover for numbers, click a name to hide its lines.
+"""Make the curves of a report as Plotly's JSON: hover for numbers, click a name to hide it.
 
 Colours, lines and markers are those of the study's figures. Plotly reads names as HTML, so they
 are escaped. Functions return charts: `spec` has Plotly's data and layout, `about` is the caption.
@@ -14,7 +14,8 @@ from fedloom.planning.output_runs import LineStyle
 from fedloom.report.figures.style import deal, with_styles
 from fedloom.report.page.run_details import CURVES, LOSS, Group
 
-DASHES = ("solid", "dash", "dashdot", "dot", "9px,2px,2px,2px,2px,2px")  # those of style.LINES
+# what Plotly calls the lines of style.LINES, and matplotlib's markers
+DASHES = ("solid", "dash", "dashdot", "dot", "9px,2px,2px,2px,2px,2px")
 SYMBOLS = {
     "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down",
     "P": "cross", "X": "x", "*": "star",
@@ -31,12 +32,17 @@ def by_scenario(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
     for group in groups:
         if group.first.member is None:
             of_place.setdefault(group.place, []).append(group)
+
+    # the charts of a place have the same line for a method
     for place, own in of_place.items():
-        where = f" on {place}" if len(of_place) > 1 else ""
+        where = ""
+        if len(of_place) > 1:
+            where = f" on {place}"
         firsts = with_styles([group.first for group in own])
         for name, title in CURVES.items():
-            pairs = zip(own, firsts, strict=True)
-            lines = [line for group, run in pairs for line in _mean(group, name, run.style)]
+            lines = []
+            for group, run in zip(own, firsts, strict=True):
+                lines += _mean(group, name, run.style)
             about = f"{title} by round{where}: mean and standard deviation over seeds"
             yield from _chart(about, lines, name)
 
@@ -65,14 +71,24 @@ def _mean(group: Group, name: str, style: LineStyle) -> list[dict[str, Any]]:
         return [line]
 
     # the band of one standard deviation, which is part of the line in the legend
-    own = {"legendgroup": group.first.method}
-    line |= own | {"customdata": _numbers(band["std"])}
+    line["legendgroup"] = group.first.method
+    line["customdata"] = _numbers(band["std"])
     line["hovertemplate"] += " ± %{customdata:.4g}"
-    hidden = own | {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
-    ends = [band["mean"] / 10, None] if name == LOSS else [0, 100]  # a loss has a log axis
-    edges = [(band["mean"] + way * band["std"]).clip(*ends) for way in (-1, 1)]
-    low, high = ({"x": line["x"], "y": _numbers(edge)} | hidden for edge in edges)
-    high |= {"fill": "tonexty", "fillcolor": f"{style.colour}22"}  # 13 % opaque
+
+    # accuracies end at 0 and 100 %; a loss has a log axis, which has no 0
+    ends: list[Any] = [0, 100]
+    if name == LOSS:
+        ends = [band["mean"] / 10, None]
+
+    # the edges have no line, and the upper one fills the band between them, 13 % opaque
+    hidden = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+    edges = []
+    for way in (-1, 1):
+        edge = (band["mean"] + way * band["std"]).clip(*ends)
+        drawn = {"x": line["x"], "y": _numbers(edge), "legendgroup": group.first.method}
+        edges.append(drawn | hidden)
+    low, high = edges
+    high |= {"fill": "tonexty", "fillcolor": f"{style.colour}22"}
     return [low, high, line]
 
 
@@ -98,19 +114,30 @@ def _chart(about: str, lines: list[dict[str, Any]], name: str) -> Iterator[dict[
     """Yield a chart of some lines, none if there is no line; a loss has a logarithmic axis."""
     if not lines:
         return
-    look = {"gridcolor": "#e5e5e5", "zeroline": False}
-    of_loss = name == LOSS
-    scale = {"type": "log", "dtick": "D2", "minorloglabels": "complete"} if of_loss else {}
 
+    # no tick lies between two rounds
+    look = {"gridcolor": "#e5e5e5", "zeroline": False}
     last = max(max(line["x"]) for line in lines)
+    rounds = look | {"title": {"text": "Round"}, "nticks": min(last, 8)}
+    values = look | {"title": {"text": "Accuracy (%)"}}
+    if name == LOSS:
+        values = look | {"title": {"text": "Loss"}}
+        values |= {"type": "log", "dtick": "D2", "minorloglabels": "complete"}
+
     layout = {
-        "xaxis": look | {"title": {"text": "Round"}, "nticks": min(last, 8)},  # none between two
-        "yaxis": look | {"title": {"text": "Loss" if of_loss else "Accuracy (%)"}} | scale,
+        "xaxis": rounds,
+        "yaxis": values,
         "hovermode": "x unified",
         "showlegend": True,
         # page.js makes room for all names
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "maxheight": 1}
-        | {"entrywidth": 95, "font": {"size": 11}},
+        "legend": {
+            "orientation": "h",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "maxheight": 1,
+            "entrywidth": 95,
+            "font": {"size": 11},
+        },
         "margin": {"l": 56, "r": 12, "t": 12, "b": 48},
         "font": {"family": "system-ui, sans-serif", "color": "#222"},
     }

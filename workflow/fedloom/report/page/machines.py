@@ -17,11 +17,14 @@ FACTS = {"machine": "Machines", "device": "Devices", "versions": "Versions"}
 
 
 def used(plan: Plan) -> dict[str, Any]:
-    """Return what a study's jobs took, by rule and in all, and facts with the number of their jobs.
+    """Return time and memory of a study's jobs by rule and in all, and their machines and versions.
+
+    Machines, devices and versions each come with their number of jobs.
 
     A job that was resumed or repeated has the events of its last attempt alone. Left out are
     artefacts and what figures of frozen backbones need.
     """
+    # what every job tells of itself
     rows = []
     facts = {name: Counter[str]() for name in FACTS.values()}
     for rule, log in _logs(plan):

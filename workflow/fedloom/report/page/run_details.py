@@ -1,4 +1,4 @@
-"""The runs behind a report's numbers: settings, trials, curves, logs and files."""
+"""Collect the runs behind a report's numbers: settings, trials, curves, logs and files."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -20,9 +20,11 @@ from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
 
 ROW = (*metrics.SCENARIO, "method")
-LAST_LINES = 6  # of a log
+# lines of a log that are shown
+LAST_LINES = 6
 LOSS = "loss"
-CURVES = {  # `metrics.curves` and the loss, with what they show
+# the curves of `metrics.curves` and that of the loss, with their titles
+CURVES = {
     "participating_mean": "Test accuracy of participating clients in %",
     "held_out_mean": "Test accuracy of held-out clients in %",
     "global": "Accuracy on all test images in %",
@@ -32,12 +34,15 @@ CURVES = {  # `metrics.curves` and the loss, with what they show
 
 @dataclass(frozen=True)
 class Shown:
-    """A run with what the report shows of it."""
+    """A run with its curves, accuracies, logs and files, as the report shows them."""
 
     run: PlottedRun
-    curves: dict[str, pd.Series]  # those of CURVES that it has, by round
-    accuracies: dict[str, float]  # in percent, at the reported rounds
-    logs: dict[Path, list[str]]  # of its training jobs, with their last lines
+    # those of CURVES that it has, each by round
+    curves: dict[str, pd.Series]
+    # in percent, at the reported rounds
+    accuracies: dict[str, float]
+    # the last lines of its training jobs' logs
+    logs: dict[Path, list[str]]
     files: list[Path]
 
 
@@ -45,64 +50,86 @@ class Shown:
 class Group:
     """The runs of a method in a scenario, which differ in their seeds alone."""
 
-    id: str  # its anchor in the page
-    place: str  # dataset, partition and backbone
-    labels: dict[str, str]  # those of ROW; of a member of a grid also its value on every axis
-    first: PlottedRun  # of the first seed
+    # its anchor in the page
+    id: str
+    # its dataset, partition and backbone
+    place: str
+    # those of ROW; of a member of a grid also its value on every axis
+    labels: dict[str, str]
+    # the run of the first seed
+    first: PlottedRun
     runs: list[Shown]
-    settings: dict[str, Setting]  # with the chosen options
-    trials: list[dict[str, Any]]  # from which options were chosen: rows of trials.parquet
+    # what it was given, the chosen options too
+    settings: dict[str, Setting]
+    # rows of trials.parquet, from which options were chosen
+    trials: list[dict[str, Any]]
 
 
 def groups(plan: Plan) -> list[Group]:
     """Return the runs of a study's tables and figures, in the order of the config."""
+    # the runs that tables and figures show, each once
     select = plan.settings.select
+    chosen = [("table", label) for label in select.tables]
+    chosen += [("figure", label) for label in select.figures]
     shown = dict[Run, PlottedRun]()
-    for rule, labels in (("table", select.tables), ("figure", select.figures)):
-        for inputs in (plan.job(rule, Wildcards(label=label)).shown for label in labels):
-            shown |= {Run.of(run): run for run in (plotted_runs(inputs) if inputs else [])}
+    for rule, label in chosen:
+        inputs = plan.job(rule, Wildcards(label=label)).shown
+        if inputs:
+            shown |= {Run.of(run): run for run in plotted_runs(inputs)}
 
     # one group per label, with a run per seed
-    of_study = metrics.grouped([shown[run] for run in plan.runs], ROW)
-    return [
-        Group(
-            f"runs/{'/'.join(labels)}",
-            "/".join(labels[:-1]),
-            dict(zip(ROW, labels, strict=True)) | (metrics.axis_values(run) if run.member else {}),
-            run,
-            [_shown(plan, each) for each in (run, *others)],
-            dict(settings_of(plan, Run.of(run))),
-            _trials(plan, run),
+    found = []
+    for labels, runs in metrics.grouped([shown[run] for run in plan.runs], ROW).items():
+        first = runs[0]
+        own: dict[str, str] = {key: label for key, label in zip(ROW, labels, strict=True)}
+        if first.member:
+            own |= metrics.axis_values(first)
+        group = Group(
+            id=f"runs/{'/'.join(labels)}",
+            place="/".join(labels[:-1]),
+            labels=own,
+            first=first,
+            runs=[_shown(plan, run) for run in runs],
+            settings=dict(settings_of(plan, Run.of(first))),
+            trials=_trials(plan, first),
         )
-        for labels, (run, *others) in of_study.items()
-    ]
+        found.append(group)
+    return found
 
 
 def _shown(plan: Plan, run: PlottedRun) -> Shown:
     """Return a run with its curves, the ends of its logs, and the paths of its files."""
+    # the curves that have numbers, in the order of CURVES
     rows = metrics.evaluation(run.evaluation)
     loss = metrics.frame(run.rounds).set_index("round")["train_loss"]
     every = {**metrics.curves(rows), LOSS: loss}
-    logs = {
-        log: log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        for log in map(Path, plan.job_files(run, paths.log("train", paths.STATE)))
-        if log.is_file()
-    }
+    curves = {name: every[name].dropna() for name in CURVES}
+    curves = {name: curve for name, curve in curves.items() if len(curve)}
+
+    # the end of the log of each training job
+    logs = {}
+    for log in map(Path, plan.job_files(run, paths.log("train", paths.STATE))):
+        if log.is_file():
+            logs[log] = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
 
     files = [paths.path_for(paths.RUN_TABLES[name], run) for name in plan.run_tables]
     return Shown(
-        run,
-        {name: curve for name in CURVES if len(curve := every[name].dropna())},
-        metrics.accuracies(rows, run.reported),
-        logs,
-        [*files, *map(Path, plan.job_files(run, paths.STATE))],
+        run=run,
+        curves=curves,
+        accuracies=metrics.accuracies(rows, run.reported),
+        logs=logs,
+        files=[*files, *map(Path, plan.job_files(run, paths.STATE))],
     )
 
 
 def _trials(plan: Plan, run: PlottedRun) -> list[dict[str, Any]]:
     """Return the trials from which options of a run were chosen; none if it has no choice."""
+    if not plan.choice(run):
+        return []
+
+    # options are JSON in the file, and text in the report
     file = paths.path_for(paths.TRIALS, run)
-    trials = read_table(file, TRIALS).to_pylist() if plan.choice(run) else []
+    trials = read_table(file, TRIALS).to_pylist()
     for row in trials:
         options = json.loads(row["options"]).items()
         texts = [f"{name.removeprefix(grids.TRAINING)} {grids.text(v)}" for name, v in options]
@@ -118,9 +145,12 @@ def among(groups: Iterable[Group], runs: Iterable[Run]) -> list[Group]:
 
 def of_row(groups: Iterable[Group], row: Mapping[Any, Any]) -> Group | None:
     """Return the group that a table's row is about; None if it is about several, or about none."""
-    found = [
-        group
-        for group in groups
-        if all(str(row[key]) == value for key, value in group.labels.items() if key in row)
-    ]
-    return found[0] if len(found) == 1 else None
+    found = []
+    for group in groups:
+        labels = {key: value for key, value in group.labels.items() if key in row}
+        if all(str(row[key]) == value for key, value in labels.items()):
+            found.append(group)
+
+    if len(found) == 1:
+        return found[0]
+    return None

@@ -32,18 +32,24 @@ def kind(job: TableJob) -> Any:
 def build(job: TableJob, runs: list[PlottedRun]) -> "Built":
     """Return a table: its numbers, its text, and its whole caption."""
     own = kind(job)
-    make = own.build if hasattr(own, "build") else partial(_of_methods, own)
+    make = partial(_of_methods, own)
+    if hasattr(own, "build"):
+        make = own.build
     built = call_kind("table", job.kind, lambda: make(runs, job))
+
+    # the whole caption
     caption = f"{job.title or f'Study {job.study}'}: {built.caption}"
     if job.published is not None:
-        paper, table = (job.published[key] for key in ("citation", "table"))
+        paper = job.published["citation"]
+        table = job.published["table"]
         caption += f" Published, in brackets or a column: {paper}, Table {table}."
     return built._replace(caption=caption)
 
 
 def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> None:
     """Write a table as `md`, `csv`, `tex` (booktabs), `html` and `parquet`."""
-    from fedloom.report.tables import layout  # a plan imports tables for their keys alone
+    # imported here, for a plan imports tables for their keys alone
+    from fedloom.report.tables import layout
 
     layout.write(build(job, runs), f"tab:{job.study}-{job.label}", outputs)
 
@@ -53,24 +59,30 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
     from fedloom.report.tables import layout, notes, published
     from fedloom.report.tables.summary import over_partitions, summarise
 
+    # the numbers of every run, and their means over seeds
     extra = own.extra_of(job.settings)
-    labelled = runs
     measured = [own.measure(run, **extra) for run in runs]
+    labelled = runs
     if own.needs().across_partitions:
         labelled, measured = over_partitions(runs, measured)
     frame = summarise(labelled, measured)
+
+    # what the caption says of them
     seeds = int(frame["seeds"].min())
-    best = "Best bold, second underlined."
-    spread = f"mean ± standard deviation over {seeds} seeds. {best}"
+    spread = f"mean ± standard deviation over {seeds} seeds. Best bold, second underlined."
     if seeds == 1:
         spread = "one seed, so that nothing is marked as best."
     text = f"{own.describe(runs)}; {spread}"
+
+    # what stands beside them
     if job.published is not None:
         frame = published.join_published(frame, job.published)
         text += " SD: how many standard deviations of both a published number is from ours."
     if job.tuned is not None:
         text += f" {notes.tuning(runs, job.tuned)}"
     text += notes.privacy([run for run in runs if run.artefact is None])
+
+    # signs behind the methods' names
     marks = notes.marked(job, runs, labelled, frame)
     texts = notes.with_signs(layout.texts(frame, own.column), marks)
     frame["marks"] = ["; ".join(mark.text for mark in of_row) for of_row in marks]

@@ -1,4 +1,4 @@
-"""Accuracies of methods: on clients, on domains, and on what no client trains on."""
+"""Tabulate accuracies: on clients, on domains, and on classes or domains without training."""
 
 from statistics import fmean, harmonic_mean
 from typing import ClassVar
@@ -70,12 +70,18 @@ class Domains(AccuracyTable):
         evaluated = metrics.evaluation(run.evaluation, self.personalized)
         in_rounds = evaluated["round"].isin(run.reported.rounds)
         rows = evaluated[evaluated["participating"] & in_rounds]
+
+        # the mean over the clients of a domain, then over rounds
         by_domain = metrics.percent(rows).groupby([rows["domain"], rows["round"]]).mean()
         means = by_domain.groupby("domain").mean()
         numbers = {f"{DOMAIN}{name}": float(mean) for name, mean in means.items()}
+
+        # over all domains
         overall = metrics.accuracies(evaluated, run.reported)
-        numbers |= {name: overall[name] for name in ("participating_mean", "participating_worst")}
-        return numbers | {"pooled": metrics.pooled(evaluated, run.reported)}
+        for name in ("participating_mean", "participating_worst"):
+            numbers[name] = overall[name]
+        numbers["pooled"] = metrics.pooled(evaluated, run.reported)
+        return numbers
 
     def column(self, metric: str) -> Column:
         if metric.startswith(DOMAIN):
@@ -86,14 +92,15 @@ class Domains(AccuracyTable):
         return (
             "test accuracy in % of the participating clients: mean over each domain's clients, "
             "mean and worst over all, and over all their test images pooled; "
-            f"{describe_rounds(runs)}"
-        ) + without(self)
+            f"{describe_rounds(runs)}{without(self)}"
+        )
 
 
 def heading(self: RunsTable, metric: str) -> Column:
-    """Return how an accuracy is shown; a dataset's heading is its label."""
-    label = metric.removeprefix(OTHER)
-    return Column(metric.replace("_", " ").capitalize() if label == metric else label)
+    """Return the column of an accuracy; that of a dataset has its label as heading."""
+    if metric.startswith(OTHER):
+        return Column(metric.removeprefix(OTHER))
+    return Column(metric.replace("_", " ").capitalize())
 
 
 class BaseToNovel(RunsTable):
@@ -111,9 +118,10 @@ class BaseToNovel(RunsTable):
     def measure(self, run: PlottedRun) -> dict[str, float]:
         means = metrics.by_test_set(run)
         numbers = {name: means[name] for name in (OWN, BASE, NOVEL)}
-        others = harmonic_mean((numbers[BASE], numbers[NOVEL]))
-        together = {"harmonic_mean": harmonic_mean(numbers.values())}
-        return numbers | together | {"combined": fmean((numbers[OWN], others))}
+        unseen = harmonic_mean((numbers[BASE], numbers[NOVEL]))
+        numbers["harmonic_mean"] = harmonic_mean(numbers.values())
+        numbers["combined"] = fmean((numbers[OWN], unseen))
+        return numbers
 
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
@@ -133,8 +141,11 @@ class CrossDataset(RunsTable):
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         means = metrics.by_test_set(run)
-        numbers = {name: mean for name, mean in means.items() if name.startswith(OTHER)}
-        return {"source": means[BASE]} | numbers | {"mean_of_others": fmean(numbers.values())}
+        others = {name: mean for name, mean in means.items() if name.startswith(OTHER)}
+        numbers = {"source": means[BASE]}
+        numbers |= others
+        numbers["mean_of_others"] = fmean(others.values())
+        return numbers
 
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
@@ -171,12 +182,18 @@ def without(table: AccuracyTable) -> str:
 
 def describe_rounds(runs: list[PlottedRun]) -> str:
     """Say at which rounds the runs' accuracies were measured; by run where these differ."""
-    # methods report other rounds than others on the same partition
-    several = len({(r.partition, r.reported) for r in runs}) > len({r.partition for r in runs})
+    # methods are named where they report other rounds than others on the same partition
+    partitions = {run.partition for run in runs}
+    several = len({(run.partition, run.reported) for run in runs}) > len(partitions)
+
+    # the runs of every text, each named once
     names: dict[str, dict[str, None]] = {}
     for run in runs:
-        name = f"{run.title} on {run.partition}" if several else run.partition
+        name = run.partition
+        if several:
+            name = f"{run.title} on {run.partition}"
         names.setdefault(_rounds(run.reported), {})[name] = None
+
     if len(names) == 1:
         return next(iter(names))
     return "; ".join(f"{', '.join(of_text)}: {text}" for text, of_text in names.items())
@@ -184,10 +201,12 @@ def describe_rounds(runs: list[PlottedRun]) -> str:
 
 def _rounds(reported: Reported) -> str:
     """Say which rounds are reported."""
-    rounds = reported.rounds
+    names = ", ".join(map(str, reported.rounds))
+    text = f"mean of rounds {names}"
+    if len(reported.rounds) == 1:
+        text = f"round {names}"
+
     worst = reported.worst_of
-    names = ", ".join(map(str, rounds))
-    text = f"round {names}" if len(rounds) == 1 else f"mean of rounds {names}"
     if worst:
         ends = f"rounds {worst[0]} to {worst[-1]}"
         text += f" (worst: the lowest mean over clients of {len(worst)} evaluations, {ends})"

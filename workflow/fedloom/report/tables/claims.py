@@ -1,7 +1,7 @@
-"""A paper's claims, each with the difference that a study's runs show, and a verdict."""
+"""Test a paper's claims: the difference that a study's runs show, and a verdict."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedloom.common.errors import check_known
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Percent
 from fedloom.config.output_kinds import Methods, Paper, TableKind
 from fedloom.config.settings import Output, Settings
@@ -23,12 +23,18 @@ from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.paper_claims import DOMAIN, EACH_DOMAIN, Listed, labels_of, read_claims
 from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, MOST_SEEDS, UNDECIDED, Term, Verdict, decide
 
-COUNTS = ("params_up", "params_down")  # by the method alone
-COSTS = ("rounds", "million_params")  # until the table's target is reached
-COURSE = "course_mean"  # over all evaluated rounds, which rise earlier where training is faster
+# metrics that follow from the method alone
+COUNTS = ("params_up", "params_down")
+# metrics of what it takes until the table's target is reached
+COSTS = ("rounds", "million_params")
+# metric: the mean over all evaluated rounds, which is higher where training is faster
+COURSE = "course_mean"
+
 Scenario = tuple[str, ...]
-Place = tuple[list[Scenario], list[Scenario]]  # those of `in`, and those of `from`
-Study = dict[Scenario, dict[str, list[PlottedRun]]]  # runs by scenario and the paper's row
+# the scenarios that stand for settings of a claim's `in`, and of its `from`
+Place = tuple[list[Scenario], list[Scenario]]
+# runs by scenario and the paper's row
+Study = dict[Scenario, dict[str, list[PlottedRun]]]
 
 
 class NotRunError(Exception):
@@ -44,41 +50,38 @@ class Claims(TableKind):
 
     methods: Methods = None
     paper: Paper
-    """A paper with claims in workflow/papers, as pep_fedpt."""
+    """The paper, by its folder in workflow/papers, such as pep_fedpt."""
     rows: dict[str, Listed] | None = None
-    """Method label -> the paper's row or rows (rows of its claims.yaml); a label left out stands
-    for the row that has its plugin, options and wrappers, or its title and no other options than
-    the row states."""
+    """Maps the label of a method to the row or rows of claims.yaml that it stands for. A label that
+    is left out stands for the row that has its plugin, options and wrappers, or for the row of its
+    title, if it has all options that the row states."""
     stands_for: dict[str, Listed]
-    """<dataset>/<partition>, by their labels -> the setting or settings of claims.yaml that it
-    stands for."""
+    """Maps <dataset>/<partition>, by their labels, to the setting or settings of claims.yaml that
+    it stands for."""
     target: Percent | None = None
-    """Mean accuracy in percent, for claims on what it costs to reach one."""
+    """Mean accuracy of the participating clients, in percent, for claims on the cost of reaching
+    it."""
 
-    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         """Return the table with the paper's claims, and the labels that stand for its rows.
 
         It shows no other runs than those, in the scenarios that stand for a setting: what it shows
         is trained. Where none does, it shows all its methods, or all its scenarios.
         """
-        paper = read_claims(self.paper, f"{where}.paper")
+        paper = read_claims(self.paper, where / "paper")
         rows = self.rows or {}
 
         # labels of the whole config: a study may run others than the table was written for
-        pairs = [f"{d}/{p}" for d in settings.datasets for p in settings.partitions]
-        for key, chosen, known, names in (
-            ("rows", rows, settings.methods, paper["rows"]),
-            ("stands_for", self.stands_for, pairs, paper["settings"]),
-        ):
-            for label, values in chosen.items():
-                check_known(label, known, f"{where}.{key}: the study has no")
-                for name in values:
-                    check_known(name, names, f"{where}.{key}.{label}: the claims have no")
+        pairs = [f"{d}/{p}" for d, p in product(settings.datasets, settings.partitions)]
+        _check_names(rows, settings.methods, paper["rows"], where / "rows")
+        _check_names(self.stands_for, pairs, paper["settings"], where / "stands_for")
 
-        # what stands for the rows and the settings of the paper
-        labels = labels_of(paper["rows"], [settings.methods[m] for m in output.methods], rows)
+        # the methods and scenarios that stand for the rows and the settings of the paper
+        methods = [settings.methods[label] for label in output.methods]
+        labels = labels_of(paper["rows"], methods, rows)
         compared = [label for label in output.methods if label in labels.values()]
         scenarios = [each for each in output.scenarios if str(each) in self.stands_for]
+
         return replace(
             output,
             methods=tuple(compared or output.methods),
@@ -91,34 +94,46 @@ class Claims(TableKind):
 
         Claims that no scenario can decide come last, a row each, with the reason.
         """
-        study: Study = {
-            scenario: {
-                row: [run for run in group if run.method == label]
-                for row, label in job.settings["labels"].items()
-            }
-            for scenario, group in grouped(runs).items()
-        }
+        # the runs of every scenario, by the paper's row that their method stands for
+        study: Study = {}
+        for scenario, group in grouped(runs).items():
+            study[scenario] = {}
+            for row, label in job.settings["labels"].items():
+                study[scenario][row] = [run for run in group if run.method == label]
 
-        # every claim in every scenario that stands for one of its settings
+        # the rows of the claims that some scenario decides, and of all others
         tested = []
         rest = []
         for claim in job.settings["claims"]:
-            reasons = dict[str, None]()
-            count = len(tested)
-            for setting in claim["in"] if "untested" not in claim else ():
-                ends, starts = (self._scenarios(study, s) for s in ([setting], claim.get("from")))
-                for place in _places(claim, ends, starts):
-                    try:
-                        tested.append(self._tested(claim, setting, place, study))
-                    except NotRunError as reason:
-                        reasons[str(reason)] = None
-            if len(tested) == count:
+            rows, reasons = self._rows_of(claim, study)
+            tested += rows
+            if not rows:
                 reason = claim.get("untested") or "; ".join(reasons) or "no such setting here"
                 rest.append(_row(claim, [*claim["in"]], "not run", reason))
 
         table = pd.DataFrame(tested + rest).assign(paper=self.paper)
         texts = unmarked(pd.DataFrame(map(_cells, table.to_dict("records"))), 3)
         return Built(table, texts, _caption(job.settings["citation"], runs, table))
+
+    def _rows_of(self, claim: dict, study: Study) -> tuple[list[dict], list[str]]:
+        """Return a row per scenario that stands for a setting of a claim, and why others have none.
+
+        Each reason is named once.
+        """
+        if "untested" in claim:
+            return [], []
+
+        rows = []
+        reasons = dict[str, None]()
+        for setting in claim["in"]:
+            ends = self._scenarios(study, [setting])
+            starts = self._scenarios(study, claim.get("from"))
+            for place in _places(claim, ends, starts):
+                try:
+                    rows.append(self._tested(claim, setting, place, study))
+                except NotRunError as reason:
+                    reasons[str(reason)] = None
+        return rows, [*reasons]
 
     def _scenarios(self, study: Study, settings: Any) -> list[Scenario]:
         """Return the scenarios of the study that stand for one of a paper's settings."""
@@ -127,53 +142,38 @@ class Claims(TableKind):
 
     def _tested(self, claim: dict, setting: str, place: Place, study: Study) -> dict:
         """Return the row of a claim in a scenario, or in the average of some, or of its change."""
+        # the claim's methods, as far as they were run
         of_row = study[place[0][0]]
         named = dict.fromkeys([*claim["above"], *claim["below"]])
         missing = ", ".join(row for row in named if row not in of_row)
-        above, below = ([r for r in claim[side] if r in of_row] for side in ("above", "below"))
+        above = [row for row in claim["above"] if row in of_row]
+        below = [row for row in claim["below"] if row in of_row]
         if not above or (claim["below"] and not below):
             raise NotRunError(f"no run of {missing}")
-        bounded = dict[str, None]()
-        metrics = [claim["metric"]]
-        if metrics == [EACH_DOMAIN]:
-            rows = evaluation(of_row[above[0]][0].evaluation)
-            domains = rows.loc[rows["participating"], "domain"].dropna().unique()
-            metrics = [f"{DOMAIN}{name}" for name in sorted(domains)]
-            if not metrics:
-                raise NotRunError("no domains here")
 
-        def side(row: str | None, metric: str, weight: float) -> list[Term]:
-            terms = [
-                self.term(study[scenario][row], metric, way / len(scenarios), scenario)
-                for scenarios, way in zip(place, (weight, -weight), strict=True)
-                for scenario in scenarios
-                if row is not None
-            ]
-            bounded.update({f"{row}": None for term in terms if term.at_least})
-            return terms
+        # the differences that must all be as the claim says
+        metrics = _metrics_of(claim, of_row[above[0]][0])
+        pairs: list[tuple[str, str, str | None]] = [*product(metrics, above, below or [None])]
+        rivals, bounded = self._differences(claim, pairs, place, study)
+        verdict = decide(rivals, claim.get("within", ABOVE_ZERO))
 
-        pairs = [*product(metrics, above, below or [None])]
-        other = claim.get("below_metric")
-        times = claim.get("times", 1)
-        verdict = decide(
-            [[*side(one, m, 1), *side(rival, other or m, -times)] for m, one, rival in pairs],
-            claim.get("within", ABOVE_ZERO),
-        )
-        reasons = [
-            verdict.reason,
-            f"{', '.join(bounded)} below {self.target:g} %" if bounded else "",
-            f"without {missing}" if missing else "",
-            _more_seeds(verdict, bool(missing)),
-        ]
         # methods that were not run may be above
-        text = UNDECIDED if missing and verdict.text == HOLDS else verdict.text
+        text = verdict.text
+        if missing and text == HOLDS:
+            text = UNDECIDED
+
+        # why the verdict is no better
+        reasons = [verdict.reason]
+        if bounded:
+            reasons.append(f"{', '.join(bounded)} below {self.target:g} %")
+        if missing:
+            reasons.append(f"without {missing}")
+        reasons.append(_more_seeds(verdict, bool(missing)))
+
+        row = _row(claim, [setting], text, "; ".join(filter(None, reasons)))
         low, high = verdict.difference.interval()
-        here = [
-            "/".join(first) + (f" and {len(more)} more" if more else "")
-            for first, *more in filter(None, reversed(place))
-        ]
-        return _row(claim, [setting], text, "; ".join(filter(None, reasons))) | {
-            "scenario": " to ".join(here),
+        return row | {
+            "scenario": _name_of(place),
             "rival": _against(claim, *pairs[verdict.rival]),
             "difference": verdict.difference.value,
             "low": low,
@@ -181,32 +181,103 @@ class Claims(TableKind):
             "seeds": verdict.difference.seeds,
         }
 
+    def _differences(
+        self, claim: dict, pairs: list[tuple[str, str, str | None]], place: Place, study: Study
+    ) -> tuple[list[list[Term]], list[str]]:
+        """Return the summands of every pair's difference, and the rows whose numbers are bounds.
+
+        A pair is a metric, the row that is to be above, and the one that is to be below, if any.
+        """
+        other = claim.get("below_metric")
+        times = claim.get("times", 1)
+
+        rivals = []
+        bounded = dict[str, None]()
+        for metric, above, below in pairs:
+            terms = self._side(above, metric, 1, place, study)
+            if any(term.at_least for term in terms):
+                bounded[above] = None
+
+            if below is not None:
+                less = self._side(below, other or metric, -times, place, study)
+                if any(term.at_least for term in less):
+                    bounded[below] = None
+                terms += less
+
+            rivals.append(terms)
+        return rivals, [*bounded]
+
+    def _side(self, row: str, metric: str, weight: float, place: Place, study: Study) -> list[Term]:
+        """Return a method's metric as summands: its mean over the scenarios that a claim is about,
+        less its mean over those that the claim starts from."""
+        terms = []
+        for scenarios, way in zip(place, (weight, -weight), strict=True):
+            for scenario in scenarios:
+                share = way / len(scenarios)
+                terms.append(self.term(study[scenario][row], metric, share, scenario))
+        return terms
+
     def term(self, runs: list[PlottedRun], metric: str, weight: float, scenario: Scenario) -> Term:
         """Return a method's metric in one scenario, by seed, as a summand of a difference."""
-        group = "participating" if metric == COURSE else metric
-        group = group.removesuffix("_mean").removesuffix("_worst")
+        # the clients that the metric is of
+        group = metric.removesuffix("_mean").removesuffix("_worst")
+        if metric == COURSE:
+            group = "participating"
+
+        # the numbers of every seed
         values = dict[int, np.ndarray]()
         at_least = False
-        statistic = "mean"
         for run in runs:
-            if metric in COUNTS:
-                numbers = np.array([[sent(run)[metric]]])
-            elif metric in COSTS:
-                if self.target is None:
-                    raise NotRunError("the table has no target")
-                cost = cost_to_target(evaluation(run.evaluation), frame(run.rounds), self.target)
-                numbers = np.array([[cost[metric]]])
-                at_least |= bool(cost[f"{metric}_above"])
-            else:
-                numbers = _numbers(run, metric, group)
+            numbers, is_bound = self._of_run(run, metric, group)
             if not numbers.size:
                 raise NotRunError(f"no {metric.replace('_', ' ')} here")
             values[run.seed] = numbers
+            at_least |= is_bound
+
+        # how they become one number
+        statistic = "mean"
         if metric.endswith("_worst"):
-            statistic = "lowest" if runs[0].reported.worst_of else "worst"
+            statistic = "worst"
+            if runs[0].reported.worst_of:
+                statistic = "lowest"
 
         clients = f"{'/'.join(scenario)} {group}"
         return Term(weight, clients, statistic, values, at_least, metric in COUNTS)
+
+    def _of_run(self, run: PlottedRun, metric: str, group: str) -> tuple[np.ndarray, bool]:
+        """Return a run's numbers [R, K], see `Term`, and whether they are only lower bounds."""
+        if metric in COUNTS:
+            return np.array([[sent(run)[metric]]]), False
+
+        if metric in COSTS:
+            if self.target is None:
+                raise NotRunError("the table has no target")
+            cost = cost_to_target(evaluation(run.evaluation), frame(run.rounds), self.target)
+            return np.array([[cost[metric]]]), bool(cost[f"{metric}_above"])
+
+        return _numbers(run, metric, group), False
+
+
+def _check_names(
+    chosen: dict[str, list[str]], known: Collection[str], names: Collection[str], where: KeyPath
+) -> None:
+    """Refuse labels that the study lacks, and names, listed by label, that the claims lack."""
+    for label, values in chosen.items():
+        where.check_known(label, known, "the study has no")
+        for name in values:
+            (where / label).check_known(name, names, "the claims have no")
+
+
+def _metrics_of(claim: dict, run: PlottedRun) -> list[str]:
+    """Return the metric that a claim is about, or that of every domain that a run trains on."""
+    if claim["metric"] != EACH_DOMAIN:
+        return [claim["metric"]]
+
+    rows = evaluation(run.evaluation)
+    domains = rows.loc[rows["participating"], "domain"].dropna().unique()
+    if not len(domains):
+        raise NotRunError("no domains here")
+    return [f"{DOMAIN}{name}" for name in sorted(domains)]
 
 
 def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
@@ -214,7 +285,12 @@ def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
 
     They are of the reported rounds; those of COURSE of all evaluated ones.
     """
-    rows = frame(run.rounds) if metric == "train_loss" else evaluation(run.evaluation)
+    if metric == "train_loss":
+        rows = frame(run.rounds)
+    else:
+        rows = evaluation(run.evaluation)
+
+    # the reported rounds
     rounds = run.reported.rounds
     if metric.endswith("_worst") and run.reported.worst_of:
         rounds = run.reported.worst_of
@@ -222,11 +298,14 @@ def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
         rows = rows[rows["round"].isin(rounds)]
     if metric == "train_loss":
         return rows[["train_loss"]].to_numpy()
+
+    # the clients of the group, or those that train on one domain
     server = rows["client_id"] == SERVER_MODEL
     trains = rows["participating"]
     groups = {"global": server, "participating": trains, "held_out": ~server & ~trains}
     if group not in groups:
         groups[group] = trains & (rows["domain"] == group.removeprefix(DOMAIN))
+
     rows = rows.assign(value=percent(rows))[groups[group]]
     return rows.pivot(index="round", columns="client_id", values="value").to_numpy()
 
@@ -238,10 +317,12 @@ def _places(claim: dict, ends: list[Scenario], starts: list[Scenario]) -> Iterat
     """
     if claim["average"]:
         for backbone in dict.fromkeys(network for *_, network in ends):
-            end, start = ([s for s in group if s[2] == backbone] for group in (ends, starts))
+            end = [scenario for scenario in ends if scenario[2] == backbone]
+            start = [scenario for scenario in starts if scenario[2] == backbone]
             if start or "from" not in claim:
                 yield end, start
         return
+
     for end in ends:
         if "from" not in claim:
             yield [end], []
@@ -250,18 +331,48 @@ def _places(claim: dict, ends: list[Scenario], starts: list[Scenario]) -> Iterat
                 yield [end], [start]
 
 
+def _name_of(place: Place) -> str:
+    """Name the first scenario that a claim starts from, the first that it is about, and count more.
+
+    For example "styles/iid/vit to styles/skewed/vit and 2 more".
+    """
+    ends, starts = place
+    names = []
+    for scenarios in (starts, ends):
+        if not scenarios:
+            continue
+        first, *more = scenarios
+        name = "/".join(first)
+        if more:
+            name += f" and {len(more)} more"
+        names.append(name)
+    return " to ".join(names)
+
+
 def _more_seeds(verdict: Verdict, incomplete: bool) -> str:
     """Say how many seeds would decide, unless methods that were not run prevent that."""
     if verdict.leaning is None or (incomplete and verdict.leaning == HOLDS):
         return ""
-    few = verdict.power <= MOST_SEEDS
-    count = f"about {verdict.power}" if few else f"more than {MOST_SEEDS}"
-    return f"{count} seeds in all would {'confirm' if verdict.leaning == HOLDS else 'refute'} it"
+
+    count = f"about {verdict.power}"
+    if verdict.power > MOST_SEEDS:
+        count = f"more than {MOST_SEEDS}"
+
+    outcome = "refute"
+    if verdict.leaning == HOLDS:
+        outcome = "confirm"
+    return f"{count} seeds in all would {outcome} it"
 
 
 def _against(claim: dict, metric: str, above: str, below: str | None) -> str | None:
     """Name the comparison that a verdict rests on, as far as the claim's others differ from it."""
-    text = " over ".join(([above] if len(claim["above"]) > 1 else []) + ([below] if below else []))
+    compared = []
+    if len(claim["above"]) > 1:
+        compared.append(above)
+    if below:
+        compared.append(below)
+
+    text = " over ".join(compared)
     if claim["metric"] == EACH_DOMAIN:
         text += f" in {metric.removeprefix(DOMAIN)}"
     return text.strip() or None
@@ -269,10 +380,16 @@ def _against(claim: dict, metric: str, above: str, below: str | None) -> str | N
 
 def _row(claim: dict, settings: list[str], verdict: str, reason: str) -> dict[str, Any]:
     """Return a row of the table without numbers from runs, with the paper's of all settings."""
-    ends = [end for each in settings for end in claim["printed"].get(each) or ()]
+    # the paper's smallest and largest differences
+    ends = []
+    for setting in settings:
+        ends += claim["printed"].get(setting) or ()
+
     within = claim.get("within", ABOVE_ZERO)
     return {
-        **{key: claim[key] for key in ("says", "where", "metric")},
+        "says": claim["says"],
+        "where": claim["where"],
+        "metric": claim["metric"],
         "setting": ", ".join(settings),
         "printed_low": min(ends, default=None),
         "printed_high": max(ends, default=None),
@@ -280,33 +397,32 @@ def _row(claim: dict, settings: list[str], verdict: str, reason: str) -> dict[st
         "within_high": within[1],
         "bound": claim.get("bound"),
         "scenario": EMPTY,
-        **dict.fromkeys(("rival", "difference", "low", "high", "seeds")),
+        "rival": None,
+        "difference": None,
+        "low": None,
+        "high": None,
+        "seeds": None,
         "verdict": verdict,
         "reason": reason,
     }
 
 
 def _cells(row: dict[Any, Any]) -> dict[str, str]:
-    """Write a row by heading; a difference that is a bound has a sign, its interval one end."""
-    low = row["low"]
-    high = row["high"]
-    printed = dict.fromkeys(map(_number, (row["printed_low"], row["printed_high"])))
+    """Write a row of the table as text, by heading."""
+    claim = row["says"]
+    if row["bound"] == "ours":
+        claim += " (bound: ours)"
 
-    # a difference that is a bound has a sign
-    difference = _number(row["difference"])
-    interval = f"[{_number(low)}, {_number(high)}]"
-    if low == -math.inf and high == math.inf:
-        difference = interval = EMPTY
-    elif high == math.inf:
-        difference = f"> {difference}"
-        interval = f"above {_number(low)}"
-    elif low == -math.inf:
-        difference = f"< {difference}"
-        interval = f"below {_number(high)}"
-    elif pd.isna(low):
-        interval = EMPTY
+    verdict = row["verdict"]
+    if row["reason"]:
+        verdict += f" ({row['reason']})"
+
+    # the paper prints one number, or a range over columns
+    printed = dict.fromkeys([_number(row["printed_low"]), _number(row["printed_high"])])
+
+    difference, interval = _difference_and_interval(row["difference"], row["low"], row["high"])
     return {
-        "Claim": row["says"] + (" (bound: ours)" if row["bound"] == "ours" else ""),
+        "Claim": claim,
         "In the paper": row["where"],
         "Setting": row["setting"],
         "The paper's difference": " to ".join(printed),
@@ -315,22 +431,44 @@ def _cells(row: dict[Any, Any]) -> dict[str, str]:
         "95 % interval": interval,
         "Against": EMPTY if pd.isna(row["rival"]) else row["rival"],
         "Seeds": EMPTY if pd.isna(row["seeds"]) else f"{row['seeds']:.0f}",
-        "Verdict": row["verdict"] + (f" ({row['reason']})" if row["reason"] else ""),
+        "Verdict": verdict,
     }
+
+
+def _difference_and_interval(value: float | None, low: float, high: float) -> tuple[str, str]:
+    """Write a difference and its interval.
+
+    A difference that is a bound has a sign, its interval one end; one that is bounded neither way
+    says nothing.
+    """
+    difference = _number(value)
+    if low == -math.inf and high == math.inf:
+        return EMPTY, EMPTY
+    if high == math.inf:
+        return f"> {difference}", f"above {_number(low)}"
+    if low == -math.inf:
+        return f"< {difference}", f"below {_number(high)}"
+    if pd.isna(low):
+        return difference, EMPTY
+    return difference, f"[{_number(low)}, {_number(high)}]"
 
 
 def _number(value: float | None) -> str:
     """Write a difference with its sign; large numbers in full."""
     if value is None or pd.isna(value):
         return EMPTY
-    return f"{value:+.2f}" if abs(value) < 1e4 else f"{value:+.0f}"
+    if abs(value) < 1e4:
+        return f"{value:+.2f}"
+    return f"{value:+.0f}"
 
 
 def _caption(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -> str:
     """Describe the comparison and the intervals, and count the verdicts."""
     counts = table["verdict"].value_counts().sort_index()
     verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())
-    few = f" Few seeds decide little, as {counts[UNDECIDED]} here." if UNDECIDED in counts else ""
+    few = ""
+    if UNDECIDED in counts:
+        few = f" Few seeds decide little, as {counts[UNDECIDED]} here."
     return (
         f"what {citation} claims, and what these runs show, {describe_rounds(runs)} "
         f"({verdicts}). Differences "

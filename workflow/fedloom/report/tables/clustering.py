@@ -1,10 +1,11 @@
-"""How well images are put into groups: against superclasses, and against centralised k-means."""
+"""Measure how well groups of images agree with superclasses and with centralised k-means."""
 
 from typing import ClassVar
 
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.key_path import KeyPath
 from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclasses
 from fedloom.config.settings import KindSpec, Output, Settings
 from fedloom.planning.output_runs import PlottedRun
@@ -31,7 +32,7 @@ class Clustering(RunsTable):
 
     superclasses: Superclasses
 
-    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         return with_superclasses(self.superclasses, output, where)
 
     def measure(self, run: PlottedRun, superclass_of: dict[str, str]) -> dict[str, float]:
@@ -40,7 +41,8 @@ class Clustering(RunsTable):
         The paper's accuracy can be high where groups say nothing: if most images have one
         superclass, a single group for all images has a high accuracy.
         """
-        import scipy  # slow to import, and plans need none
+        # imported here, for both are slow to import, and plans need none
+        import scipy
         from sklearn.metrics import adjusted_mutual_info_score
 
         images = artefact(run)
@@ -48,9 +50,11 @@ class Clustering(RunsTable):
         test = images["test"]
         groups = images["group"][test]
         train = images[~test]
+
+        # groups and superclasses one for one, with most images in common (Hungarian method)
         counts = pd.crosstab(groups, coarse[test]).to_numpy()
-        # groups and superclasses one for one (Hungarian method)
         matched = scipy.optimize.linear_sum_assignment(counts, maximize=True)
+
         return {
             "information": 100 * adjusted_mutual_info_score(coarse[test], groups),
             "accuracy": 100 * counts[matched].sum() / len(groups),

@@ -1,4 +1,4 @@
-"""What methods cost: rounds, bytes and seconds to an accuracy, numbers sent, their own steps."""
+"""Tabulate costs: rounds, bytes and seconds to an accuracy, numbers sent, times of own steps."""
 
 from typing import ClassVar
 
@@ -11,13 +11,14 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import artefact, by_round, evaluation, frame
 from fedloom.report.tables.layout import Column
 
-NUMBER = 4  # bytes of a number that is sent as it is
+# bytes of a number that no wrapper packs
+NUMBER = 4
 COLUMNS = {
     "rounds": Column("Rounds", higher_is_better=False, decimals=1),
     "megabytes_up": Column("Up (MB)", higher_is_better=False),
     "megabytes_down": Column("Down (MB)", higher_is_better=False),
     "million_params": Column("Params (M)", higher_is_better=False),
-    # of one machine and its load, so that none is best
+    # seconds are of one machine and its load, so that none is best
     "processor_seconds": Column("Processor seconds", higher_is_better=None, decimals=1),
     "params_up": Column("Sent by a client", higher_is_better=False, decimals=0),
     "params_down": Column("Sent to a client", higher_is_better=False, decimals=0),
@@ -28,7 +29,7 @@ class Communication(AccuracyTable):
     """Rounds, bytes and processor seconds to a mean accuracy (PEP-FedPT Table 6)."""
 
     target: Percent
-    """Mean accuracy of the participating clients, in percent."""
+    """Mean accuracy of the participating clients to reach, in percent."""
     column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
@@ -39,7 +40,8 @@ class Communication(AccuracyTable):
     def describe(self, runs: list[PlottedRun]) -> str:
         rounds = pd.concat([frame(run.rounds) for run in runs])
         ends = rounds[["threads", "cores"]].agg(["min", "max"]).astype(int).astype(str)
-        threads, cores = (" to ".join(dict.fromkeys(ends[name])) for name in ends)
+        threads = " to ".join(dict.fromkeys(ends["threads"]))
+        cores = " to ".join(dict.fromkeys(ends["cores"]))
         return (
             f"cost of reaching a mean accuracy of {self.target:g} % over participating clients at "
             "the evaluated rounds (> if never reached): rounds, bytes of all clients, numbers of "
@@ -52,15 +54,20 @@ class Communication(AccuracyTable):
 def cost_to_target(
     evaluated: pd.DataFrame, rounds: pd.DataFrame, target: float
 ) -> dict[str, float]:
-    """Find the first evaluated round whose mean accuracy is at least `target`, and add up to it.
+    """Sum up the costs until the first evaluated round with a mean accuracy of at least `target`.
 
     Megabytes (10^6) are of all clients together, `million_params` the numbers of four bytes that a
     client sends which takes part in every round. `<name>_above` is true if the target, in percent,
     was never reached: the numbers then belong to the last evaluated round.
     """
+    # the round that reached the target, or the last one
     curve = by_round(evaluated[evaluated["participating"]])
     reached = curve.index[curve >= target]
-    last = reached[0] if len(reached) else curve.index[-1]
+    last = curve.index[-1]
+    if len(reached):
+        last = reached[0]
+
+    # what was spent until then
     spent = rounds[rounds["round"] <= last]
     numbers = {
         "rounds": float(last),
@@ -114,8 +121,11 @@ class Timings(RunsTable):
     def column(self, metric: str) -> Column:
         stage, _, unit = metric.rpartition("_")
         name = stage.replace("_", " ").capitalize()
-        title = f"{name} (ms)" if unit == "ms" else f"{name} (% of training)"
-        return Column(title, higher_is_better=None)  # of one machine, so that none is best
+        title = f"{name} (% of training)"
+        if unit == "ms":
+            title = f"{name} (ms)"
+        # times are of one machine, so that none is best
+        return Column(title, higher_is_better=None)
 
     def describe(self, runs: list[PlottedRun]) -> str:
         return (

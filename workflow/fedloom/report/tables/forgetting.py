@@ -1,4 +1,4 @@
-"""Accuracy on a stream, and how much of what arrived earlier is forgotten."""
+"""Tabulate accuracy on a stream, and the forgetting of its earlier parts."""
 
 from typing import ClassVar
 
@@ -33,15 +33,19 @@ class Forgetting(AccuracyTable):
         """Return both means in percent, and forgetting in points if several parts have arrived."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
         rows = rows[rows["participating"]]
+
+        # the parts that have arrived, in the order of their arrival
         columns = [name for name in map(str, rows) if name.startswith(STREAM_PART_PREFIX)]
         names = [name for name in columns if rows[name].notna().any()]
-        names.sort(
-            key=lambda name: int(name.removeprefix(STREAM_PART_PREFIX))
-        )  # in the order of their arrival
+        names.sort(key=lambda name: int(name.removeprefix(STREAM_PART_PREFIX)))
+
+        # accuracies of clients on each part, and their mean over parts
         by_round = 100 * rows.groupby("round")[names].mean()  # [R, parts]
         mean = by_round.mean(axis=1)
         last = by_round.iloc[-1]
         numbers = {"last": float(mean.iloc[-1]), "average": float(mean.mean())}
+
+        # how far each part but the newest has fallen from its highest
         forgotten = (by_round.iloc[:-1].max() - last)[names[:-1]].dropna()
         if len(forgotten):
             numbers["forgetting"] = float(forgotten.mean())

@@ -1,4 +1,4 @@
-"""Accuracies of a grid's combinations: in order, and with averages of rows and columns."""
+"""Tabulate accuracies of a grid's combinations: ranked, or with averages by row and column."""
 
 import pandas as pd
 
@@ -10,21 +10,23 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import requirements
 from fedloom.report.metrics import grouped, member, of_members
 from fedloom.report.tables.accuracy import describe_rounds
-from fedloom.report.tables.layout import EMPTY, Built, cell, unmarked
+from fedloom.report.tables.layout import EMPTY, Built, Texts, cell, unmarked
 from fedloom.report.tables.published import of_grid
 from fedloom.report.tables.summary import GROUP, differing_columns
 
-ALL = "all"  # value of an axis over which an average is taken
-AVERAGE = "average"  # scenario: the mean of all others
+# the value of an axis over which an average is taken
+ALL = "all"
+# the scenario that is the average of all others
+AVERAGE = "average"
 
 
 class Ranked(GridTable):
     """A grid's combinations in order of mean accuracy, and the mean of all (FedPHA Table 7)."""
 
     best: Count = 10
-    """Combinations shown from the top."""
+    """Number of combinations to show from the top."""
     worst: Natural = 1
-    """Combinations shown from the bottom."""
+    """Number of combinations to show from the bottom."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return all combinations of every scenario in order; the text shows the first and last.
@@ -35,19 +37,22 @@ class Ranked(GridTable):
         parts = [_ranked(group, axes, job.published) for group in grouped(runs).values()]
 
         frame = pd.concat(parts, ignore_index=True)
+
+        # the columns of the text
         shown = pd.concat([self._shown(part, axes) for part in parts], ignore_index=True)
         keys = differing_columns(frame)
         columns = [*keys, "rank", *axes, "text"]
         titles = [*map(str.capitalize, keys), "Rank", *axes, "Mean accuracy"]
+        if job.published is not None:
+            columns.append("published")
+            titles.append("Published")
+
         caption = (
             f"combinations of {', '.join(axes)} by the mean accuracy in % over participating "
             f"clients, {describe_rounds(runs)}; mean ± standard deviation over seeds. The first "
             "is the best of "
             "many on the test images, and better than it would be on others."
         )
-        if job.published is not None:
-            columns = [*columns, "published"]
-            titles = [*titles, "Published"]
         return Built(frame, unmarked(shown[columns], len(keys) + 1, titles), caption)
 
     def _shown(self, table: pd.DataFrame, axes: list[str]) -> pd.DataFrame:
@@ -57,6 +62,8 @@ class Ranked(GridTable):
             text=[cell(accuracy, std=std) for accuracy, std in pairs],
             published=table["published"].map(cell),
         )
+
+        # the last row is the mean of the others
         count = len(table) - 1
         if self.best + self.worst >= count:
             return shown
@@ -65,12 +72,18 @@ class Ranked(GridTable):
 
 
 def _ranked(runs: list[PlottedRun], axes: list[str], entry: dict | None) -> pd.DataFrame:
-    """Return the combinations of one scenario, best first, and their mean as the last row."""
+    """Return the combinations of one scenario, best first, and their mean as the last row.
+
+    `entry` has the paper's numbers, see `fedloom.report.tables.published`.
+    """
     table = of_members(runs).sort_values("accuracy", ascending=False, kind="stable")
     table.insert(0, "rank", [str(number + 1) for number in range(len(table))])
     names = [*map(", ".join, table[axes].itertuples(index=False)), "mean"]
+
     mean = {"rank": f"mean of {len(table)}", "accuracy": table["accuracy"].mean()}
     table = pd.concat([table, pd.DataFrame([mean])], ignore_index=True)
+
+    # the paper's number of every row, and the labels of the scenario
     scenario = f"{runs[0].dataset}/{runs[0].partition}"
     table["published"] = [of_grid(entry, scenario, name) for name in names]
     for key in reversed(GROUP):
@@ -89,43 +102,72 @@ class GridAverages(GridTable):
         Rows are the values of the grid's last axis, columns those of the first.
         """
         across, down = member(runs[0]).at
-        panels: dict[tuple[str, ...], pd.DataFrame] = {}
+        panels = {}
         for scenario, group in grouped(runs).items():
-            long = of_members(group)
-            table = long.pivot(index=down, columns=across, values="accuracy")
-            table = table.reindex(index=long[down].unique(), columns=long[across].unique())
-            table[ALL] = table.mean(axis=1)
-            table.loc[ALL] = table.mean(axis=0)
-            panels[scenario] = table
-
+            panels[scenario] = _panel(group, across, down)
         if len(panels) > 1:
             average = pd.concat(panels.values()).groupby(level=0, sort=False).mean()
             panels = {(AVERAGE,) * len(GROUP): average} | panels
 
-        # one row per cell, with the paper's number
-        frames = []
-        first, second = sorted([across, down])  # as numbers.yaml names a cell
-        for scenario, table in panels.items():
-            place = AVERAGE if AVERAGE in scenario else "/".join(scenario[:2])
-            long = table.reset_index().melt(down, var_name=across, value_name="accuracy")
-            long["published"] = [
-                of_grid(job.published, place, f"{first} {one}, {second} {other}")
-                for one, other in zip(long[first], long[second], strict=True)
-            ]
-            frames.append(long.assign(**dict(zip(GROUP, scenario, strict=True))))
+        frames = [
+            _with_published(scenario, table, across, down, job.published)
+            for scenario, table in panels.items()
+        ]
         frame = pd.concat(frames, ignore_index=True)
 
-        # the text of the cells, and the panels below each other
-        pairs = zip(frame["accuracy"], frame["published"], strict=True)
-        texts = [cell(mean) + ("" if pd.isna(p) else f" ({cell(p)})") for mean, p in pairs]
-        shown = frame.assign(text=texts)
-        shown = shown.pivot_table("text", [*GROUP, down], across, "first", sort=False)
-        shown = shown.reset_index().replace({down: {ALL: "Average"}})
-        keys = differing_columns(frame[frame["dataset"] != AVERAGE])
-        columns = [*keys, down, *frame[across].unique()]
-        values = ["Average" if name == ALL else name for name in columns[len(keys) + 1 :]]
-        titles = [*map(str.capitalize, keys), f"{down} / {across}", *values]
         where = f"over participating clients and {len({run.seed for run in runs})} seed(s)"
         when = describe_rounds(runs)
         caption = f"mean accuracy in % {where}, {when}, with averages of rows and columns."
-        return Built(frame, unmarked(shown[columns], len(keys) + 1, titles), caption)
+        return Built(frame, _panels_as_text(frame, across, down), caption)
+
+
+def _panel(runs: list[PlottedRun], across: str, down: str) -> pd.DataFrame:
+    """Return mean accuracies of one scenario by two axes, with averages of rows and columns."""
+    long = of_members(runs)
+    table = long.pivot(index=down, columns=across, values="accuracy")
+
+    # values in the order of the grid, not of the alphabet
+    table = table.reindex(index=long[down].unique(), columns=long[across].unique())
+
+    table[ALL] = table.mean(axis=1)
+    table.loc[ALL] = table.mean(axis=0)
+    return table
+
+
+def _with_published(
+    scenario: tuple[str, ...], table: pd.DataFrame, across: str, down: str, entry: dict | None
+) -> pd.DataFrame:
+    """Return a row per cell of a scenario's panel, with the paper's number and the labels."""
+    place = "/".join(scenario[:2])
+    if AVERAGE in scenario:
+        place = AVERAGE
+    long = table.reset_index().melt(down, var_name=across, value_name="accuracy")
+
+    # numbers.yaml names a cell by its axes in the order of the alphabet
+    first, second = sorted([across, down])
+    long["published"] = [
+        of_grid(entry, place, f"{first} {one}, {second} {other}")
+        for one, other in zip(long[first], long[second], strict=True)
+    ]
+    return long.assign(**dict(zip(GROUP, scenario, strict=True)))
+
+
+def _panels_as_text(frame: pd.DataFrame, across: str, down: str) -> Texts:
+    """Write the panels below each other, the paper's numbers in brackets."""
+    texts = []
+    for mean, published in zip(frame["accuracy"], frame["published"], strict=True):
+        text = cell(mean)
+        if not pd.isna(published):
+            text += f" ({cell(published)})"
+        texts.append(text)
+
+    shown = frame.assign(text=texts)
+    shown = shown.pivot_table("text", [*GROUP, down], across, "first", sort=False)
+    shown = shown.reset_index().replace({down: {ALL: "Average"}})
+
+    # the labels in which panels differ, and the values of both axes
+    keys = differing_columns(frame[frame["dataset"] != AVERAGE])
+    columns = [*keys, down, *frame[across].unique()]
+    values = ["Average" if name == ALL else name for name in columns[len(keys) + 1 :]]
+    titles = [*map(str.capitalize, keys), f"{down} / {across}", *values]
+    return unmarked(shown[columns], len(keys) + 1, titles)

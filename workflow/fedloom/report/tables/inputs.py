@@ -1,4 +1,4 @@
-"""What a study's runs are given: settings of every method, and sizes of the data sets."""
+"""Tabulate the inputs of a study's runs: settings of methods, and sizes of datasets."""
 
 from dataclasses import replace
 from itertools import product
@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedloom.common.key_path import KeyPath
 from fedloom.config.output_kinds import Names, OfPaper, RunsTable, TableKind
 from fedloom.config.protocols import method_of, study_of
 from fedloom.config.settings import KindSpec, Output, Settings
@@ -30,13 +31,15 @@ class Protocol(RunsTable):
 
     spec = KindSpec(shows="settings")
 
-    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         """Return the table with a row per scenario and method, and without runs."""
         rows = []
         for scenario, label in product(output.scenarios, output.methods):
+            # the settings as the partition's protocol and the method change them
             study = study_of(settings, scenario.partition, label)
             method = method_of(settings, scenario.partition, label)
             keys = settings.partitions[scenario.partition].settings
+
             row = vars(scenario) | {
                 "method": label,
                 "title": method.title,
@@ -44,16 +47,21 @@ class Protocol(RunsTable):
                 "clients": str(keys.get("clients", f"{keys.get('clients_per_domain')} per domain")),
                 "clients_per_round": study.clients_per_round,
             }
-            rows.append(row | {key: method.training.get(key) for key in SETTINGS if key not in row})
+            for key in SETTINGS:
+                row.setdefault(key, method.training.get(key))
+            rows.append(row)
         return replace(output, methods=(), extra={"rows": rows})
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         frame = pd.DataFrame(job.settings["rows"])
         keys = differing_columns(frame, ["dataset", "partition"])
+
+        # the settings of every row as text
         cells = frame[[*keys, "title"]].copy()
         rows = frame.to_dict("records")
         for name in SETTINGS:
             cells[name] = [_setting(row, name, job.published) for row in rows]
+
         titles = [*map(str.capitalize, keys), "Method", *SETTINGS.values()]
         return Built(frame, unmarked(cells, len(keys) + 1, titles), "settings of every method.")
 
@@ -62,22 +70,30 @@ def _setting(row: dict[Any, Any], name: str, entry: dict | None) -> str:
     """Write a setting, and the paper's in brackets if it is another one."""
     text = _text(row[name])
     paper = printed(entry, f"{row['dataset']}/{row['partition']}", row["method"]).get(name)
-    other = text if paper is None else _text(paper[0] if isinstance(paper, list) else paper)
-    return text if other == text else f"{text} ({other})"
+    if paper is None:
+        return text
+    if isinstance(paper, list):
+        paper = paper[0]
+    other = _text(paper)
+    if other == text:
+        return text
+    return f"{text} ({other})"
 
 
 def _text(value: Any) -> str:
     """Write a number without needless zeros."""
     if pd.isna(value):
         return EMPTY
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    return str(value)
 
 
 class PublishedSizes(OfPaper):
     """Numbers of a paper for data sets."""
 
     rows: Names
-    """Dataset label -> the paper's row."""
+    """Maps the label of a dataset to the paper's row."""
 
 
 class Sizes(TableKind):
@@ -86,25 +102,32 @@ class Sizes(TableKind):
     spec = KindSpec(shows="datasets")
 
     published: PublishedSizes | None = None
-    """Numbers of a paper, from workflow/papers/<paper>/numbers.yaml."""
+    """Numbers of a paper beside the measured ones, from workflow/papers/<paper>/numbers.yaml."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        from fedloom.data.store import ImageStore  # slow to import, and plans need none
+        # imported here, for it is slow to import, and plans need none
+        from fedloom.data.store import ImageStore
 
+        # the sizes as numbers, and as text with the paper's in brackets
         rows = []
         texts = []
         for dataset in dict.fromkeys(name.split("/")[0] for name in job.shown.scenarios):
             store = ImageStore(paths.path_for(paths.STORE, dataset=dataset))
             sizes = {
-                "classes": len(set(store.labels.tolist())),  # of those that have images
+                # classes that have images
+                "classes": len(set(store.labels.tolist())),
                 "train": int((~store.test).sum()),
                 "test": int(store.test.sum()),
                 "domains": len(set(store.domains.tolist())),
             }
-            paper = printed(job.published, dataset, dataset)
             rows.append({"dataset": dataset} | sizes)
-            brackets = {name: f" ({paper[name][0]})" for name in SIZES if name in paper}
-            cells = {name: f"{sizes[name]}{brackets.get(name, '')}" for name in SIZES}
+
+            paper = printed(job.published, dataset, dataset)
+            cells = {name: str(size) for name, size in sizes.items()}
+            for name in SIZES:
+                if name in paper:
+                    cells[name] += f" ({paper[name][0]})"
             texts.append({"dataset": dataset} | cells)
+
         shown = unmarked(pd.DataFrame(texts), 1, ["Dataset", *SIZES.values()])
         return Built(pd.DataFrame(rows), shown, "sizes of the datasets.")

@@ -17,7 +17,7 @@ from fedloom.report.tables.summary import GROUP, differing_columns, metrics
 EMPTY = "-"
 # before text that a spreadsheet would compute, unlike a dash or a number with its sign
 FORMULA = r"^(?=[=+\-@\t\r])(?!-$|[+-][\d.]+(e[+-]?\d+)?$)"
-# The marks that `texts` gives the best and the second best, and how each format shows them.
+# the marks that `texts` gives the best and the second best, and how each format shows them
 BEST = "best"
 SECOND = "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>"}
@@ -36,7 +36,7 @@ STYLE = [
 
 
 class Column(NamedTuple):
-    """How a metric is shown; `higher_is_better` None: none of its numbers is best."""
+    """The look of a metric's column; with `higher_is_better` None, no number is marked as best."""
 
     title: str
     higher_is_better: bool | None = True
@@ -46,11 +46,16 @@ class Column(NamedTuple):
 class Texts(NamedTuple):
     """A table as plain text."""
 
-    cells: pd.DataFrame  # a column per label that is shown, and per metric
-    marks: pd.DataFrame  # BEST, SECOND or "" of every cell
-    titles: list[str]  # headings of the columns, which need not differ from each other
-    labels: int  # number of columns that are labels; the others, behind them, are numbers
-    notes: tuple[str, ...] = ()  # lines below the table
+    # a column per label that is shown, and per metric
+    cells: pd.DataFrame
+    # BEST, SECOND or "" of every cell
+    marks: pd.DataFrame
+    # headings of the columns, which need not differ from each other
+    titles: list[str]
+    # number of columns that are labels; the others, behind them, are numbers
+    labels: int
+    # lines below the table
+    notes: tuple[str, ...] = ()
 
 
 class Built(NamedTuple):
@@ -70,6 +75,8 @@ def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
     """Rank a metric within GROUP as printed, 1 for the best; not bounds, or numbers of one seed."""
     if column.higher_is_better is None or (frame["seeds"] == 1).all():
         return pd.Series(float("nan"), index=frame.index)
+
+    # numbers that are printed alike have the same rank
     printed = frame[name].round(column.decimals).mask(_signs(frame, name) != "")
     grouped = printed.groupby([frame[key] for key in GROUP])
     return grouped.rank(method="dense", ascending=not column.higher_is_better)
@@ -82,7 +89,9 @@ def cell(value: float, decimals: int = 2, std: float = math.nan, sign: str = "")
     text = f"{value:.{decimals}f}"
     if sign:
         return f"{sign} {text}"
-    return text if pd.isna(std) else f"{text} ± {std:.{decimals}f}"
+    if pd.isna(std):
+        return text
+    return f"{text} ± {std:.{decimals}f}"
 
 
 def _signs(frame: pd.DataFrame, name: str) -> pd.Series:
@@ -101,7 +110,7 @@ def _numbers(frame: pd.DataFrame, name: str, decimals: int) -> pd.Series:
 
 
 def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
-    """Return the labels that tell rows of a summary apart, then every metric and its published."""
+    """Write a summary: the labels that tell its rows apart, then every metric and its published."""
     keys = differing_columns(frame)
     trains = differing_columns(frame, ["trains"])
     titles = [*map(str.capitalize, keys), "Method", *map(str.capitalize, trains)]
@@ -114,11 +123,14 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
         cells[name] = _numbers(frame, name, shown.decimals)
         marks[name] = ranks(frame, name, shown).map({1: BEST, 2: SECOND})
         titles.append(shown.title)
-        if (published := f"{name}_published") in frame:
+
+        published = f"{name}_published"
+        if published in frame:
             verdicts = frame[f"{published}_verdict"].map(lambda text: f" ({text})" if text else "")
             cells[published] = _numbers(frame, published, shown.decimals) + verdicts
             titles.append(f"Published {shown.title[0].lower()}{shown.title[1:]}")
 
+    # labels and published numbers have no marks
     marked = pd.DataFrame(marks, index=cells.index).reindex(columns=cells.columns).fillna("")
     return Texts(cells, marked, titles, len(keys) + 1 + len(trains))
 
@@ -127,10 +139,13 @@ def write(table: Built, label: str, outputs: dict[str, Path]) -> None:
     """Write every format; those of text show the caption, LaTeX also has the label."""
     frame, texts, caption = table
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
+
+    # CSV without text that a spreadsheet would take for a formula
     with atomic_write(outputs["csv"]) as temporary:
         safe = frame.rename(columns=lambda name: re.sub(FORMULA, "'", name))
         safe = safe.replace(FORMULA, "'", regex=True)
         safe.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")
+
     write_text(outputs["md"], markdown(texts, caption))
     write_text(outputs["tex"], latex(texts, caption, label))
     write_text(outputs["html"], page(texts, caption))
@@ -160,10 +175,13 @@ def _in_a_line(text: str) -> str:
 def latex(table: Texts, caption: str, label: str) -> str:
     """Write the table as LaTeX, with the rules of the package booktabs."""
     cells = table.cells.map(lambda text: text.translate(LATEX_TEXT))
-    columns = "l" * table.labels + "r" * (len(table.titles) - table.labels)
     titles = [title.translate(LATEX_TEXT) for title in table.titles]
-    head = {"caption": caption.translate(LATEX_TEXT), "label": label, "column_format": columns}
-    text = _styler(cells, table.marks, LATEX, titles).to_latex(hrules=True, **head)
+    columns = "l" * table.labels + "r" * (len(table.titles) - table.labels)
+    text = _styler(cells, table.marks, LATEX, titles).to_latex(
+        hrules=True, caption=caption.translate(LATEX_TEXT), label=label, column_format=columns
+    )
+
+    # the notes stand behind the rows
     notes = "".join(rf"\par {note.translate(LATEX_TEXT)}" + "\n" for note in table.notes)
     return PREAMBLE + text.replace("\\end{tabular}\n", f"\\end{{tabular}}\n{notes}")
 
@@ -171,20 +189,27 @@ def latex(table: Texts, caption: str, label: str) -> str:
 def page(table: Texts, caption: str) -> str:
     """Write the table as an HTML page."""
     styler = _styler(table.cells, table.marks, HTML, list(map(html.escape, table.titles)))
+
+    # numbers are aligned to the right, labels to the left
     left = [(f".col{number}", "text-align: left") for number in range(table.labels)]
     styler.set_table_styles([{"selector": part, "props": css} for part, css in [*STYLE, *left]])
     styler.format(escape="html").set_caption(html.escape(caption))
     text = styler.to_html(doctype_html=True, table_uuid="table", encoding="utf-8")
+    if not table.notes:
+        return text
+
+    # the notes are rows below the others
     start = f'<tr><td colspan="{len(table.titles)}" style="text-align: left; white-space: normal">'
     notes = "".join(f"{start}{html.escape(note)}</td></tr>\n" for note in table.notes)
-    return text.replace("</tbody>\n", f"</tbody>\n<tfoot>\n{notes}</tfoot>\n") if notes else text
+    return text.replace("</tbody>\n", f"</tbody>\n<tfoot>\n{notes}</tfoot>\n")
 
 
 def _styler(
     cells: pd.DataFrame, marks: pd.DataFrame, look: dict[str, str], titles: list[str]
 ) -> Any:
     """Return pandas' Styler of the cells, without row numbers, the best and second best marked."""
-    from pandas.io.formats.style import Styler  # which takes a while, and plans need none
+    # imported here, for it takes a while, and plans need none
+    from pandas.io.formats.style import Styler
 
     headings: dict[Any, str] = dict(zip(cells, titles, strict=True))
     styler = Styler(cells, cell_ids=False).hide(axis="index")

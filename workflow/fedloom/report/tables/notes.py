@@ -1,4 +1,4 @@
-"""What a table says of its rows: signs behind methods' names, and lines of its caption."""
+"""Mark rows of a table by signs behind methods' names, and explain the signs in its caption."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from fedloom.report.tables.summary import GROUP, metrics
 
 
 class Mark(NamedTuple):
-    """A sign, and what it says of a row: below the table, and in the column `marks`."""
+    """A sign on a row, and its meaning, which stands below the table and in the column `marks`."""
 
     sign: str
     text: str
@@ -31,6 +31,7 @@ def marked(
     job: TableJob, runs: list[PlottedRun], labelled: list[PlottedRun], table: pd.DataFrame
 ) -> list[list[Mark]]:
     """Return the marks of every row of a table of runs, `labelled` as `summarise` got them."""
+    # what is true of the runs of every row
     row = [*GROUP, "method"]
     found: dict[tuple, set[Mark]] = {}
     held_out = any(name.startswith("held_out") for name in metrics(table))
@@ -43,6 +44,8 @@ def marked(
             own.add(GUESSING)
         if run in tuned and at_edge(*read_trials(paths.path_for(paths.TRIALS, run))):
             own.add(EDGE)
+
+    # in the order of the table
     rows = table[row].itertuples(index=False)
     return [[mark for mark in MARKS if mark in found[tuple(each)]] for each in rows]
 
@@ -58,7 +61,9 @@ def with_signs(texts: Texts, marks: list[list[Mark]]) -> Texts:
 
 def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
     """Return how options were chosen, and which, by scenario where the table has several."""
-    rounds = "1 round" if tuned.rounds == (1,) else f"{' or '.join(map(str, tuned.rounds))} rounds"
+    rounds = f"{' or '.join(map(str, tuned.rounds))} rounds"
+    if tuned.rounds == (1,):
+        rounds = "1 round"
     how = (
         f"Options chosen from {tuned.trials} trials of every method, {rounds} of one seed "
         f"({tuned.seed}) each, by the accuracy of participating clients on {tuned.share:.4g} of "
@@ -74,8 +79,11 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
             options, _ = read_trials(paths.path_for(paths.TRIALS, run))
             values = [f"{name.removeprefix(TRAINING)} {text(v)}" for name, v in options.items()]
             chosen.append(f"{run.title}: {', '.join(values)}")
-        place = f"{'/'.join(scenario)}: " if several else ""
-        parts.append(place + "; ".join(chosen))
+
+        part = "; ".join(chosen)
+        if several:
+            part = f"{'/'.join(scenario)}: {part}"
+        parts.append(part)
     return f"{how}. Chosen: {'. '.join(parts)}."
 
 
@@ -84,17 +92,23 @@ def privacy(runs: list[PlottedRun]) -> str:
 
     Those that report `epsilon` too have the largest of their runs.
     """
+    # the last round of every run that reports its noise, by method
     last: dict[str, list[pd.Series]] = {}
     for run in runs:
         rounds = frame(run.rounds)
         if "secret_noise" in rounds:
             last.setdefault(run.title, []).append(rounds.iloc[-1])
+    if not last:
+        return ""
+
     lines = []
     for title, rows in last.items():
-        secret = all(row["secret_noise"] for row in rows)
-        noise = "secret noise" if secret else "noise that anyone with the seed can subtract"
+        noise = "noise that anyone with the seed can subtract"
+        if all(row["secret_noise"] for row in rows):
+            noise = "secret noise"
         if "epsilon" in rows[0]:
-            epsilon, rounds = (max(row[name] for row in rows) for name in ("epsilon", "round"))
+            epsilon = max(row["epsilon"] for row in rows)
+            rounds = max(row["round"] for row in rows)
             noise = f"epsilon {epsilon:.3g} after {rounds:.0f} rounds, {noise}"
         lines.append(f"{title}: {noise}")
-    return f" Differential privacy: {'; '.join(lines)}." if lines else ""
+    return f" Differential privacy: {'; '.join(lines)}."

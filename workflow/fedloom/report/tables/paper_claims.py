@@ -1,4 +1,4 @@
-"""What papers say of their results (their claims.yaml), matched to the methods of a study."""
+"""Read what papers claim of their results (claims.yaml), and match it to methods of a study."""
 
 import math
 from itertools import product
@@ -6,18 +6,21 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, checked
 from fedloom.config.reading import CLAIMS, read_paper
 from fedloom.config.settings import Method
 from fedloom.hooks.manifest import find
 from fedloom.report.tables.published import number
 
-EACH_DOMAIN = "each_domain"  # metric of a claim
-DOMAIN = "domain_"  # begins the metrics that it stands for
+# the metric of a claim that holds in every domain
+EACH_DOMAIN = "each_domain"
+# how the metrics begin that it stands for
+DOMAIN = "domain_"
 
 
 def _listed(value: Any) -> Any:
+    """Return a value that stands alone as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
@@ -26,7 +29,8 @@ Listed = Annotated[
     BeforeValidator(_listed, json_schema_input_type=OneOrMore[str]),
     Field(min_length=1),
 ]
-Range = Annotated[  # a number stands for both ways
+# one number is a range that reaches as far either way
+Range = Annotated[
     list[Number | None],
     BeforeValidator(lambda v: [-v, v] if isinstance(v, int | float) else v),
     Field(min_length=2, max_length=2),
@@ -38,52 +42,56 @@ class Row(Keys):
     """A method that claims are about."""
 
     plugin: str
+    """Name of the method's plugin."""
     options: dict[str, Any] = Field({})
-    """Other than the plugin's defaults."""
+    """Options that differ from the plugin's defaults."""
     wrappers: list[str] = Field([])
-    """Names of plugins."""
+    """Names of the plugins that wrap the method."""
     free: Distinct[str] = Field([])
-    """Options that may have any value, as one that the paper sets by data set."""
+    """Options that may have any value, for instance because the paper sets them by data set."""
     printed: list[str] = Field([])
-    """Its other names in numbers.yaml, tried in this order."""
+    """Other names of the row in numbers.yaml, which are tried in this order."""
 
 
 class Claim(Keys):
     """A sentence of a paper on its results."""
 
     says: str = Field(pattern=r"^[^\n]+$")
-    """The claim in one line."""
+    """The claim, in one line."""
     where: str
-    """Where in the paper it stands, as Table 1, Section 5.1."""
+    """Where the claim stands in the paper, such as Table 1, Section 5.1."""
     above: Listed = Field([])
-    """Row or rows whose metric is the higher one, each above each of `below`."""
+    """Row or rows with the higher metric: each is above each of `below`."""
     below: Listed = Field([])
-    """Row or rows whose metric is lower than that of `above`."""
+    """Row or rows with the lower metric."""
     metric: str = "participating_mean"
-    """A metric of numbers.yaml; each_domain: the mean over clients in every domain;
-    train_loss; or course_mean: participating clients, over all evaluated rounds."""
+    """A metric of numbers.yaml; `each_domain`, the mean over clients in every domain; `train_loss`;
+    or `course_mean`, the mean over participating clients and all evaluated rounds."""
     below_metric: str | None = None
-    """Metric of `below`; default: that of `above`."""
+    """Metric of the rows in `below`. Default: `metric`."""
     in_: Columns = Field(alias="in")
-    """Setting -> columns of the paper's table."""
+    """Maps each setting in which the claim is made to the columns of the paper's table."""
     from_: Columns | None = Field(None, alias="from", max_length=1)
-    """The claim is about changes from this setting to those of `in`; without `below` of `above`."""
+    """Makes the claim one on changes, from this setting to those of `in`. It maps the setting to
+    columns; `below` may then be left out."""
     average: bool = False
-    """It is about the average over all columns of a setting, or scenarios that stand for it."""
+    """Whether the claim is about the average over all columns of a setting, or over all scenarios
+    that stand for it."""
     times: Number | None = Field(None, gt=1)
-    """`above` is higher than this many times `below`."""
+    """Makes the claim that `above` is more than this many times as high as `below`."""
     within: Range | None = None
-    """The claim is that the difference is no larger than this, either way; or that it lies between
-    two ends, null for none: [0, 1] is higher by no more than 1."""
+    """Makes the claim that the difference is at most this number, either way, or that it lies
+    between two ends, null for none. [0, 1] means higher by at most 1."""
     bound: Literal["paper", "ours"] | None = None
-    """Whose number `within` or `times` is: ours where the paper says "slightly", or prints a
-    margin, of which the claim asks half, since runs that repeat the paper scatter around it."""
+    """Who chose the number in `within` or `times`: `paper`, or `ours` where the paper says
+    "slightly", or prints a margin, of which the claim asks half, since runs that repeat the paper
+    scatter around it."""
     table: Annotated[list[int], BeforeValidator(_listed)] | None = None
-    """Table or tables of numbers.yaml with the paper's numbers."""
+    """Number or numbers of the tables in numbers.yaml that have the paper's results."""
     by: Annotated[list[Number], Field(min_length=1)] | None = None
-    """The paper's differences, where they are not of one table."""
+    """The paper's differences, where no table of numbers.yaml has them."""
     untested: str | None = None
-    """Why no run can decide it."""
+    """Why no run can decide the claim."""
 
     @model_validator(mode="after")
     def _says_one_thing(self) -> Self:
@@ -95,38 +103,46 @@ class Claim(Keys):
 
 
 class PaperClaims(Keys):
-    """workflow/papers/<paper>/claims.yaml: what a paper says of its results."""
+    """The keys of workflow/papers/<paper>/claims.yaml: what a paper says of its results."""
 
     rows: Annotated[dict[str, Row], Field(min_length=1)]
-    """The methods that the claims are about, by the names that the paper gives them."""
+    """Maps the names that the paper gives its methods to what they are here."""
     settings: Annotated[dict[str, str], Field(min_length=1)]
-    """Kinds of heterogeneity that the claims are about, each with a line on what it is."""
+    """Maps the name of each setting (a kind of heterogeneity) that claims are about to a line that
+    describes it."""
     claims: Annotated[list[Claim], Field(min_length=1)]
+    """The claims, an entry for each."""
 
 
-def read_claims(paper: str, where: str) -> dict[str, Any]:
-    """Return the rows, settings and claims of a paper, defaults filled in, and its citation.
+def read_claims(paper: str, where: KeyPath) -> dict[str, Any]:
+    """Return the rows, settings and claims of the paper that is named at `where`.
+
+    Defaults are filled in, and the paper's citation is added.
 
     Every claim has `printed` by setting, see `_printed`.
     """
-    name = f"workflow/papers/{paper}/claims.yaml"
-    content = checked(PaperClaims, read_paper(paper, where, CLAIMS), f"{name} ").plain
+    file = KeyPath(f"workflow/papers/{paper}/claims.yaml")
+    content = checked(PaperClaims, read_paper(paper, where, CLAIMS), file).plain
     published = read_paper(paper, where)
+
+    # the names in every claim, and what the paper prints for its settings
     for position, claim in enumerate(content["claims"]):
-        at = f"{name} claims[{position}]"
+        at = file / "claims" / position
         for row in (*claim["above"], *claim["below"]):
-            check_known(row, content["rows"], f"{at}: no row")
+            at.check_known(row, content["rows"], "no row")
         for setting in (*claim["in"], *claim.get("from", ())):
-            check_known(setting, content["settings"], f"{at}: in or from: no setting")
+            at.check_known(setting, content["settings"], "in or from: no setting")
+
         claim["printed"] = {
             setting: _printed(claim, columns, content["rows"], published["tables"], at)
             for setting, columns in claim["in"].items()
         }
+
     return content | {"citation": published["citation"]}
 
 
 def _printed(
-    claim: dict, columns: list[str], rows: dict, tables: dict, where: str
+    claim: dict, columns: list[str], rows: dict, tables: dict, where: KeyPath
 ) -> list[float] | None:
     """Return the smallest and largest difference of the paper's numbers over a setting's columns.
 
@@ -137,28 +153,36 @@ def _printed(
         return [min(claim["by"]), max(claim["by"])]
     if "table" not in claim or not columns:
         return None
+
     printed = [tables[table]["rows"] for table in claim["table"]]
 
     def cell(row: str, column: str) -> dict:
-        names = [row, *rows[row]["printed"]]
-        return next((t[n][column] for t in printed for n in names if column in t.get(n, {})), {})
+        """Return the numbers of a row in a column, from the first table that has them."""
+        for table, name in product(printed, [row, *rows[row]["printed"]]):
+            if column in table.get(name, {}):
+                return table[name][column]
+        return {}
 
     def level(row: str, metric: str, columns: list[str]) -> float:
+        """Return the mean of a row's numbers over some columns; 0 over none."""
         values = [number(cell(row, column).get(metric)) for column in columns]
         if any(map(math.isnan, values)):
-            raise FedLoomError(
-                f"{where}: table {claim['table']} has no {metric} of '{row}' in {columns}"
-            )
+            raise where.error(f"table {claim['table']} has no {metric} of '{row}' in {columns}")
         return sum(values) / max(len(columns), 1)
 
     def change(row: str, metric: str, end: list[str], start: list[str]) -> float:
         return level(row, metric, end) - level(row, metric, start)
 
+    # the columns of each difference, and those that it starts from: all together for an average
     (starts,) = claim.get("from", {"": []}).values()
-    places: list[tuple[list[str], list[str]]] = [(columns, starts)]
-    if not claim["average"]:
-        pairs = zip(columns, starts or [None] * len(columns), strict=True)
-        places = [([end], [start] if start else []) for end, start in pairs]
+    places: list[tuple[list[str], list[str]]] = []
+    if claim["average"]:
+        places.append((columns, starts))
+    else:
+        for end, start in zip(columns, starts or [None] * len(columns), strict=True):
+            places.append(([end], [start] if start else []))
+
+    # the differences of all pairs of rows, and in each place the one that speaks most against it
     every = []
     smallest = []
     times = claim.get("times", 1)
@@ -166,15 +190,22 @@ def _printed(
         metrics = [claim["metric"]]
         if metrics == [EACH_DOMAIN]:
             metrics = [m for m in cell(claim["above"][0], place[0][0]) if m.startswith(DOMAIN)]
+
         pairs = []
         for metric, above, below in product(metrics, claim["above"], claim["below"] or [None]):
-            other = claim.get("below_metric", metric)
-            less = times * change(below, other, *place) if below else 0.0
+            less = 0.0
+            if below:
+                other = claim.get("below_metric", metric)
+                less = times * change(below, other, *place)
             pairs.append(change(above, metric, *place) - less)
         smallest.append(min(pairs))
         every += pairs
-    bounded = claim.get("within", [None, None])[1] is not None
-    return [round(min(smallest), 6), round(max(every if bounded else smallest), 6)]
+
+    # a claim with an upper end is about all pairs
+    highest = max(smallest)
+    if claim.get("within", [None, None])[1] is not None:
+        highest = max(every)
+    return [round(min(smallest), 6), round(highest, 6)]
 
 
 def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, list[str]]) -> dict:
@@ -185,24 +216,42 @@ def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, li
     title, if the options that the row states are equal.
     """
     labels = {}
-
-    def rank(row: str, entry: dict, options: dict[str, Any], method: Method) -> float:
-        if method.label in chosen:
-            return -1 if row in chosen[method.label] else math.inf
-        wrappers = [wrapper.plugin for wrapper in method.wrappers]
-        if method.plugin != entry["plugin"] or wrappers != entry["wrappers"]:
-            return math.inf
-        other = {name for name, value in options.items() if method.options[name] != value}
-        if other <= set(entry["free"]):
-            return len(other) > 0
-        return 2 if method.title == row and not other & set(entry["options"]) else math.inf
-
     for row, entry in rows.items():
-        options = find(entry["plugin"]).options(entry["options"], row)
+        where = KeyPath("claims.yaml") / "rows" / row
+        options = find(entry["plugin"]).complete_options(entry["options"], where / "options")
         for option in entry["free"]:
-            check_known(option, options, f"rows.{row}.free: no option")
-        ranks = {each.label: rank(row, entry, options, each) for each in methods}
+            (where / "free").check_known(option, options, "no option")
+
+        # the method that stands for it best, if one does
+        ranks = {each.label: _rank(row, entry, options, each, chosen) for each in methods}
         best = min(ranks, key=ranks.__getitem__)
         if ranks[best] < math.inf:
             labels[row] = best
     return labels
+
+
+def _rank(
+    row: str, entry: dict, options: dict[str, Any], method: Method, chosen: dict[str, list[str]]
+) -> float:
+    """Return how well a method stands for a paper's row, lower for better; infinite if it does not.
+
+    See `labels_of`; `options` are those of the row, with the plugin's defaults.
+    """
+    if method.label in chosen:
+        if row in chosen[method.label]:
+            return -1
+        return math.inf
+
+    wrappers = [wrapper.plugin for wrapper in method.wrappers]
+    if method.plugin != entry["plugin"] or wrappers != entry["wrappers"]:
+        return math.inf
+
+    # options that are not as in the row
+    other = {name for name, value in options.items() if method.options[name] != value}
+    if not other:
+        return 0
+    if other <= set(entry["free"]):
+        return 1
+    if method.title == row and not other & set(entry["options"]):
+        return 2
+    return math.inf

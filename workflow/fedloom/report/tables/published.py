@@ -12,7 +12,8 @@ import pandas as pd
 
 from fedloom.report.tables.summary import metrics
 
-NO_DEVIATION = 1e-9  # what rounding leaves of the deviation of equal numbers
+# what rounding leaves of the deviation of equal numbers
+NO_DEVIATION = 1e-9
 NAN = float("nan")
 
 
@@ -20,7 +21,11 @@ def printed(entry: dict | None, scenario: str, label: str) -> dict:
     """Return the paper's values by metric for a label, or a grid's combination; {} for none."""
     if entry is None:
         return {}
-    row = entry["rows"].get(label) if "rows" in entry else label
+
+    # the paper's row and column; tables of a grid have its combinations as rows
+    row = label
+    if "rows" in entry:
+        row = entry["rows"].get(label)
     cells = entry["values"].get(row, {})
     if "columns" not in entry:
         return next(iter(cells.values()), {})
@@ -29,8 +34,11 @@ def printed(entry: dict | None, scenario: str, label: str) -> dict:
 
 def number(value: list | dict | None) -> float:
     """Return the number or the bound that a paper prints; NaN if it prints none."""
-    numbers = [*value.values()] if isinstance(value, dict) else value
-    return float(numbers[0]) if numbers else NAN
+    if not value:
+        return NAN
+    if isinstance(value, dict):
+        value = [*value.values()]
+    return float(value[0])
 
 
 def of_grid(entry: dict | None, scenario: str, row: str) -> float:
@@ -39,29 +47,42 @@ def of_grid(entry: dict | None, scenario: str, row: str) -> float:
 
 
 def join_published(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
-    """Return a summary with the paper's numbers: `<metric>_published`, and with these ends `_std`,
-    `_above` and `_below` (it is only a bound), and `_verdict`, see the function.
+    """Return a summary with columns of the paper's numbers beside each metric that it prints.
+
+    They are `<metric>_published`, and with these ends `_std`, `_above` and `_below` (it is only a
+    bound), and `_verdict`, see the function.
     """
     frame = frame.copy()
     labels = zip(frame["dataset"], frame["partition"], frame["method"], strict=True)
     cells = [printed(entry, f"{dataset}/{part}", method) for dataset, part, method in labels]
-    for name in [name for name in metrics(frame) if any(name in cell for cell in cells)]:
-        values = [
-            (number(v), number(v[1:]) if isinstance(v, list) else NAN, "above" in v, "below" in v)
-            for v in (cell.get(name, []) for cell in cells)
-        ]
+
+    for name in metrics(frame):
+        if not any(name in cell for cell in cells):
+            continue
+
+        # what the paper prints in every row, and how far ours is from it
+        values = [_parts(cell.get(name, [])) for cell in cells]
         pairs = zip(frame[name], frame[f"{name}_std"], values, strict=True)
         verdicts = [verdict(mean, std, *value) for mean, std, value in pairs]
+
         columns = [*zip(*values, strict=True), verdicts]
         for end, column in zip(("", "_std", "_above", "_below", "_verdict"), columns, strict=True):
             frame[f"{name}_published{end}"] = column
     return frame
 
 
+def _parts(value: list | dict) -> tuple[float, float, bool, bool]:
+    """Return number and deviation of a printed value, NaN if missing, and which bound it is."""
+    deviation = NAN
+    if isinstance(value, list):
+        deviation = number(value[1:])
+    return number(value), deviation, "above" in value, "below" in value
+
+
 def verdict(
     mean: float, std: float, published: float, published_std: float, above: bool, below: bool
 ) -> str:
-    """Say within how many standard deviations a measured mean is of a published one.
+    """Return within how many standard deviations a measured mean lies of a published one.
 
     The deviation is that of the difference, sqrt(std^2 + published_std^2), a missing one of the
     paper 0. Without any deviation, as of a count, only the printed digits can agree ("as printed").
@@ -69,12 +90,18 @@ def verdict(
     """
     if above or below or any(map(math.isnan, (mean, std, published))):
         return ""
+
+    # the difference, and whether rounding explains it: up to 0.005 of 84.86
     apart = abs(mean - published)
-    deviation = math.hypot(std, 0.0 if math.isnan(published_std) else published_std)
     exponent = Decimal(str(published)).as_tuple().exponent
-    as_printed = apart <= 0.5 * 10.0 ** min(int(exponent), 0) * (1 + 1e-9)  # 0.005 of 84.86
+    as_printed = apart <= 0.5 * 10.0 ** min(int(exponent), 0) * (1 + 1e-9)
+
+    # the difference in deviations, if there are any
+    deviation = math.hypot(std, 0.0 if math.isnan(published_std) else published_std)
     if deviation <= NO_DEVIATION:
-        return "as printed" if as_printed else ""
+        if as_printed:
+            return "as printed"
+        return ""
     for number in (1, 2):
         if as_printed or apart <= number * deviation:
             return f"within {number} SD"

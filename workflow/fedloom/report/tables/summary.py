@@ -8,15 +8,21 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import SCENARIO
 
 GROUP: list[str] = list(SCENARIO)
-LABELS = [*GROUP, "method", "title", "trains"]  # of a row; trains: what clients train
+# the columns that label a row; trains: what clients train
+LABELS = [*GROUP, "method", "title", "trains"]
 
 
 def over_partitions(runs: list[PlottedRun], measured: list[dict]) -> tuple[list, list[dict]]:
-    """Return runs as if they had one partition, and their metrics, those that all have last."""
+    """Return runs with one partition for all, and their metrics, with those that all share last."""
     label = ", ".join(dict.fromkeys(run.partition for run in runs))
+    renamed = [replace(run, partition=label) for run in runs]
+
+    # metrics that some runs lack are NaN there
     shared = set.intersection(*map(set, measured))
-    first = dict.fromkeys((k for each in measured for k in each if k not in shared), float("nan"))
-    return [replace(run, partition=label) for run in runs], [first | each for each in measured]
+    first: dict[str, float] = {}
+    for each in measured:
+        first |= dict.fromkeys([name for name in each if name not in shared], float("nan"))
+    return renamed, [first | each for each in measured]
 
 
 def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
@@ -34,21 +40,26 @@ def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
     frame = pd.DataFrame(records)
 
     # the mean over runs of a seed, then mean and deviation over seeds
-    of_row, of_seed = (frame.groupby(k, sort=False) for k in (LABELS, [*LABELS, "seed"]))
+    of_row = frame.groupby(LABELS, sort=False)
+    of_seed = frame.groupby([*LABELS, "seed"], sort=False)
     result = of_row["seed"].nunique().rename("seeds").to_frame()
     for name in map(str, frame.columns[len(LABELS) + 1 :]):
         if name.endswith("_above") and name.removesuffix("_above") in frame:
             continue
         means = of_seed[name].mean().groupby(LABELS, sort=False)
-        result[name], result[f"{name}_std"] = means.mean(), means.std()
+        result[name] = means.mean()
+        result[f"{name}_std"] = means.std()
+
+        # the mean of bounds is a bound without a deviation
         if f"{name}_above" in frame:
-            result[f"{name}_above"] = above = of_row[f"{name}_above"].any()
+            above = of_row[f"{name}_above"].any()
+            result[f"{name}_above"] = above
             result.loc[above, f"{name}_std"] = float("nan")
     return result.reset_index()
 
 
 def differing_columns(frame: pd.DataFrame, keys: list[str] = GROUP) -> list[str]:
-    """Return those of some labels in which rows differ."""
+    """Return the labels in which rows differ."""
     return [key for key in keys if frame[key].nunique() > 1]
 
 
