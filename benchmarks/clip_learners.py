@@ -31,7 +31,7 @@ from fedloom.data.federation import shuffled_batches
 from fedloom.federated.task import Task
 from fedloom.hooks import loader, manifest
 
-transport_plan = loader.import_plugin(manifest.find("fedotp")).transport_plan
+transport_plan = loader.import_plugin(manifest.find_method("fedotp")).transport_plan
 
 
 @dataclass(frozen=True)

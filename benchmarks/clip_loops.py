@@ -126,7 +126,7 @@ def fill_cache(backbone: clip.FrozenCLIP, data: federation.Federation, cache: st
 
 def make_task(backbone: clip.FrozenCLIP, data: federation.Federation, name: str) -> Task:
     """Return a method's task in round 1, in which all clients take part."""
-    method = manifest.find(name)
+    method = manifest.find_method(name)
     return Task(
         seed=0,
         options=SimpleNamespace(**method.complete_options({})),
@@ -193,7 +193,7 @@ def compare(task: Task, backbone: str, caching: float, pairs: int) -> str:
         caching: seconds that the cache took.
         pairs: timed rounds of each arm.
     """
-    hooks = loader.load_hooks(manifest.find(task.method))
+    hooks = loader.load_hooks(manifest.find_method(task.method))
     received, arms = arms_of(task, hooks)
     times: dict[str, list[float]] = {arm: [] for arm in arms}
     apart = (0.0, 0.0)

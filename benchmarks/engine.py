@@ -77,7 +77,7 @@ def federation(
 
 def task_of(name: str, data: Federation, cohort: int, batch: int, **options: Any) -> tuple:
     """Build a method's task on the micro backbone of its family, and load its hooks."""
-    method = manifest.find(name)
+    method = manifest.find_method(name)
     weights = f"workflow/resources/micro_{method.family}.safetensors"
     settings = {"name": f"micro_{method.family}", "weights": weights}
     backbone: Any = load_backbone(str(method.family), settings)

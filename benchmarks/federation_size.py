@@ -78,7 +78,7 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
         store, folder / "partition.parquet", names, torch.device("cpu"), lambda block: features
     )
     seconds = time.process_time() - started
-    method = manifest.find(name)
+    method = manifest.find_method(name)
     task = Task(
         seed=0,
         options=SimpleNamespace(**method.complete_options({})),
@@ -109,7 +109,7 @@ def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
         folder = Path(name_of_folder)
         task, seconds = _task(name, clients, folder)
         times["read, s"].append(seconds)
-        hooks = loader.load_hooks(manifest.find(name))
+        hooks = loader.load_hooks(manifest.find_method(name))
         state, nothing = _everybody_trained(task, hooks), Confusion().table()
         checkpoint = Checkpoint(folder / "checkpoint.safetensors", "benchmark")
         for number in range(1, rounds + 2):

@@ -95,7 +95,7 @@ def backbone_of(family: str, small: bool, device: torch.device, precision: str):
 
 def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> tuple[Task, object]:
     """Build a method's task, as a job does, and load its hooks."""
-    method = manifest.find(name)
+    method = manifest.find_method(name)
     training = method.merge_training({"epochs": epochs, "batch_size": batch})
     prototypes = None
     if "prototypes" in method.needs:
@@ -233,7 +233,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         loaded = {}
         for name in given.methods:
-            method = manifest.find(name)
+            method = manifest.find_method(name)
             family = str(method.family)
             folder = (given.folder or Path(temporary)) / family
             folder.mkdir(parents=True, exist_ok=True)

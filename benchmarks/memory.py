@@ -40,7 +40,7 @@ ENVIRONMENT = {"PYTHONPATH": str(ROOT / "workflow"), "OMP_NUM_THREADS": "1"}
 
 def plan_of(method: str, batch: int) -> Plan:
     """Write a study of one round into the working directory, and return its plan."""
-    library, name = MODELS[manifest.find(method).family or "vit"]
+    library, name = MODELS[manifest.find_method(method).family or "vit"]
     training = {"epochs": 1, "batch_size": batch, "lr": 0.01, "schedule": "constant"}
     classes = 4 if library == "timm" else 40  # a text tower's memory grows with them
     images = {"source": "glyphs", "classes": classes, "max_test": 16}
@@ -102,7 +102,7 @@ def main() -> None:
         for batch in asked_for.batches:
             with tempfile.TemporaryDirectory() as folder:
                 os.chdir(folder)
-                library, name = MODELS[manifest.find(method).family or "vit"]
+                library, name = MODELS[manifest.find_method(method).family or "vit"]
                 create = timm.create_model if library == "timm" else open_clip.create_model
                 save_file(create(name).state_dict(), WEIGHTS)
                 peak, request = measure(method, batch)

@@ -31,7 +31,7 @@ def draw(clients: int, noise: float, generator: torch.Generator) -> tuple:
 def main() -> None:
     """Print a Markdown table."""
     prepare_torch(1)
-    method = manifest.find("pfpt")
+    method = manifest.find_method("pfpt")
     loader.load_hooks(method)
     matching, networks = (
         sys.modules[f"fedloom_plugins.pfpt.{name}"] for name in ("matching", "networks")

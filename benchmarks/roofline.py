@@ -68,7 +68,7 @@ def measure(task: Task, hooks: Hooks, rounds: int) -> str:
 
 def family(name: str, methods: Sequence[str], rounds: int) -> None:
     """Print the rows of those of the methods that run on a micro backbone of a family."""
-    chosen = [method for method in methods if manifest.find(method).family == name]
+    chosen = [method for method in methods if manifest.find_method(method).family == name]
     if not chosen:
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -70,7 +70,7 @@ def main() -> None:
         rows = [torch.from_numpy(data.train[k]) for k in data.participating[:10]]
         prototypes = warm_start(tokens[:, :-1], data.labels, rows, 10)
         for name in ("head_tuning", "fedvpt", "pep_fedpt"):
-            method = manifest.find(name)
+            method = manifest.find_method(name)
             hooks = loader.load_hooks(method)
             for batch in (4, 16, 64):
                 training = method.merge_training({"epochs": 1, "batch_size": batch, "lr": 0.3})

@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="timed training steps")
     steps = parser.parse_args().steps
     prepare_torch(1)
-    method = manifest.find("fedpha")
+    method = manifest.find_method("fedpha")
     plugin = loader.import_plugin(method)
     torch.manual_seed(0)
     backbone = clip.FrozenCLIP(open_clip.create_model(MODEL), open_clip.get_tokenizer(MODEL), MODEL)

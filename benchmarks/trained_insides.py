@@ -50,7 +50,7 @@ def run(label: str, batch: int) -> dict[str, float]:
     """Train one round of a case; return seconds, and peak memory before it and after, in GB."""
     name, options, width, checkpointing = CASES[label]
     prepare_torch(1)
-    method = manifest.find(name)
+    method = manifest.find_method(name)
     torch.manual_seed(0)
     model = timm.create_model(MODEL, num_classes=0)
     backbone = FrozenViT(model, gradient_checkpointing=checkpointing)

@@ -55,13 +55,13 @@ def tiny(tmp_path):
     from fedloom.contract.tiny import tiny_task
 
     def make(name: str, **options: object):
-        method = manifest.find(name)
+        method = manifest.find_method(name)
         return tiny_task(method, tmp_path, **options), loader.load_hooks(method)
 
     return make
 
 
-FINDERS = (manifest.discover, kinds.discover)
+FINDERS = (manifest.discover_methods, kinds.plugins_of_kind)
 
 
 def forget_plugins() -> None:

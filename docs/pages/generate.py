@@ -19,7 +19,7 @@ from schema_pages import config_page, method_page
 from source_pages import write_sources
 from study_pages import studies_page
 
-from fedloom.hooks.manifest import Plugin, discover
+from fedloom.hooks.manifest import Plugin, discover_methods
 from fedloom.machine.install import ROOT
 
 # pages of the site that are files elsewhere in the checkout
@@ -57,7 +57,7 @@ def copied(path: str) -> str:
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put every plugin into the navigation, methods of one family together; typeset formulas."""
     groups: dict[str, list[str]] = {title: [] for title in FAMILIES.values()}
-    for name, plugin in discover().items():
+    for name, plugin in discover_methods().items():
         groups[FAMILIES[plugin.family]].append(f"methods/{name}.md")
     assert config.nav is not None, "mkdocs.yml has `nav`"
     section = next(entry["Methods"] for entry in config.nav if "Methods" in entry)
@@ -82,7 +82,9 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that have no file in `docs/`: of notebooks, and of plugins without a card."""
-    bare = {f"methods/{name}.md": f"# {plugin.title}\n" for name, plugin in discover().items()}
+    bare = {
+        f"methods/{name}.md": f"# {plugin.title}\n" for name, plugin in discover_methods().items()
+    }
     notebooks = {
         f"notebooks/{file.stem}.md": notebook_page(file)
         for file in sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
@@ -101,9 +103,9 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     if path in MADE:
         return MADE[path]()
     if path == "methods/index.md":
-        return f"{markdown}\n\n{index(discover().values())}"
+        return f"{markdown}\n\n{index(discover_methods().values())}"
     if path.startswith("methods/"):
-        plugin = discover().get(Path(path).stem)
+        plugin = discover_methods().get(Path(path).stem)
         if plugin is None:
             raise PluginError(f"docs/{path}: a card of no plugin; rename or remove it")
         return completed(markdown, plugin)

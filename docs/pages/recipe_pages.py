@@ -21,7 +21,9 @@ def recipes_page() -> str:
         " [config.yaml](config.md#datasets); `{root}` in them stands for the folder that a study"
         f" names.\n\n{table(root, root)}"
     )
-    return "\n\n".join([intro, *(_entry(recipes.find(name)) for name in recipes.names()), keys])
+    return "\n\n".join(
+        [intro, *(_entry(recipes.find_recipe(name)) for name in recipes.names()), keys]
+    )
 
 
 def _entry(recipe: Recipe) -> str:

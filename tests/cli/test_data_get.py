@@ -13,7 +13,7 @@ from PIL import Image
 
 from archives_on_disk import archive_of
 from fedloom.cli import main
-from fedloom.config.recipes import find
+from fedloom.config.recipes import find_recipe
 from fedloom.data import download
 from servers import Files, serving
 
@@ -140,7 +140,7 @@ def test_a_data_set_of_several_gets_each(letters, tmp_path, monkeypatch):
 def test_two_processes_do_not_fetch_into_one_folder_at_a_time(tmp_path, monkeypatch):
     """Without a digest, one would take what the other has half written for the whole file."""
     archive = "{url: 'https://127.0.0.1:9/x.zip'}"
-    given = find(str(recipe(tmp_path, f"get: {{archives: [{archive}]}}\nsource: folder\n")))
+    given = find_recipe(str(recipe(tmp_path, f"get: {{archives: [{archive}]}}\nsource: folder\n")))
     at_work, most = [], []
 
     def slow(archive, folder):

@@ -21,7 +21,7 @@ from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
 from fedloom.planning import paths, provenance
-from fedloom.planning.load_plan import SET, load_plan
+from fedloom.planning.load_plan import CHANGES_KEY, load_plan
 from fedloom.planning.plan import Plan
 from made_rows import evaluation_row, round_row
 
@@ -86,7 +86,7 @@ def _read_mlflow(folder: Path) -> dict:
     return {name: [(point.step, point.value) for point in points] for name, points in read.items()}
 
 
-@pytest.mark.parametrize("name", track.OWN)
+@pytest.mark.parametrize("name", track.OWN_TRACKERS)
 def test_a_client_reads_what_was_told_and_nothing_twice(name, tmp_path, monkeypatch):
     for variable in ("WANDB_MODE", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(variable, raising=False)
@@ -138,7 +138,7 @@ select: {datasets: [digits], partitions: [two], methods: [head_tuning], figures:
 
 def _plan(*changes: str) -> Plan:
     Path("mine.yaml").write_text(STUDY)
-    return load_plan([Path("mine.yaml")], {SET: changes})
+    return load_plan([Path("mine.yaml")], {CHANGES_KEY: changes})
 
 
 def _rows(number: int, loss: float) -> Rows:

@@ -16,7 +16,7 @@ from fedloom.config.reading import parse, read
 from fedloom.config.settings import Reported
 from fedloom.hooks import manifest
 from fedloom.machine.install import ROOT
-from fedloom.planning.load_plan import CONFIG, load_plan, resolve
+from fedloom.planning.load_plan import DEFAULT_CONFIG, load_plan, resolve
 from fedloom.planning.plan import Plan
 from fedloom.planning.runs import runs
 from refusals import refused
@@ -211,7 +211,7 @@ def test_evaluating_at_the_end_of_a_job_changes_no_reported_number():
 
 def test_hardly_a_round_of_the_default_study_misses_a_style():
     """Inverted letters' loss is ten times the others': without them, the curve falls and rises."""
-    config = read(CONFIG)
+    config = read(DEFAULT_CONFIG)
     study, scheme = config["study"], config["partitions"]["domains"]
     of_style = scheme["clients_per_domain"] - scheme["held_out_per_domain"]
     clients = of_style * len(config["datasets"]["styles"]["styles"])
@@ -242,4 +242,4 @@ def test_a_seed_fits_the_tables_that_name_it(seed):
 )
 def test_the_name_in_tables_finds_the_name_in_studies(word, near):
     with pytest.raises(FedLoomError, match=rf"'{word}'; did you mean '{near}'\?"):
-        manifest.find(word)
+        manifest.find_method(word)

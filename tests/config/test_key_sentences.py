@@ -7,15 +7,15 @@ import pytest
 from fedloom.cli.make.config_schema import config_schema, whole
 from fedloom.config.kinds import DataPlugin, KindPlugin
 from fedloom.config.recipes import RecipeKeys
-from fedloom.hooks.manifest import Plugin, discover
+from fedloom.hooks.manifest import Plugin, discover_methods
 from fedloom.machine.install import ROOT
 from fedloom.report.tables.paper_claims import PaperClaims
 
 MODELS = (RecipeKeys, PaperClaims, Plugin, DataPlugin, KindPlugin)
 SCHEMAS = [config_schema(), *(model.model_json_schema() for model in MODELS)]
 PLUGINS = [
-    *discover().values(),
-    *discover(ROOT / "examples/methods").values(),
+    *discover_methods().values(),
+    *discover_methods(ROOT / "examples/methods").values(),
     Plugin.of(ROOT / "plugins/_template/method.toml", None),
 ]
 

@@ -68,7 +68,7 @@ def test_what_comes_by_plain_http_has_a_digest(tmp_path):
         "get: {archives: [{url: 'http://x.org/b.zip'}]}\n"
     )
     with refused("birds.yaml", "plain http", "sha256"):
-        recipes.find(str(file))
+        recipes.find_recipe(str(file))
 
 
 @pytest.mark.parametrize("key", ["into", "name"])
@@ -80,9 +80,9 @@ def test_no_recipe_puts_files_outside_of_its_root(key, place, tmp_path):
         f"get: {{archives: [{{url: 'https://x.org/b.zip', {key}: '{place}'}}]}}}}"
     )
     with refused("birds.yaml", key):
-        recipes.find(str(file))
+        recipes.find_recipe(str(file))
     file.write_text(file.read_text().replace(f"'{place}'", "birds..zip"))
-    assert recipes.find(str(file)).get.plain["archives"][0][key] == "birds..zip"
+    assert recipes.find_recipe(str(file)).get.plain["archives"][0][key] == "birds..zip"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_no_recipe_puts_files_outside_of_its_root(key, place, tmp_path):
     ],
 )
 def test_what_a_recipe_expects_serves_estimates(name, size):
-    assert recipes.find(name).size()[:2] == size
+    assert recipes.find_recipe(name).size()[:2] == size
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from refusals import refused
 pytestmark = pytest.mark.slow
 
 
-PLUGINS = manifest.discover()
+PLUGINS = manifest.discover_methods()
 
 
 METHODS = {name: m for name, m in PLUGINS.items() if m.kind == "method"}
@@ -142,7 +142,7 @@ def test_wrappers_keep_the_contract_around_methods_and_refuse_others_by_name(nam
 def test_a_new_method_is_made_of_the_template_and_keeps_the_contract(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     new_method("my_method")
-    method = manifest.discover(tmp_path / "plugins")["my_method"]
+    method = manifest.discover_methods(tmp_path / "plugins")["my_method"]
     assert method.title == "My method"
     assert driver.check(method, [method]) == "11 checks"
     for taken in ("my_method", "fedvpt"):
@@ -159,8 +159,8 @@ def test_a_method_that_cannot_be_stacked_gets_one_client_at_a_time(check, tmp_pa
     method = plugin_with(tmp_path, old, "    assert len(batch.index) == 1\n" + old)
     toml = method.folder / "method.toml"
     toml.write_text(toml.read_text().replace('family = "vit"', 'family = "vit"\nstacked = false'))
-    manifest.discover.cache_clear()
-    check(manifest.discover(tmp_path)["head_tuning"], tmp_path)
+    manifest.discover_methods.cache_clear()
+    check(manifest.discover_methods(tmp_path)["head_tuning"], tmp_path)
 
 
 def test_every_hook_is_documented():

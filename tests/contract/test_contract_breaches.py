@@ -101,7 +101,7 @@ def test_a_plugin_that_imports_another_is_refused(tmp_path, line, monkeypatch):
 def test_a_listed_table_that_the_hook_does_not_give_is_found(tmp_path):
     toml = copy_of("head_tuning", tmp_path / "head_tuning") / "method.toml"
     toml.write_text(toml.read_text() + '\n[artefacts.norms]\ndescription = "none"\n')
-    method = manifest.discover(tmp_path)["head_tuning"]
+    method = manifest.discover_methods(tmp_path)["head_tuning"]
     with pytest.raises(FedLoomError, match="artefact"):
         checks.gives_its_tables(checks.TinyRun(method, tmp_path))
 
@@ -132,8 +132,8 @@ def test_whether_the_server_has_a_model_is_declared(tmp_path, declared, code, li
     method = plugin_with(tmp_path, SAME, OWN + f"{code}batch")
     toml = method.folder / "method.toml"
     toml.write_text(f"{toml.read_text()}\n[cost]\nno_server_model = {declared}\n")
-    manifest.discover.cache_clear()
-    method = manifest.discover(tmp_path)["head_tuning"]
+    manifest.discover_methods.cache_clear()
+    method = manifest.discover_methods(tmp_path)["head_tuning"]
     with pytest.raises(FedLoomError, match=line):
         checks.answers_as_declared(checks.TinyRun(method, tmp_path))
 
@@ -141,7 +141,7 @@ def test_whether_the_server_has_a_model_is_declared(tmp_path, declared, code, li
 def test_a_method_that_reads_more_than_it_needs_is_told(tmp_path):
     toml = copy_of("head_tuning", tmp_path / "head_tuning") / "method.toml"
     toml.write_text(toml.read_text().replace('needs = ["features"]', ""))
-    method = manifest.discover(tmp_path)["head_tuning"]
+    method = manifest.discover_methods(tmp_path)["head_tuning"]
     line = 'the method reads features, which its method.toml does not ask for; add "features"'
     with pytest.raises(FedLoomError, match=line):
         driver.check(method, [method])
@@ -156,7 +156,7 @@ def test_what_a_family_has_not_cannot_be_needed(name, needs, family, tmp_path):
     toml.write_text(toml.read_text().replace('["features"]', f'["features", "{needs}"]'))
     line = f"method.toml: needs: a {family} has no {needs}; remove it$"
     with pytest.raises(FedLoomError, match=line):
-        manifest.discover(tmp_path)[name]
+        manifest.discover_methods(tmp_path)[name]
 
 
 @pytest.mark.parametrize("key", ['preserves = "sum"', 'updates = "unread"'])
@@ -164,7 +164,7 @@ def test_a_method_may_not_set_the_keys_of_wrappers(key, tmp_path):
     toml = copy_of("head_tuning", tmp_path / "head_tuning") / "method.toml"
     toml.write_text(f"{key}\n{toml.read_text()}")
     with refused("method.toml", key.split()[0], "wrappers"):
-        manifest.discover(tmp_path)["head_tuning"]
+        manifest.discover_methods(tmp_path)["head_tuning"]
 
 
 def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkeypatch):
@@ -182,7 +182,7 @@ def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkey
         """)
     )
     monkeypatch.syspath_prepend(tmp_path / "site")
-    found = manifest.find("theirs")
+    found = manifest.find_method("theirs")
     assert found.folder == package
     files = {path.name for path in found.folder.iterdir()}
     assert files == {"method.toml", "plugin.py", "options.py", "__init__.py"}

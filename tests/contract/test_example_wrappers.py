@@ -31,7 +31,7 @@ def test_topk_sends_the_largest_changes_and_the_server_adds_them(run):
     at = replace(task.at(1), selected=(1, 2, 3))
     received = stack(download_to(at, hooks, start, [1, 2, 3])[1])
     clients = cohort(task, [1, 2, 3], [{}] * 3)
-    plain = loader.load_hooks(manifest.find("head_tuning"))
+    plain = loader.load_hooks(manifest.find_method("head_tuning"))
     whole = plain.client_update(task=at, received=received, clients=clients)
     sent = hooks.client_update(task=at, received=received, clients=clients)
     sent = [replace(update, received={"params": start.server["params"]}) for update in sent]

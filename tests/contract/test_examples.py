@@ -47,4 +47,4 @@ def test_a_method_keeps_the_contract(name, check, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_wrapper_keeps_the_contract(name, monkeypatch):
     three_blocks.check_on(monkeypatch)
-    assert "around head_tuning" in driver.check(plugin(name), [manifest.find("head_tuning")])
+    assert "around head_tuning" in driver.check(plugin(name), [manifest.find_method("head_tuning")])

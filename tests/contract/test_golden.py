@@ -69,7 +69,9 @@ AROUND = {"dp_laplace": "pep_fedpt", "dropout": "pep_fedpt"}  # other wrappers: 
 
 def every_case() -> dict[str, tuple]:
     """Return method, options and wrappers of every golden run, by its label."""
-    plugins = [p for p in manifest.discover().values() if p.module is None]  # not installed ones
+    plugins = [
+        p for p in manifest.discover_methods().values() if p.module is None
+    ]  # not installed ones
     methods = [plugin for plugin in plugins if plugin.kind == "method"]
     runs = [(method.name, FEWER.get(method.name, {}), ()) for method in methods]
     for method in methods:
@@ -88,8 +90,8 @@ def every_case() -> dict[str, tuple]:
 
 def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     """Run a case, and return each statistic with the scale that its error is relative to."""
-    method = manifest.find(name, kind="method")
-    around = tuple(manifest.find(wrapper, kind="wrapper") for wrapper in wrappers)
+    method = manifest.find_method(name, kind="method")
+    around = tuple(manifest.find_method(wrapper, kind="wrapper") for wrapper in wrappers)
     torch.set_num_threads(1)
     numbers = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -98,4 +98,4 @@ def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, words):
         values["more"] = 'default = "z"'
     write_plugin(tmp_path / "plugins", kind, "", toml.format(**values))
     with refused(f"plugins/own/{kind}.toml", *words):
-        kinds.discover(kind, tmp_path / "plugins")["own"]
+        kinds.plugins_of_kind(kind, tmp_path / "plugins")["own"]

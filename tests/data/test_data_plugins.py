@@ -166,7 +166,9 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
 
 
 def test_the_store_is_made_again_when_the_files_of_a_path_option_change(drop, tmp_path):
-    paths = kinds.discover("source", drop_examples(tmp_path / "a", "medmnist"))["medmnist"].paths
+    paths = kinds.plugins_of_kind("source", drop_examples(tmp_path / "a", "medmnist"))[
+        "medmnist"
+    ].paths
     entry = {"source": "medmnist", "file": str(tmp_path / "*.npz")}
     known = listing(entry, paths)
     assert known["files"] == 0, "a dry run does without the files"
@@ -207,14 +209,14 @@ def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[fedloom.{kind}s]\n{name} = {package}.{name}\n")
     monkeypatch.syspath_prepend(site)
-    plugin = kinds.discover(kind)[name]
+    plugin = kinds.plugins_of_kind(kind)[name]
     assert (plugin.module, plugin.folder) == (f"{package}.{name}", site / package / name)
     module = plugins.import_plugin(plugin)
     assert module.__name__ == f"{package}.{name}.plugin"
     shutil.copytree(ROOT / f"examples/{kind}s/{name}", tmp_path / "plugins" / name)
-    kinds.discover.cache_clear()
+    kinds.plugins_of_kind.cache_clear()
     with pytest.raises(FedLoomError, match=f"{kind} '{name}' is defined twice: in .*; rename one"):
-        kinds.discover(kind, tmp_path / "plugins")[name]
+        kinds.plugins_of_kind(kind, tmp_path / "plugins")[name]
 
 
 def test_entry_points_may_be_of_the_backport_of_importlib_metadata(monkeypatch):

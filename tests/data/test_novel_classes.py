@@ -32,7 +32,7 @@ from shown_runs import draw, filled, shown, table_job
 
 METHODS = [
     name
-    for name, plugin in manifest.discover().items()
+    for name, plugin in manifest.discover_methods().items()
     if TEST_SETS in plugin.all_artefacts(plugin.complete_options({}))
 ]
 NOVEL = {"scheme": "pathological", "clients": 6, "classes_per_client": 2, "held_out": 0.2}
@@ -214,7 +214,7 @@ def test_what_cannot_be_tested_on_novel_classes_is_refused(methods, partition, w
 
 
 def test_a_clip_method_declares_that_it_predicts_among_other_classes(monkeypatch):
-    plugin = manifest.find("promptfl")
+    plugin = manifest.find_method("promptfl")
     other = plugin.model_copy(update={"unseen_classes": False})
     monkeypatch.setattr("fedloom.config.protocols.find", lambda name: other)
     with refused("methods.promptfl", "new.novel_classes", "unseen_classes"):

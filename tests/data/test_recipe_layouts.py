@@ -25,13 +25,15 @@ def tree(tmp_path, monkeypatch):
     def make(name):
         root = tmp_path / "raw"
         counts = getattr(raw_layouts, name)(root, monkeypatch)
-        assert counts.keys() == recipes.find(name).counts.plain.keys(), "every count is compared"
-        small = recipes.find(name)
+        assert counts.keys() == recipes.find_recipe(name).counts.plain.keys(), (
+            "every count is compared"
+        )
+        small = recipes.find_recipe(name)
         small = small.model_copy(update={"counts": recipes.Counts.model_validate(counts)})
         monkeypatch.setattr(
             recipes,
-            "find",
-            lambda wanted, find=recipes.find: small if wanted == name else find(wanted),
+            "find_recipe",
+            lambda wanted, find=recipes.find_recipe: small if wanted == name else find(wanted),
         )
         return root
 
@@ -50,7 +52,7 @@ def check(root, name, capsys, *options):
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_reads_its_raw_layout(name, tree, capsys):
     root = tree(name)
-    assert get_data.is_there(recipes.find(name), str(root))
+    assert get_data.is_there(recipes.find_recipe(name), str(root))
     status, lines = check(root, name, capsys)
     assert (status, len(lines)) == (0, 1)
     assert "nothing differs from the counts that the recipe states" in lines[0]
@@ -156,7 +158,7 @@ def test_a_domain_that_is_missing_is_named(tree):
 
 def test_a_data_set_of_several_is_there_if_all_of_them_are(tree):
     root = tree("five_dataset")
-    five = recipes.find("five_dataset")
+    five = recipes.find_recipe("five_dataset")
     assert get_data.is_there(five, str(root))
     for file in (root / "svhn").iterdir():
         file.unlink()
@@ -172,7 +174,7 @@ def test_a_part_is_looked_for_where_its_recipe_has_its_files(tmp_path):
         "source: several, image_size: 32, "
         "parts: {lt: {recipe: cifar100_lt}, mnist: {recipe: mnist}, own: {source: digits}}}"
     )
-    both = recipes.find(str(file))
+    both = recipes.find_recipe(str(file))
     assert both.size().images == 20_847 + 70_000, "of the parts that are recipes"
     assert len(both.all_notes()) == 2, "both of CIFAR-100-LT"
     for folder in ("mnist", "cifar100_lt"):

@@ -115,7 +115,7 @@ def test_features_are_those_of_the_images_and_the_cache_is_not_read(task):
 @pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedvpt"])
 def test_resumed_stacked_and_alone_are_alike(name, tmp_path, monkeypatch):
     monkeypatch.setitem(DEFAULTS, "augment", True)
-    method = manifest.find(name)
+    method = manifest.find_method(name)
     for number, check in enumerate((checks.resumes, checks.stacks)):
         (tmp_path / str(number)).mkdir()
         check(method, tmp_path / str(number))

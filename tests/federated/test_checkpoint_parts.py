@@ -35,7 +35,7 @@ def train(tiny, tmp_path):
     def run(name, last=4, fingerprint="same", first=0, before_aggregation=lambda task: None):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
-        job = replace(tiny_job(manifest.find(METHOD), first, last), evaluate=(last,))
+        job = replace(tiny_job(manifest.find_method(METHOD), first, last), evaluate=(last,))
         start = tiny_outputs(folder, first).state if first else None
         outputs = tiny_outputs(folder, last)
         around = BeforeAggregation(before_aggregation, hooks)

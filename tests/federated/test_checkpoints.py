@@ -62,7 +62,7 @@ class _Killed(BaseException):
 def _train(task, hooks, folder, fingerprint="same", last=4, evaluate=(2, 3, 4)):
     folder.mkdir(exist_ok=True)
     evaluate = tuple(number for number in evaluate if number <= last)
-    tiny = replace(tiny_job(manifest.find(task.method), 0, last), evaluate=evaluate)
+    tiny = replace(tiny_job(manifest.find_method(task.method), 0, last), evaluate=evaluate)
     training_job.train_rounds(task, hooks, tiny, None, tiny_outputs(folder), fingerprint)
 
 
@@ -163,7 +163,7 @@ def test_a_checkpoint_with_more_evaluations_is_resumed_and_those_are_not_reporte
 def test_the_fingerprint_holds_inputs_sources_and_spec_but_not_the_end(tmp_path, monkeypatch):
     source = tmp_path / "plugin.py"
     source.write_text("a")
-    one, cpu = tiny_job(manifest.find("fedvpt")), torch.device("cpu")
+    one, cpu = tiny_job(manifest.find_method("fedvpt")), torch.device("cpu")
     known = training_job.fingerprint_of(one, [source], cpu)
     assert training_job.fingerprint_of(replace(one, last=20, evaluate=()), [source], cpu) == known
     other = replace(one, spec=replace(one.spec, clients_per_round=2))

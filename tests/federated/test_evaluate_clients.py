@@ -14,7 +14,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.protocols import evaluated_rounds, sampled_rounds
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
-from fedloom.federated.training_job import evaluated_clients
+from fedloom.federated.training_job import clients_to_evaluate
 from fedloom.hooks import manifest
 from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
@@ -23,12 +23,12 @@ from shown_runs import draw, shown
 
 
 def _job(name="head_tuning", count=3, sampled=(1, 2), **changes):
-    job = replace(tiny_job(manifest.find(name), last=3), evaluate=(1, 2, 3), sampled=sampled)
+    job = replace(tiny_job(manifest.find_method(name), last=3), evaluate=(1, 2, 3), sampled=sampled)
     return replace(job, evaluate_clients=count, **changes)
 
 
 def _drawn(task, number, **changes):
-    return list(evaluated_clients(task.at(number), _job(**changes)))
+    return list(clients_to_evaluate(task.at(number), _job(**changes)))
 
 
 def test_clients_are_drawn_from_seed_and_round(tiny):
@@ -76,7 +76,7 @@ def test_rows_are_those_of_the_drawn_clients(train):
     clients = rows[rows["client_id"] != SERVER_MODEL]
     for number in (1, 2, 3):
         found = clients[clients["round"] == number]["client_id"]
-        assert found.tolist() == list(evaluated_clients(task.at(number), _job()))
+        assert found.tolist() == list(clients_to_evaluate(task.at(number), _job()))
     keys = ["round", "client_id"]
     both = rows.merge(every, on=keys, suffixes=("", "_all"))
     assert len(both) == len(rows) < len(every)
@@ -151,7 +151,7 @@ def test_estimates_count_the_drawn_clients_alone():
         plan = _plan(rounds=100, evaluate_every=1, **study)
         run = next(run for run in plan.runs if run.method == "fedvpt")
         labels = SimpleNamespace(**vars(run), end="0004")
-        return estimates.of_job(plan.settings, "train", labels).operations
+        return estimates.estimate_job(plan.settings, "train", labels).operations
 
     few, some, everyone = (operations(evaluate_clients=n) for n in (1, 5, None))
     assert few < some < everyone == operations(evaluate_clients=1000)

@@ -26,12 +26,12 @@ def _plan(**fixed):
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    return tiny_task(manifest.find("fedvpt"), tmp_path_factory.mktemp("task"))
+    return tiny_task(manifest.find_method("fedvpt"), tmp_path_factory.mktemp("task"))
 
 
 @pytest.fixture(scope="module")
 def hooks():
-    return loader.load_hooks(manifest.find("fedvpt"))
+    return loader.load_hooks(manifest.find_method("fedvpt"))
 
 
 def _selected(task, hooks):
@@ -56,7 +56,7 @@ def test_a_fixed_partition_is_that_of_partitions_without_a_seed_of_their_own():
 def test_what_is_fixed_is_part_of_the_run_and_of_its_warm_start():
     plan = _plan(sampling=0, initialisation=5)
     run = plan.runs[0]
-    assert plan.run_spec(run).fixed == ResolvedSeeds(sampling=0, initialisation=5)
+    assert plan.run_spec(run).fixed_seeds == ResolvedSeeds(sampling=0, initialisation=5)
     assert plan.job("prototypes", run).sampling == 0
     assert _plan().job("prototypes", run).sampling is None
 
@@ -64,14 +64,14 @@ def test_what_is_fixed_is_part_of_the_run_and_of_its_warm_start():
 def test_fixed_sampling_selects_the_same_clients_under_every_seed(task, hooks):
     own, other = replace(task, seed=1), replace(task, seed=2)
     assert _selected(own, hooks) != _selected(other, hooks)
-    fixed = [replace(each, fixed=ResolvedSeeds(sampling=1)) for each in (own, other)]
+    fixed = [replace(each, fixed_seeds=ResolvedSeeds(sampling=1)) for each in (own, other)]
     assert _selected(fixed[0], hooks) == _selected(fixed[1], hooks) == _selected(own, hooks)
     first, second = (initial_state(each, hooks) for each in fixed)
     assert not _equal(first, second), "initialisations differ still"
 
 
 def test_fixed_initialisation_starts_every_seed_alike_and_leaves_later_draws_apart(task, hooks):
-    fixed = [replace(task, seed=k, fixed=ResolvedSeeds(initialisation=4)) for k in (1, 2)]
+    fixed = [replace(task, seed=k, fixed_seeds=ResolvedSeeds(initialisation=4)) for k in (1, 2)]
     first, second = (initial_state(each, hooks) for each in fixed)
     assert _equal(first, second)
     assert _drawn(fixed[0], 0) == _drawn(fixed[1], 0) == _drawn(replace(task, seed=4), 0)

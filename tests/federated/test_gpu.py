@@ -18,7 +18,7 @@ from first_round import module
 from on_device import on_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-METHODS = sorted(name for name, m in manifest.discover().items() if m.kind == "method")
+METHODS = sorted(name for name, m in manifest.discover_methods().items() if m.kind == "method")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from three_blocks import backbone
 
 METHODS = [
     name
-    for name, method in manifest.discover().items()
+    for name, method in manifest.discover_methods().items()
     if method.kind == "method"
     and method.trained
     and method.refused_parts(method.complete_options({}), micro_batch=3, stacked=True) is None
@@ -180,7 +180,7 @@ def test_a_loss_that_is_of_a_batch_as_a_whole_refuses_parts():
             _study({"m": entry | MICRO})
         _study({"m": entry})
     assert _study({"m": {"plugin": "sgpt"} | MICRO}).methods["m"].training["micro_batch"] == 2
-    assert manifest.find("fedotp").couples_images is True
+    assert manifest.find_method("fedotp").couples_images is True
     with pytest.raises(FedLoomError, match=r"training\.micro_batch: must be"):
         _study({"m": {"plugin": "fedvpt", "training": {"micro_batch": 0}}})
 

@@ -29,12 +29,12 @@ def wrapper(folder, name, source):
     own.mkdir(parents=True)
     (own / "method.toml").write_text(WRAPPER.format(name=name))
     (own / "plugin.py").write_text(source)
-    manifest.discover.cache_clear()
-    return manifest.discover(folder / "plugins")[name]
+    manifest.discover_methods.cache_clear()
+    return manifest.discover_methods(folder / "plugins")[name]
 
 
 def run(folder, *wrappers, method="head_tuning"):
-    plugin = manifest.find(method)
+    plugin = manifest.find_method(method)
     task = tiny_task(plugin, folder, wrappers)
     return task, loader.load_hooks(plugin, wrappers=wrappers)
 
@@ -131,7 +131,7 @@ def test_a_method_has_no_hook_of_wrappers(tmp_path, hook, instead):
     shutil.copytree(ROOT / "plugins/methods/head_tuning", folder)
     with (folder / "plugin.py").open("a") as file:
         file.write(f"\n\n@fl.hookimpl\ndef {hook}(task):\n    return None\n")
-    method = manifest.discover(tmp_path / "plugins")["head_tuning"]
+    method = manifest.discover_methods(tmp_path / "plugins")["head_tuning"]
     line = f"plugin.py: '{hook}' is a hook of wrappers; do this in {instead}$"
     with pytest.raises(FedLoomError, match=line):
         loader.load_hooks(method)
@@ -159,7 +159,7 @@ def client_update(task, clients):
 
 def test_a_wrapper_that_preserves_the_sum_alone_is_compared_within_a_tolerance(tmp_path):
     """Masks that cancel leave rounding errors behind, which grow with the masks."""
-    method = manifest.find("head_tuning")
+    method = manifest.find_method("head_tuning")
     for name, size, declared, holds in (
         ("small", 2000.0, "sum", True),
         ("undeclared", 2000.0, None, False),
@@ -189,8 +189,8 @@ def receive(updates):
 def test_rounding_that_the_server_amplifies_is_no_order_of_updates(tmp_path):
     """Adam moves entries that no client changed by their mean's rounding, divided by itself."""
     method, sparse = (
-        manifest.find("fedopt_pt"),
-        manifest.find("top_k").with_defaults({"share": 0.1}),
+        manifest.find_method("fedopt_pt"),
+        manifest.find_method("top_k").with_defaults({"share": 0.1}),
     )
     run = checks.TinyRun(method, tmp_path, sparse)
     one, other = (run.aggregate(run.uploads[1][::step]) for step in (1, -1))
@@ -219,13 +219,13 @@ def test_an_effect_of_the_order_that_is_a_hundred_times_the_rounding_is_refused(
     """Noise of 1e-7 in each of three uploads moves their mean by about 2e-7."""
     shift = wrapper(tmp_path, "shift", LAST_IN_FRONT)
     with pytest.raises(FedLoomError, match=r"shift: the order of .*'params/head' differs by 2e-05"):
-        checks.ignores_order(checks.TinyRun(manifest.find("head_tuning"), tmp_path, shift))
+        checks.ignores_order(checks.TinyRun(manifest.find_method("head_tuning"), tmp_path, shift))
 
 
 def test_a_check_of_a_wrapper_says_how_many_methods_are_to_come(caplog):
     caplog.set_level("INFO")
-    fleeting = manifest.find("dropout")
-    methods = [manifest.find(name) for name in ("head_tuning", "fedavg_pt")]
+    fleeting = manifest.find_method("dropout")
+    methods = [manifest.find_method(name) for name in ("head_tuning", "fedavg_pt")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "CHECKS", (checks.learns,))
         driver.check(fleeting, methods)

@@ -21,7 +21,7 @@ from fedloom.report import metrics
 from fedloom.toolbox import cross_entropy, linear, stack, train_locally
 from refusals import refused
 
-DROPOUT = manifest.find("dropout", kind="wrapper")
+DROPOUT = manifest.find_method("dropout", kind="wrapper")
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def run(tmp_path):
     """run(lost=..., ...): a task with the wrapper dropout, and hooks."""
 
     def make(method="head_tuning", **options):
-        plugin = manifest.find(method)
+        plugin = manifest.find_method(method)
         task = tiny_task(plugin, tmp_path, (DROPOUT,))
         vars(task.wrappers["dropout"]).update({"lost": 0.0} | options)
         return task, loader.load_hooks(plugin, wrappers=(DROPOUT,))
@@ -77,7 +77,7 @@ def test_a_lost_upload_has_no_part_in_the_servers_step(run):
     assert row.bytes_up == row.clients * sent, "what is lost was sent"
     assert row.bytes_up_used == sent
     alone = replace(task, selected=tuple(arrived), wrappers={})
-    plain = loader.load_hooks(manifest.find("head_tuning"))
+    plain = loader.load_hooks(manifest.find_method("head_tuning"))
     clients = cohort(task, arrived, [{}])
     received = stack([{"params": initial_state(task, hooks).server["params"]}])
     (update,) = plain.client_update(task=alone.at(number), received=received, clients=clients)
@@ -116,7 +116,7 @@ def test_partial_work_is_a_share_of_the_steps_rounded_up(run, monkeypatch):
 def test_partial_work_stacks(tmp_path):
     task = {"partial": 0.6, "lost": 0.2, "trace": []}
     wrapper = DROPOUT.with_defaults(task)
-    checks.stacks(manifest.find("scaffold_pt"), tmp_path, wrapper)
+    checks.stacks(manifest.find_method("scaffold_pt"), tmp_path, wrapper)
 
 
 def test_a_trace_says_who_can_be_selected(run):
@@ -156,11 +156,11 @@ SEEN = []
 def greedy(tmp_path):
     """Head-Tuning that selects clients without a known loss, then those of the highest."""
     folder = tmp_path / "plugins" / "head_tuning"
-    shutil.copytree(manifest.find("head_tuning").folder, folder)
+    shutil.copytree(manifest.find_method("head_tuning").folder, folder)
     with (folder / "plugin.py").open("a") as file:
         file.write(GREEDY)
-    manifest.discover.cache_clear()
-    return manifest.discover(tmp_path / "plugins")["head_tuning"]
+    manifest.discover_methods.cache_clear()
+    return manifest.discover_methods(tmp_path / "plugins")["head_tuning"]
 
 
 def test_selection_sees_losses_counts_and_rounds(greedy, tmp_path):
@@ -213,7 +213,7 @@ def test_every_metric_is_a_column_of_clients_parquet():
 
 def test_a_runs_rows_are_joined_from_its_jobs(tmp_path):
     """A metric that came up in the second job is null in the first."""
-    run, parts = tiny_job(manifest.find("head_tuning")).spec.run, []
+    run, parts = tiny_job(manifest.find_method("head_tuning")).spec.run, []
     for end, extra in ((1, {}), (2, {"steps": 3})):
         parts.append(tmp_path / f"{end}.parquet")
         metrics.write_table(parts[-1], table_with_metrics([ROW | {"round": end} | extra], CLIENTS))

@@ -31,7 +31,7 @@ def fickle(tmp_path):
     toml = (ROOT / "plugins/methods/head_tuning/method.toml").read_text()
     (own / "method.toml").write_text(toml.replace("head_tuning", "fickle"))
     shutil.copy(ROOT / "tests/support/fickle.py", own / "plugin.py")
-    return manifest.discover(tmp_path / "plugins")["fickle"]
+    return manifest.discover_methods(tmp_path / "plugins")["fickle"]
 
 
 @pytest.fixture

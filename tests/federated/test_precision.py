@@ -63,7 +63,7 @@ def test_what_is_trained_stays_float32_and_close(tiny, request, name):
 def test_bf16_keeps_the_contract(bf16, tmp_path, name, check, monkeypatch):
     if check is checks.stacks:  # a product of another shape rounds otherwise
         monkeypatch.setattr(checks, "CLOSE", 0.05)
-    check(manifest.find(name), tmp_path)
+    check(manifest.find_method(name), tmp_path)
 
 
 def test_a_spec_names_the_precision_only_where_it_is_not_float32():

@@ -20,9 +20,9 @@ from on_device import on_device
 from pretended_gpu import CUDA, OnGPU, pretended_gpu
 from three_blocks import DEEP
 
-METHODS = sorted(name for name, m in manifest.discover().items() if m.kind == "method")
-WRAPPERS = sorted(name for name, m in manifest.discover().items() if m.kind == "wrapper")
-TABLES = [(name, table) for name in METHODS for table in manifest.find(name).artefacts]
+METHODS = sorted(name for name, m in manifest.discover_methods().items() if m.kind == "method")
+WRAPPERS = sorted(name for name, m in manifest.discover_methods().items() if m.kind == "wrapper")
+TABLES = [(name, table) for name in METHODS for table in manifest.find_method(name).artefacts]
 FEWER = {  # steps of the server
     "creff": {"features": 2, "matching_steps": 2, "retraining_epochs": 2},
     "fedic": {"server_steps": 2},
@@ -39,7 +39,7 @@ ASKING = ("fedotp", "fedpha", "pfpt")
 
 def _on_gpu(name, folder, backbone=None, around=(), **options):
     """Return a method's tiny task on the GPU, and its hooks."""
-    method = manifest.find(name)
+    method = manifest.find_method(name)
     if backbone is None and method.family == "vit" and name not in DEEP:
         backbone = tiny_vit(depth=2)
     task = tiny_task(method, folder, wrappers=around, backbone=backbone, **options)
@@ -77,7 +77,7 @@ def test_a_method_computes_on_the_gpu_alone(tmp_path, name, options):
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_wrapper_computes_on_the_gpu_alone(tmp_path, name):
     """In two rounds: some keep what they did to the first update."""
-    around = manifest.find(name)
+    around = manifest.find_method(name)
     method = "pep_fedpt" if name == "dp_laplace" else "head_tuning"  # it needs prototypes
     with pretended_gpu():
         task, hooks = _on_gpu(method, tmp_path, around=(around,))
@@ -90,7 +90,7 @@ def test_a_wrapper_computes_on_the_gpu_alone(tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "table"), TABLES)
 def test_an_artefact_is_computed_on_the_gpu_alone(tmp_path, name, table):
-    options = manifest.find(name).artefacts[table].options
+    options = manifest.find_method(name).artefacts[table].options
     with pretended_gpu():
         task, hooks = _on_gpu(name, tmp_path, **options)
         state, _ = train_round(_steps(task, 1).at(1), hooks, initial_state(task, hooks))

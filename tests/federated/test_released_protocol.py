@@ -60,7 +60,7 @@ def test_four_shots_of_ten_classes_are_one_step_and_not_two(tiny):
 
 
 def test_nothing_is_dropped_unless_the_study_says_so():
-    training = manifest.find("promptfl").merge_training()
+    training = manifest.find_method("promptfl").merge_training()
     assert training["drop_last"] is False
     assert schema.checked(Training, {"drop_last": True}, KeyPath("x")).given == {"drop_last": True}
     with pytest.raises(FedLoomError, match=r"x: drop_last: must be"):

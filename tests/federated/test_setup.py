@@ -31,8 +31,8 @@ def files(tmp_path, monkeypatch):
     """files(name, wrapper): a tiny task with its hooks, and a spec whose files say the same."""
 
     def make(name, wrapper=None):
-        method = manifest.find(name)
-        around = () if wrapper is None else (manifest.find(wrapper, kind="wrapper"),)
+        method = manifest.find_method(name)
+        around = () if wrapper is None else (manifest.find_method(wrapper, kind="wrapper"),)
         task = tiny_task(method, tmp_path, around)
         spec = tiny_job(method).spec
         wrappers = tuple(Wrapper(w.name, w.complete_options({})) for w in around)

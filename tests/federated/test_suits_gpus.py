@@ -103,7 +103,9 @@ def watched(monkeypatch):
     return mode
 
 
-METHODS = [(method.name, {}) for method in manifest.discover().values() if method.kind == "method"]
+METHODS = [
+    (method.name, {}) for method in manifest.discover_methods().values() if method.kind == "method"
+]
 VARIANTS = [
     ("sgpt", {"variant": "released", "group_blocks": [5, 6, 7]}),
     ("fedpha", {"random_lengths": [3, 9]}),
@@ -123,4 +125,4 @@ def test_a_method_suits_a_gpu(tiny, watched, name, options, monkeypatch):
         evaluate(task.at(1), hooks, state)
     with watched:
         train_round(task.at(2), hooks, state)
-    assert bool(watched.steps) is manifest.find(name).trained
+    assert bool(watched.steps) is manifest.find_method(name).trained

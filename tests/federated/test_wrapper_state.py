@@ -53,7 +53,7 @@ def run(tmp_path):
     """A tiny task, and Head-Tuning's hooks inside this module's wrapper."""
 
     def make(method="p_pt"):
-        plugin = manifest.find(method)
+        plugin = manifest.find_method(method)
         task = tiny_task(plugin, tmp_path)
         hooks = Hooks(loader.import_plugin(plugin), [sys.modules[__name__]], (plugin,))
         return task, hooks
@@ -96,8 +96,8 @@ def test_states_of_wrappers_come_back_from_a_file_in_order():
 
 def test_a_wrapper_must_let_one_method_learn_and_names_those_that_do_not(monkeypatch):
     wrapper, methods = (
-        manifest.find("trimmed_mean"),
-        [manifest.find(m) for m in ("head_tuning", "p_pt")],
+        manifest.find_method("trimmed_mean"),
+        [manifest.find_method(m) for m in ("head_tuning", "p_pt")],
     )
     stuck = {"p_pt"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedloom.hooks.manifest import Plugin, discover
+from fedloom.hooks.manifest import Plugin, discover_methods
 from fedloom.hooks.options_file import MARK, options_text, refresh_options_file, type_of
 from fedloom.machine.install import ROOT
 
@@ -24,8 +24,8 @@ description = "share of images"
 """
 
 SHIPPED = [
-    *discover().values(),
-    *discover(ROOT / "examples/methods").values(),
+    *discover_methods().values(),
+    *discover_methods(ROOT / "examples/methods").values(),
     Plugin.of(ROOT / "plugins/_template/method.toml", None),
 ]
 

@@ -50,16 +50,16 @@ def test_a_wrapper_must_yield(tmp_path):
     shutil.copytree(ROOT / "plugins/wrappers/dp_laplace", folder)
     text = (folder / "plugin.py").read_text()
     (folder / "plugin.py").write_text(text.replace("result = yield", "result = updates"))
-    wrapper = manifest.discover(tmp_path / "plugins")["dp_laplace"]
-    method = manifest.find("pep_fedpt")
+    wrapper = manifest.discover_methods(tmp_path / "plugins")["dp_laplace"]
+    method = manifest.find_method("pep_fedpt")
     with pytest.raises(FedLoomError, match=r"'aggregate' of a wrapper must .*yield once"):
         loader.load_hooks(method, wrappers=[wrapper])
 
 
 def test_wrapper_and_method_are_told_apart(tmp_path):
     """Of an exception its own plugin is named; of a wrong result, both."""
-    method = manifest.find("pep_fedpt")
-    wrapper = manifest.find("dp_laplace")
+    method = manifest.find_method("pep_fedpt")
+    wrapper = manifest.find_method("dp_laplace")
     task = tiny_task(method, tmp_path, (wrapper,))
     hooks = loader.load_hooks(method, wrappers=[wrapper])
     current = round.initial_state(task, hooks)

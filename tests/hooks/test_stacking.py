@@ -11,7 +11,7 @@ from fedloom.hooks import manifest
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import resolve
 
-PLUGINS = manifest.discover()
+PLUGINS = manifest.discover_methods()
 WRAPPER = PLUGINS["dropout"]
 MASK = WRAPPER.model_copy(update={"name": "mask", "preserves": "sum", "updates": "read"})
 SECOND = MASK.model_copy(update={"name": "second"})
@@ -114,10 +114,10 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
 )
 def test_a_declaration_that_cannot_be_is_told_by_its_key(name, line, told, tmp_path):
     folder = tmp_path / name
-    shutil.copytree(manifest.find(name).folder, folder)
+    shutil.copytree(manifest.find_method(name).folder, folder)
     toml = folder / "method.toml"
     kept = [k for k in toml.read_text().splitlines() if not k.startswith(line.split(" ")[0])]
     toml.write_text("\n".join([line, *kept]))
     with pytest.raises(FedLoomError) as error:
-        manifest.discover(tmp_path)[name]
+        manifest.discover_methods(tmp_path)[name]
     assert str(error.value).startswith(f"{toml}: {told}")

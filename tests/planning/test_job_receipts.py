@@ -80,12 +80,12 @@ def made(tmp_path_factory):
     toml = own / "method.toml"
     toml.write_text(toml.read_text().replace('"head_tuning"', '"mine"'))
     with contextlib.chdir(folder):
-        manifest.discover.cache_clear()
+        manifest.discover_methods.cache_clear()
         plan = _plan()
         for rule, by_file in jobs_of_study(plan).items():
             for labels in by_file.values():
                 _run(plan, rule, labels)
-    manifest.discover.cache_clear()
+    manifest.discover_methods.cache_clear()
     return folder
 
 
@@ -117,7 +117,7 @@ def test_an_edited_plugin_makes_its_runs_stale(study):
 def test_a_result_made_from_other_data_is_stale(study):
     plan = _plan(clients=3)
     _run(plan, "partition", SimpleNamespace(**vars(RUN)))
-    assert job_receipts.stale(plan)[STATE] == job_receipts.DATA
+    assert job_receipts.stale(plan)[STATE] == job_receipts.FROM_OTHER_DATA
 
 
 def test_a_result_without_a_receipt_is_stale(study):
@@ -138,7 +138,7 @@ def test_a_table_made_from_a_changed_file_makes_that_file_stale(study):
     plan = _plan()
     write_table(EVALUATION, read_table(EVALUATION).replace_schema_metadata(None))
     _run(plan, "table", SimpleNamespace(study="receipts", label="main"))
-    expected = {TABLE: job_receipts.DATA, EVALUATION: job_receipts.CHANGED}
+    expected = {TABLE: job_receipts.FROM_OTHER_DATA, EVALUATION: job_receipts.CHANGED}
     assert job_receipts.stale(plan) == expected
 
 
@@ -161,7 +161,7 @@ def test_what_was_made_from_a_missing_result_of_other_settings_is_stale(study, d
         for file in Path("results").glob(pattern):
             file.unlink()
     assert job_receipts.stale(_plan()) == {}
-    assert job_receipts.stale(_plan(**changes))[EVALUATION] == job_receipts.DATA
+    assert job_receipts.stale(_plan(**changes))[EVALUATION] == job_receipts.FROM_OTHER_DATA
 
 
 def test_a_result_that_was_changed_is_stale(study):

@@ -41,10 +41,10 @@ def test_own_plugins_lie_beside_those_that_ship(tmp_path, monkeypatch):
     _own_plugin(tmp_path, "mine")
     _own_plugin(tmp_path, "fedvpt")
     monkeypatch.chdir(tmp_path)
-    assert manifest.find("mine").folder == tmp_path / "plugins/mine"
-    assert manifest.find("head_tuning").folder == ROOT / "plugins/methods/head_tuning"
+    assert manifest.find_method("mine").folder == tmp_path / "plugins/mine"
+    assert manifest.find_method("head_tuning").folder == ROOT / "plugins/methods/head_tuning"
     with pytest.raises(FedLoomError, match="'fedvpt' is defined twice"):
-        manifest.find("fedvpt")
+        manifest.find_method("fedvpt")
 
 
 def test_a_folder_of_plugins_may_have_rooms(tmp_path, monkeypatch):
@@ -54,13 +54,13 @@ def test_a_folder_of_plugins_may_have_rooms(tmp_path, monkeypatch):
     (tmp_path / "plugins/methods").mkdir()
     (tmp_path / "plugins/in_room").rename(tmp_path / "plugins/methods/in_room")
     monkeypatch.chdir(tmp_path)
-    assert manifest.find("direct").folder == tmp_path / "plugins/direct"
-    assert manifest.find("in_room").folder == tmp_path / "plugins/methods/in_room"
-    assert not manifest.discover().errors
+    assert manifest.find_method("direct").folder == tmp_path / "plugins/direct"
+    assert manifest.find_method("in_room").folder == tmp_path / "plugins/methods/in_room"
+    assert not manifest.discover_methods().errors
 
 
 def test_every_plugin_that_ships_lies_in_the_room_of_its_kind():
-    for plugin in manifest.discover().values():
+    for plugin in manifest.discover_methods().values():
         assert plugin.folder == ROOT / f"plugins/{plugin.kind}s" / plugin.name
 
 
@@ -69,9 +69,9 @@ def test_a_plugin_that_imports_a_module_by_its_old_name_is_told_the_new_one(here
     _own_plugin(here, "mine")
     file = here / "plugins/mine/plugin.py"
     file.write_text(f"import {old}\n{file.read_text()}")
-    manifest.discover.cache_clear()
+    manifest.discover_methods.cache_clear()
     with pytest.raises(FedLoomError, match=f"{old}, which is now {loader.MOVED[old]}; import that"):
-        loader.import_plugin(manifest.find("mine"))
+        loader.import_plugin(manifest.find_method("mine"))
 
 
 def test_studies_lie_over_the_folders_config_but_bundled_ones_do_not(here):

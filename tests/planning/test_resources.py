@@ -33,7 +33,7 @@ from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
 from fedloom.planning.resources import backbone_sizes, estimates
 from fedloom.planning.resources.backbone_sizes import sizes
-from fedloom.planning.resources.estimates import of_job, workload
+from fedloom.planning.resources.estimates import estimate_job, workload
 from refusals import refused
 
 VIT = {"library": "timm", "name": "vit_base_patch16_224.orig_in21k", "weights": "hub"}
@@ -118,7 +118,7 @@ def test_training_gets_the_memory_of_the_clients_that_train_at_once(ask):
 def test_the_second_attempt_requests_twice_the_first(ask, rule):
     first = ask(rule, images=50_000_000)
     second = ask.plan.resources(rule, SimpleNamespace(**LABELS, backbone="b"), attempt=2)
-    assert first.runtime >= estimates.LONGEST
+    assert first.runtime >= estimates.MAX_TRAINING_MINUTES
     assert (second.mem_mb, second.runtime) == (2 * first.mem_mb, 2 * first.runtime)
 
 
@@ -156,7 +156,7 @@ def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, n
     ask("train", backbone=MICRO, method=name, training=training)
     labels = SimpleNamespace(**LABELS, backbone="b")
     planned = workload(ask.plan.settings, labels, "m").clients_at_once
-    method = manifest.find(name)
+    method = manifest.find_method(name)
     task = tiny_task(method, tmp_path, backbone=load_backbone("vit", MICRO))
     task = with_training(task, batch_size=batch)
     hooks = loader.load_hooks(method)
@@ -181,7 +181,7 @@ def test_planning_and_the_runtime_count_the_same_prompts_and_weights(
     ask("train", backbone=MICRO, method=name)
     labels = SimpleNamespace(**LABELS, backbone="b")
     planned = workload(ask.plan.settings, labels, "m").step
-    task = tiny_task(manifest.find(name), tmp_path, backbone=load_backbone("vit", MICRO))
+    task = tiny_task(manifest.find_method(name), tmp_path, backbone=load_backbone("vit", MICRO))
     for step in (planned, groups.client_step(task)):
         assert step.prompt_floats == prompts * task.backbone.width
         assert step.trains_weights == trains
@@ -197,7 +197,7 @@ def test_planning_and_the_runtime_count_an_image_per_group_and_a_text_per_group_
     backbone = default_config()["backbones"]["micro_clip"]
     ask("train", backbone=backbone, method=name, options=options, training={"batch_size": 8})
     planned = workload(ask.plan.settings, SimpleNamespace(**LABELS, backbone="b"), "m")
-    task = tiny_task(manifest.find(name), tmp_path, **options)
+    task = tiny_task(manifest.find_method(name), tmp_path, **options)
     task = with_training(task, batch_size=8)
     one = planned.data.classes * estimates.NAME_TOKENS
     size, floats = planned.size, task.backbone.text_floats(task.data.classes)
@@ -221,7 +221,7 @@ def test_the_job_of_test_sets_has_time_for_every_client_on_all_images_of_every_d
     run = workload(settings, labels, "fedmgp")
     glyphs, digits = (estimates.contents(settings.datasets[k]).test for k in ("glyphs", "digits"))
     images = glyphs + 10 * (glyphs + digits)
-    found = of_job(settings, "artefact", labels).operations
+    found = estimate_job(settings, "artefact", labels).operations
     assert found == pytest.approx(run.encoding(images), rel=0.01)
 
 
@@ -237,7 +237,9 @@ def test_time_follows_rounds_and_clients_up_to_what_a_job_may_take(ask):
     one = ask("train", images=2000, rounds_per_job=1).runtime
     assert one < ask("train", images=2000, evaluate_every=20).runtime
     assert ask("train", images=2000, evaluate_every=20).runtime < ask("train", images=2000).runtime
-    assert ask("train").runtime == estimates.LONGEST, "it resumes when it is tried again"
+    assert ask("train").runtime == estimates.MAX_TRAINING_MINUTES, (
+        "it resumes when it is tried again"
+    )
 
 
 def test_time_follows_local_steps_where_they_stand_in_for_epochs(ask):
@@ -345,7 +347,7 @@ def test_a_cost_names_an_option(tmp_path, wrong):
     right = re.sub(r"(.)\1", r"\1", wrong)
     toml.write_text(toml.read_text().replace(f'"{right}"', f'"{wrong}"'))
     with refused("method.toml", "cost", repr(wrong), repr(right)):
-        manifest.discover(tmp_path)["fedbabu"]
+        manifest.discover_methods(tmp_path)["fedbabu"]
 
 
 def test_patches_are_read_by_row_from_the_file(tmp_path):

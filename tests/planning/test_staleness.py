@@ -26,7 +26,7 @@ def _names(files):
 
 
 def _sources_of(*plugins):
-    return staleness.files_of((), map(manifest.find, plugins))
+    return staleness.files_of((), map(manifest.find_method, plugins))
 
 
 def _sources(rule, job):
@@ -36,7 +36,7 @@ def _sources(rule, job):
 def test_editing_a_piece_of_the_toolbox_reruns_the_methods_that_call_it():
     users = {
         name
-        for name in manifest.discover()
+        for name in manifest.discover_methods()
         if "toolbox/cross_attention" in _names(_sources_of(name))
     }
     assert users == {"fedmvp", "fedtpg", "pfedmma", "pfedmoap", "pfpt"}
@@ -56,7 +56,7 @@ def test_a_run_depends_on_what_trains_it_and_not_on_reports():
 def test_an_edited_plugin_changes_the_digest_of_its_runs_alone(tmp_path, monkeypatch):
     own = {"my_head": "head_tuning", "my_vpt": "fedvpt"}
     for name, shipped in own.items():
-        shutil.copytree(manifest.find(shipped).folder, tmp_path / "plugins" / name)
+        shutil.copytree(manifest.find_method(shipped).folder, tmp_path / "plugins" / name)
         toml = tmp_path / "plugins" / name / "method.toml"
         toml.write_text(toml.read_text().replace(f'"{shipped}"', f'"{name}"', 1))
     monkeypatch.chdir(tmp_path)
@@ -163,7 +163,7 @@ def test_modules_of_an_installed_plugins_package_count_wherever_they_lie(theirs)
 
 def test_a_job_has_the_modules_that_plugins_share_anew_and_once(theirs):
     """What a job left in them is gone in the next; a method and its wrapper have the same ones."""
-    mine, around = (manifest.find(name) for name in ("mine", "around"))
+    mine, around = (manifest.find_method(name) for name in ("mine", "around"))
     loader.load_hooks(mine, wrappers=[around])
     first = sys.modules["theirs.maths"]
     first.near = "left behind"

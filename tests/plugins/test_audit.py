@@ -30,7 +30,10 @@ def run(tmp_path):
     """run(wrappers, method, **options of the audit): a task and its hooks."""
 
     def make(*names, method="head_tuning", seed=0, **options):
-        plugin, around = manifest.find(method), tuple(manifest.find(name) for name in names)
+        plugin, around = (
+            manifest.find_method(method),
+            tuple(manifest.find_method(name) for name in names),
+        )
         task = replace(tiny_task(plugin, tmp_path, around), seed=seed)
         vars(task.wrappers["audit"]).update(options)
         return task, loader.load_hooks(plugin, wrappers=around)
@@ -64,7 +67,10 @@ def test_members_follow_from_the_seed_alone(run):
     assert all(map(np.array_equal, first, later))
     other, _ = run("audit", seed=1)
     alike = ResolvedSeeds(initialisation=5)
-    for one, two in ((task, other), (replace(task, fixed=alike), replace(other, fixed=alike))):
+    for one, two in (
+        (task, other),
+        (replace(task, fixed_seeds=alike), replace(other, fixed_seeds=alike)),
+    ):
         first, again = (hooks.training_data(task=each).train for each in (one, two))
         assert not all(map(np.array_equal, first, again))
 
@@ -213,7 +219,7 @@ def test_distances_are_those_of_the_trained_images_and_columns_of_the_rounds(run
 
 
 def test_on_a_stream_the_truth_is_of_the_images_of_this_round(tmp_path):
-    plugin, around = manifest.find("head_tuning"), (manifest.find("audit"),)
+    plugin, around = manifest.find_method("head_tuning"), (manifest.find_method("audit"),)
     arrivals = {"of": "classes", "at": [2], "keep": False}
     partition = {"scheme": "iid", "clients": 6, "held_out": 0, "arrivals": arrivals}
     task = tiny_task(plugin, tmp_path, around, partition=partition).at(2)
@@ -238,7 +244,7 @@ def test_of_an_upload_without_a_head_the_guess_is_blind(run):
 def test_an_audit_leaves_updates_as_they_are(run):
     task, hooks = run("audit")
     members = hooks.training_data(task=task)
-    plain = loader.load_hooks(manifest.find("head_tuning"))
+    plain = loader.load_hooks(manifest.find_method("head_tuning"))
     state = initial_state(task, plain)
     alone = checks.upload(replace(task, data=members), plain, 1, state, IDS)[1]
     seen = checks.upload(task, hooks, 1, state, IDS)[1]

@@ -55,7 +55,7 @@ def test_the_context_starts_from_the_words_and_training_is_that_of_the_released_
     torch.testing.assert_close(start, words(task.backbone.model, "a photo of a"))
     batch = {"kgcoop": 128, "cocoop": 1}[name]
     expected = {"optimizer": "sgd", "lr": 0.002, "schedule": "cosine", "batch_size": batch}
-    training = manifest.find(name).merge_training()
+    training = manifest.find_method(name).merge_training()
     assert training | expected | {"momentum": 0.9, "weight_decay": 0.0005} == training
 
 

@@ -39,7 +39,7 @@ def test_personal_parts_are_alike_on_all_clients_at_first(tiny, name, parts):
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_is_by_default_that_of_the_released_code(name):
-    training = manifest.find(name).merge_training()
+    training = manifest.find_method(name).merge_training()
     expected = {"optimizer": "sgd", "lr": 0.001, "momentum": 0.9, "weight_decay": 0.0005}
     assert training | expected | {"batch_size": 32, "epochs": 1} == training
 

@@ -135,7 +135,7 @@ def test_fedclip_makes_no_step_of_a_last_batch_of_one_image(tiny):
 
 
 def test_fedclip_refuses_micro_batches_where_images_are_contrasted():
-    plugin = manifest.find("fedclip")
+    plugin = manifest.find_method("fedclip")
     assert plugin.refused_parts({"loss": "contrastive"}, 2, True)
     assert plugin.refused_parts({"loss": "classes"}, 2, True) is None
 

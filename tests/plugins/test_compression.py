@@ -20,7 +20,7 @@ def run(tmp_path):
     """run(wrapper, **options): task and hooks of FedVPT in a wrapper; without one, plain."""
 
     def make(wrapper, **options):
-        method, around = manifest.find("fedvpt"), manifest.find(wrapper)
+        method, around = manifest.find_method("fedvpt"), manifest.find_method(wrapper)
         task = tiny_task(method, tmp_path, (around,))
         vars(task.wrappers[wrapper]).update(options)
         hooks = loader.load_hooks(method, wrappers=(around,))

@@ -18,13 +18,13 @@ from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
 
-WRAPPER = manifest.find("dp_laplace", kind="wrapper")
-loader.load_hooks(manifest.find("pep_fedpt"), wrappers=[WRAPPER])
+WRAPPER = manifest.find_method("dp_laplace", kind="wrapper")
+loader.load_hooks(manifest.find_method("pep_fedpt"), wrappers=[WRAPPER])
 dp = sys.modules["fedloom_plugins.dp_laplace.plugin"]
 
 
 def _run(folder, **options):
-    method = manifest.find("pep_fedpt")
+    method = manifest.find_method("pep_fedpt")
     task = tiny_task(method, folder, (WRAPPER,), **options)
     return task, loader.load_hooks(method, wrappers=[WRAPPER])
 
@@ -76,7 +76,7 @@ def test_every_update_and_block_gets_noise_only_where_a_class_was_updated(tmp_pa
 def test_the_noise_of_an_update_is_that_of_its_window(tmp_path):
     """Two rounds to a window: deviations are maxima, examples are sums, over both."""
     task, hooks = _run(tmp_path, period=2)
-    plain = loader.load_hooks(manifest.find("pep_fedpt"))
+    plain = loader.load_hooks(manifest.find_method("pep_fedpt"))
     loud = initial_state(task, hooks)
     own = ("dp_laplace", "metrics")
     public = {key: value for key, value in loud.server.items() if key not in own}
@@ -102,7 +102,7 @@ def test_the_noise_of_an_update_is_that_of_its_window(tmp_path):
 
 def test_only_wrapped_labels_get_noise(tmp_path):
     task, _ = _run(tmp_path)
-    plain = loader.load_hooks(manifest.find("pep_fedpt"))
+    plain = loader.load_hooks(manifest.find_method("pep_fedpt"))
     assert torch.equal(
         initial_state(task, plain).server["constants"]["prototypes"],
         task.prototypes.mean[[4, 5, 6]],
@@ -117,7 +117,7 @@ def test_only_wrapped_labels_get_noise(tmp_path):
 
 @pytest.mark.parametrize("name", ["fedvpt", "head_tuning", "p_pt", "fedvpt_deep"])
 def test_methods_without_prototypes_are_refused_by_name(name):
-    line = driver.refusal(WRAPPER, manifest.find(name))
+    line = driver.refusal(WRAPPER, manifest.find_method(name))
     assert line == f"dp_laplace: method {name} uploads no prototypes to protect; remove the wrapper"
 
 

@@ -23,7 +23,7 @@ def run(tmp_path):
 def test_attackers_send_a_multiple_of_their_change(run, scale):
     task, hooks = run("forged_update", scale=scale)
     start = initial_state(task, hooks).server["params"]["head"].double()
-    honest = heads(task, loader.load_hooks(manifest.find("head_tuning")))
+    honest = heads(task, loader.load_hooks(manifest.find_method("head_tuning")))
     for k, sent in heads(task, hooks).items():
         gamma = scale if k in draw_attackers(task, 0.4) else 1
         expected = start + gamma * (honest[k].double() - start)
@@ -51,7 +51,9 @@ def test_the_first_wrapper_acts_first_on_the_client_and_a_robust_mean_sees_both(
     task, hooks = run("label_flip", "forged_update", "krum")
     task.wrappers["forged_update"].scale = 100.0
     vars(task.wrappers["krum"]).update(byzantine=1, kept=3)
-    inner = loader.load_hooks(manifest.find("head_tuning"), wrappers=[manifest.find("label_flip")])
+    inner = loader.load_hooks(
+        manifest.find_method("head_tuning"), wrappers=[manifest.find_method("label_flip")]
+    )
     start, flipped, sent = 0.0, heads(task, inner), uploads(task, hooks)
     attackers = draw_attackers(task, 0.4)
     for u in sent:

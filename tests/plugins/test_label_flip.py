@@ -32,7 +32,7 @@ def test_attackers_alone_train_on_other_classes_and_have_their_priors(run, flip)
 
 def test_the_cohort_trains_on_the_poisoned_data(run):
     task, hooks = run("label_flip")
-    honest = heads(task, loader.load_hooks(manifest.find("head_tuning")))
+    honest = heads(task, loader.load_hooks(manifest.find_method("head_tuning")))
     poisoned = heads(task, hooks)
     changed = {k for k in IDS if not torch.equal(honest[k], poisoned[k])}
     assert changed == set(draw_attackers(task, 0.4))

@@ -274,9 +274,11 @@ def test_they_train_a_resnet_and_its_running_statistics(name, tmp_path):
     options = (
         {"matching_steps": 1, "retraining_epochs": 1} if name == "creff" else {"server_steps": 1}
     )
-    task = tiny_task(manifest.find(name), tmp_path, backbone=backbone_as_vit(backbone), **options)
+    task = tiny_task(
+        manifest.find_method(name), tmp_path, backbone=backbone_as_vit(backbone), **options
+    )
     task = replace(task, backbone=backbone)
-    hooks = loader.load_hooks(manifest.find(name))
+    hooks = loader.load_hooks(manifest.find_method(name))
     start = initial_state(task, hooks)
     state, row = train_round(task.at(1), hooks, start)
     before, after = (s.server["params"]["statistics"] for s in (start, state))

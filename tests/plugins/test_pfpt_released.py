@@ -227,7 +227,7 @@ def test_released_clients_train_alone_as_in_a_cohort(tiny, head):
 
 
 def test_the_released_variant_learns(tmp_path, monkeypatch):
-    method = manifest.find("pfpt")
+    method = manifest.find_method("pfpt")
     options = SMALL | {"variant": "released"}
     task = tiny_task(method, tmp_path, partition=ALIKE, **options)
     task = with_training(task, lr=0.005)

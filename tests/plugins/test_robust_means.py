@@ -71,5 +71,5 @@ def test_trimmed_mean_leaves_the_extreme_values_of_every_coordinate_out(run, tri
 
 @pytest.mark.parametrize("name", ["trimmed_mean", "dp_gaussian"])
 def test_methods_whose_server_uses_each_update_are_refused(name):
-    line = driver.refusal(manifest.find(name), manifest.find("pfedmoap"))
+    line = driver.refusal(manifest.find_method(name), manifest.find_method("pfedmoap"))
     assert line.startswith(f"{name}: method pfedmoap declares no aggregation")

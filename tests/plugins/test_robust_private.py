@@ -35,7 +35,7 @@ def run(tmp_path):
 def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
     task, hooks = run("dp_gaussian", method="fedvpt", clip=0.05, sampling="study")
     now, clipped = sent_by(task, hooks, [1, 2, 3])
-    plain_hooks = loader.load_hooks(manifest.find("fedvpt"))
+    plain_hooks = loader.load_hooks(manifest.find_method("fedvpt"))
     _, plain = sent_by(task, plain_hooks, [1, 2, 3])
     start = dict(leaves(initial_state(task, hooks).server["params"]))
     for u, other in zip(clipped, plain, strict=True):
@@ -59,7 +59,7 @@ def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
 @pytest.fixture(scope="module")
 def almost_noiseless(tmp_path_factory):
     """dp_gaussian around Head-Tuning with next to no noise: a task of 64 clients, and its hooks."""
-    method, wrapper = manifest.find("head_tuning"), manifest.find("dp_gaussian")
+    method, wrapper = manifest.find_method("head_tuning"), manifest.find_method("dp_gaussian")
     task = tiny_task(method, tmp_path_factory.mktemp("private"), (wrapper,))
     vars(task.wrappers["dp_gaussian"]).update(noise=1e-9, sampling="study")
     hooks = loader.load_hooks(method, wrappers=(wrapper,))
@@ -146,7 +146,7 @@ def test_clients_take_part_independently_with_probability_q(run, randomness):
 @RANDOMNESS
 def test_those_who_train_are_those_who_count_also_where_a_study_fixes_the_sampling(run, randomness):
     task, hooks = run("dp_gaussian", randomness=randomness)
-    task = replace(task, fixed=ResolvedSeeds(sampling=7))
+    task = replace(task, fixed_seeds=ResolvedSeeds(sampling=7))
     state, drawn = initial_state(task, hooks), module("dp_gaussian").drawn
     for number in range(1, 30):
         now = task.at(number)
@@ -161,7 +161,7 @@ def test_secret_draws_are_uniform_the_same_within_a_job_and_other_ones_in_anothe
     assert found.min() > 0 and found.max() < 1 and len(found.unique()) == found.numel()
     assert stats.kstest(found.flatten().numpy(), "uniform").pvalue > 1e-3
     assert torch.equal(found, secret_uniform(replace(task, seed=5).at(1), "x", many))
-    jobs = [tiny_task(manifest.find("head_tuning"), tmp_path) for _ in range(2)]
+    jobs = [tiny_task(manifest.find_method("head_tuning"), tmp_path) for _ in range(2)]
     others = [
         secret_uniform(task.at(2), "x", many),
         secret_uniform(task.at(1), "y", many),
@@ -173,7 +173,7 @@ def test_secret_draws_are_uniform_the_same_within_a_job_and_other_ones_in_anothe
 
 def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tmp_path):
     """And the next rounds are drawn anew, so that each counts once in the budget."""
-    method, wrapper = manifest.find("head_tuning"), manifest.find("dp_gaussian")
+    method, wrapper = manifest.find_method("head_tuning"), manifest.find_method("dp_gaussian")
     job, outputs = tiny_job(method), tiny_outputs(tmp_path)
     saved = {}
 

@@ -25,7 +25,7 @@ def test_the_server_gets_the_mean_of_those_whose_upload_arrives(run, weighted, l
     task, hooks = run("secure_mask")
     task = with_facts(task, aggregation="weighted" if weighted else "plain")
     now, masked = sent_by(task, hooks, ids)
-    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), ids)
+    _, plain = sent_by(task, loader.load_hooks(manifest.find_method("head_tuning")), ids)
     arrived = [u for u in masked if u.client not in lost]
     found = hooks.receive(task=now, server={}, updates=arrived)
     kept = [u for u in plain if u.client not in lost]
@@ -43,7 +43,7 @@ def test_the_server_gets_the_mean_of_those_whose_upload_arrives(run, weighted, l
 def test_the_sum_of_what_is_sent_is_that_of_the_rounded_parameters_modulo_r(run):
     task, hooks = run("secure_mask", fraction_bits=10)
     _, masked = sent_by(task, hooks, [1, 2, 3])
-    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), [1, 2, 3])
+    _, plain = sent_by(task, loader.load_hooks(manifest.find_method("head_tuning")), [1, 2, 3])
     total = sum(u.payload["params"]["head"].numpy().astype(object) for u in masked)
     exact = sum(
         np.rint(u.payload["params"]["head"].double().numpy() * 2**10).astype(int) for u in plain

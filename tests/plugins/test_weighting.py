@@ -36,7 +36,7 @@ AVERAGED = {  # of which parameters the server's are plain means in round 1; def
 OPTIONS = {"fedopt_pt": {"variant": "released"}}
 OPTIONAL = sorted(
     name
-    for name, p in manifest.discover().items()
+    for name, p in manifest.discover_methods().items()
     if p.kind == "method" and "weighted" in p.option_schemas
 )
 ALL_CASES = [
@@ -47,7 +47,7 @@ ALL_CASES = [
 # two of the methods without an aggregate stand for all: the hook is the same
 BY_DEFAULT = {
     name
-    for name, p in manifest.discover().items()
+    for name, p in manifest.discover_methods().items()
     if p.kind == "method" and "def aggregate" not in p.file.read_text()
 }
 CASES = [case for case in ALL_CASES if case[0] not in BY_DEFAULT or case[0] in ("fedvpt", "fedpgp")]
@@ -55,14 +55,14 @@ CASES = [case for case in ALL_CASES if case[0] not in BY_DEFAULT or case[0] in (
 
 @pytest.mark.parametrize(("name", "options", "weighted"), ALL_CASES)
 def test_the_declared_mean_is_the_one_that_the_default_hook_takes(name, options, weighted):
-    plugin = manifest.find(name)
+    plugin = manifest.find_method(name)
     declared = plugin.aggregation_with(plugin.complete_options(options))
     mean = "weighted" if weighted else "plain"
     assert declared == (None if name in UNDECLARED else mean)
 
 
 def test_every_method_is_here():
-    methods = [p.name for p in manifest.discover().values() if p.kind == "method"]
+    methods = [p.name for p in manifest.discover_methods().values() if p.kind == "method"]
     assert sorted([*OPTIONAL, *BY_IMAGES, *ALIKE, *NO_MEAN]) == sorted(methods)
 
 

@@ -43,7 +43,7 @@ def test_looks_are_dealt_by_colour_then_marker_then_line():
 
 
 def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():
-    plugins = [p for p in manifest.discover().values() if p.kind == "method"]
+    plugins = [p for p in manifest.discover_methods().values() if p.kind == "method"]
     looks = deal([plugin.look.plain for plugin in plugins])
     assert [(p.look.colour, p.look.marker) for p in plugins] == [
         (look.colour, look.marker) for look in looks

@@ -85,8 +85,8 @@ def test_soft_weights_are_bars_by_block_with_the_names_of_classes(tmp_path, coun
 
 
 def test_twenty_classes_of_a_token_map_can_be_told_apart(tmp_path):
-    looks = [style.of_class(c) for c in range(style.NAMED)]
-    assert style.NAMED == 20 == len({tuple(look.values()) for look in looks})
+    looks = [style.of_class(c) for c in range(style.MOST_CLASS_COLOURS)]
+    assert style.MOST_CLASS_COLOURS == 20 == len({tuple(look.values()) for look in looks})
     draw = np.random.default_rng(0)
     rows = {"block": 1, "label": np.arange(60) % 20, "domain": ["x", "y"] * 30}
     frame = pd.DataFrame(rows | {"vector": list(draw.normal(size=(60, 4)))})

@@ -29,7 +29,7 @@ def _train(tiny, name, folder, confusion=True, around=lambda hooks: hooks):
     task, hooks = tiny(name)
     hooks = around(hooks)
     folder.mkdir(exist_ok=True)
-    four = replace(tiny_job(manifest.find(name)), confusion=confusion)
+    four = replace(tiny_job(manifest.find_method(name)), confusion=confusion)
     training_job.train_rounds(task, hooks, four, None, tiny_outputs(folder), "same")
     return task, hooks, tiny_outputs(folder)
 

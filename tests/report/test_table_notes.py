@@ -85,12 +85,12 @@ def test_a_table_says_what_is_trained_where_that_differs(tmp_path):
 
 
 def test_every_method_that_ships_says_what_it_trains():
-    plugins = [p for p in manifest.discover().values() if p.kind == "method"]
+    plugins = [p for p in manifest.discover_methods().values() if p.kind == "method"]
     said = {p.name: p.trained_part(p.complete_options({})) for p in plugins}
     assert all(said.values()), "method.toml needs `trains`"
     found = [said[name] for name in ("ditto", "fedavg", "head_tuning", "zero_shot_clip")]
     assert found == ["prompts + head", "whole model", "head", "nothing"]
-    fedavg = manifest.find("fedavg")
+    fedavg = manifest.find_method("fedavg")
     for train, part in (("head", "head"), ("bias$", "some weights + head")):
         assert fedavg.trained_part(fedavg.complete_options({"train": train})) == part
     assert [p.name for p in plugins if p.server_sees_held_out] == ["fedic"]

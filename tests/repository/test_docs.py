@@ -26,7 +26,7 @@ from fedloom.config.reading import merge, read
 from fedloom.config.study import Config
 from fedloom.contract import driver
 from fedloom.hooks import manifest
-from fedloom.hooks.manifest import Plugin, discover
+from fedloom.hooks.manifest import Plugin, discover_methods
 from fedloom.machine.install import ROOT
 from fedloom.planning import runs
 from fedloom.planning.load_plan import resolve
@@ -130,7 +130,7 @@ def _make_first_method() -> None:
 def test_the_method_that_a_page_grows_keeps_the_contract(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _make_first_method()
-    driver.check(discover()["near_home"], [])
+    driver.check(discover_methods()["near_home"], [])
 
 
 def test_the_functions_that_a_page_shows_are_those_of_its_whole_file():
@@ -170,12 +170,12 @@ QUICK = {"methods", "datasets", "kinds", "data", "new"}
 def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:
     """Run a quick command of `fedloom` in this process; of others, parse the arguments."""
     defaults = (folder / "plugins",)
-    monkeypatch.setattr(manifest.discover.__wrapped__, "__defaults__", defaults)
-    manifest.discover.cache_clear()
+    monkeypatch.setattr(manifest.discover_methods.__wrapped__, "__defaults__", defaults)
+    manifest.discover_methods.cache_clear()
     monkeypatch.setattr(runs, "finished", lambda name: name)  # no run of a page has been made
     context = command_line.parsed(*words)
     if method := context.params.get("method"):
-        manifest.find(method)
+        manifest.find_method(method)
     if words[0] in QUICK:
         context.command.invoke(context)
 
@@ -270,7 +270,7 @@ def test_the_readme_is_short():
 
 def test_every_plugin_has_a_card_and_every_card_a_plugin():
     cards = {path.stem for path in (ROOT / "docs/methods").glob("*.md")} - {"index"}
-    assert cards == set(discover())
+    assert cards == set(discover_methods())
 
 
 def test_versions_and_licence_agree():

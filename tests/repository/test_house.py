@@ -11,7 +11,7 @@ import grimp
 import networkx
 import pytest
 
-from fedloom.hooks.manifest import Look, discover
+from fedloom.hooks.manifest import Look, discover_methods
 from fedloom.machine.install import ROOT
 from fedloom.report.figures import style
 
@@ -52,7 +52,7 @@ def private_reach(text: str) -> list[str]:
 
 def test_plugins_know_the_toolbox_and_nothing_else():
     """Third parties' LoRA, MaPLe or FedEM can do the same: there is no private way in."""
-    plugins = [*discover().values(), *discover(ROOT / "examples/methods").values()]
+    plugins = [*discover_methods().values(), *discover_methods(ROOT / "examples/methods").values()]
     for plugin in plugins:
         for file in plugin.folder.rglob("*.py"):
             assert not private_reach(file.read_text()), file
@@ -81,11 +81,11 @@ def test_private_reach_is_found(line, found):
 
 
 def test_no_name_is_that_of_a_plugin_and_of_an_example():
-    assert not set(discover()) & set(discover(ROOT / "examples/methods"))
+    assert not set(discover_methods()) & set(discover_methods(ROOT / "examples/methods"))
 
 
 def test_the_core_knows_no_method_by_name():
-    names = set(discover())
+    names = set(discover_methods())
     for file in LIBRARY.rglob("*.py"):
         constants = {
             node.value

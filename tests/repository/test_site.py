@@ -17,7 +17,7 @@ from fedloom.config.reading import merge, read
 from fedloom.data.federation import Batch, Federation
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
-from fedloom.hooks.manifest import discover
+from fedloom.hooks.manifest import discover_methods
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import resolve
 from pages_of_docs import blocks_of
@@ -90,7 +90,7 @@ def test_the_site_says_what_the_schemas_and_plugins_say(site):
     for room in KINDS.values():
         for kind in room:
             assert re.search(rf"<h3[^>]*>\w+: {kind}<", config), kind
-    for name, plugin in discover().items():
+    for name, plugin in discover_methods().items():
         card = (site / f"methods/{name}.html").read_text()
         for option in plugin.option_schemas:
             assert f"<td><code>{option}</code></td>" in card, f"{name}: {option}"

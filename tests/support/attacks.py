@@ -12,7 +12,10 @@ def attacked_runs(tmp_path):
     """run(wrappers, method, **options of the first): a task and its hooks; two of five attack."""
 
     def make(*names, method="head_tuning", **options):
-        plugin, around = manifest.find(method), tuple(manifest.find(name) for name in names)
+        plugin, around = (
+            manifest.find_method(method),
+            tuple(manifest.find_method(name) for name in names),
+        )
         task = tiny_task(plugin, tmp_path, around)
         for name in names:
             if "share" in vars(task.wrappers[name]):

@@ -7,7 +7,7 @@ from fedloom.hooks import manifest
 
 def copy_of(name, target):
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(manifest.find(name).folder, target, ignore=ignored)
+    shutil.copytree(manifest.find_method(name).folder, target, ignore=ignored)
     return target
 
 
@@ -16,4 +16,4 @@ def plugin_with(tmp_path, old, new):
     file = folder / "plugin.py"
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
-    return manifest.discover(tmp_path)["head_tuning"]
+    return manifest.discover_methods(tmp_path)["head_tuning"]

@@ -28,8 +28,8 @@ def dropping(tmp_path, monkeypatch):
 
     def put(*names):
         folder = drop_examples(tmp_path, *names)
-        monkeypatch.setattr(kinds.discover.__wrapped__, "__defaults__", (folder,))
-        kinds.discover.cache_clear()
+        monkeypatch.setattr(kinds.plugins_of_kind.__wrapped__, "__defaults__", (folder,))
+        kinds.plugins_of_kind.cache_clear()
         return folder
 
     return put

@@ -14,7 +14,7 @@ EXAMPLES = {path.parent.name: path.parent for path in sorted(FOLDER.glob("*/plug
 
 
 def plugin(name):
-    return manifest.discover(FOLDER)[name]
+    return manifest.discover_methods(FOLDER)[name]
 
 
 def runs_of_examples(tmp_path):
@@ -25,7 +25,7 @@ def runs_of_examples(tmp_path):
         if own.kind == "method":
             task = tiny_task(own, tmp_path, **options)
             return task, loader.load_hooks(own)
-        method = manifest.find(around)
+        method = manifest.find_method(around)
         task = tiny_task(method, tmp_path, (own,))
         vars(task.wrappers[name]).update(options)
         return task, loader.load_hooks(method, wrappers=(own,))

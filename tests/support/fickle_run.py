@@ -29,7 +29,7 @@ def write_fickle(folder):
         (folder / name).mkdir(parents=True)
         (folder / name / "method.toml").write_text(text)
         shutil.copy(ROOT / "tests/support" / source, folder / name / "plugin.py")
-    return manifest.discover(folder)
+    return manifest.discover_methods(folder)
 
 
 class Fickle:

@@ -17,7 +17,7 @@ from fedloom.toolbox import Tree, stack
 
 def module(method: str, name: str = "plugin") -> ModuleType:
     """Return a module of a plugin's folder; every `load_hooks` makes another."""
-    loader.import_plugin(manifest.find(method))
+    loader.import_plugin(manifest.find_method(method))
     return sys.modules[f"fedloom_plugins.{method}.{name}"]
 
 

@@ -276,7 +276,7 @@ def by_lists(root, name, prefix, where, train, more):
         where: folder of the lists.
         more: number of test images of the first domain's first class; one more in the next.
     """
-    entry = recipes.find(name).entry
+    entry = recipes.find_recipe(name).entry
     classes = entry.get("keep_classes", ["The_Eiffel_Tower", "t-shirt"])
     domains = {}
     for extra, domain in enumerate(entry["train"]):

@@ -18,7 +18,7 @@ def _shallow(family: str, width: int = 16) -> Any:
 
 def backbone(name: str) -> Any:
     """Return a backbone for a method: of three blocks, or for DEEP of twelve."""
-    family = str(manifest.find(name).family)
+    family = str(manifest.find_method(name).family)
     return tiny_backbone(family) if name in DEEP else _shallow(family)
 
 

@@ -88,7 +88,7 @@ def test_a_flipped_bit_of_tensors_scalars_or_facts_is_refused(tensors, place):
 
 def test_the_checkpoint_of_a_run(tiny, tmp_path):
     task, hooks = tiny("head_tuning")
-    outputs, two = tiny_outputs(tmp_path, 2), tiny_job(manifest.find("head_tuning"), last=2)
+    outputs, two = tiny_outputs(tmp_path, 2), tiny_job(manifest.find_method("head_tuning"), last=2)
     training_job.train_rounds(task, hooks, two, None, outputs, "same")
     flip(outputs.checkpoint, -3)  # of a tensor's last number
     with pytest.raises(FedLoomError, match=r"checkpoint.safetensors: .*delete it"):

@@ -24,7 +24,7 @@ from fedloom.data.store import Example, write_images
 from fedloom.federated import training_job
 from fedloom.hooks import manifest
 from fedloom.jobs import __main__ as jobs_main
-from fedloom.machine.process_log import QUIET, log_to
+from fedloom.machine.process_log import QUIET_VARIABLE, log_to
 from fedloom.planning.load_plan import load_plan
 
 
@@ -101,7 +101,7 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(full, kind):
 
 def test_a_job_on_a_full_disk_goes_on_from_its_last_whole_checkpoint(full, tiny, tmp_path):
     task, hooks = tiny("fedvpt")
-    rounds = tiny_job(manifest.find("fedvpt"))
+    rounds = tiny_job(manifest.find_method("fedvpt"))
 
     def train(folder):
         folder.mkdir(exist_ok=True)
@@ -162,7 +162,7 @@ def test_looking_needs_no_folder_that_can_be_written_to(tmp_path, monkeypatch):
 
 def test_an_error_that_a_full_disk_keeps_out_of_the_log_is_printed(full, monkeypatch, capsys):
     """The display of the study hides what jobs print, since their logs have it."""
-    monkeypatch.setenv(QUIET, "1")
+    monkeypatch.setenv(QUIET_VARIABLE, "1")
     log_to(full / "job.log")
     (full / "filler").write_bytes(bytes(2**17 - 4096 * 2))
     logger = logging.getLogger("fedloom")

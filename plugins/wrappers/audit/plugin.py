@@ -40,7 +40,7 @@ def members_of(task: Task, client: int) -> np.ndarray:
     stays so when others arrive.
     """
     # by the run's seed, though a study may fix that of round 0: other seeds are references
-    own = replace(task, round=0, fixed=type(task.fixed)())
+    own = replace(task, round=0, fixed_seeds=type(task.fixed_seeds)())
     members = [np.array([], np.int64)]
     for rows in task.data.parts_of(client):
         generator = own.generator("audit: members", client)

@@ -48,7 +48,7 @@ COMMAND = (sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml")
 @contextlib.contextmanager
 def _inside(folder: Path) -> Iterator[None]:
     """Work in a copy with the plugins of this checkout; those of the copy have the same names."""
-    manifest.discover()  # once for this process
+    manifest.discover_methods()  # once for this process
     with contextlib.chdir(folder):
         yield
 

@@ -77,7 +77,7 @@ def fedloom() -> None:
     """
 
 
-SET = click.Option(
+SET_OPTION = click.Option(
     ["--set", "changes"],
     multiple=True,
     metavar="KEY=VALUE ...",
@@ -92,7 +92,7 @@ def run_of(name: str) -> Run:
     return runs.finished(name)
 
 
-STUDY = click.Option(["--study"], type=file_of, metavar="STUDY", help="The runs' study.")
+STUDY_OPTION = click.Option(["--study"], type=file_of, metavar="STUDY", help="The runs' study.")
 SOME = click.IntRange(min=1)
 named = click.argument("name", required=False)
 
@@ -114,7 +114,7 @@ LAUNCHING = [
     click.Argument(["study"], required=False, type=file_of, metavar="[STUDY] [-- OF SNAKEMAKE]"),
     click.Option(["--cores"], type=SOME, help="Default: all of this machine."),
     click.Option(["-n", "--dry-run", "dry"], is_flag=True, help="Show what would run."),
-    SET,
+    SET_OPTION,
 ]
 for name, about, short_help in (
     ("run", "Run a study and print its first table.", None),
@@ -189,7 +189,7 @@ def export(study: str | None, folder: str | None) -> None:
 
 @fedloom.command(
     cls=Changing,
-    params=[STUDY, SET],
+    params=[STUDY_OPTION, SET_OPTION],
     short_help="Print a run's accuracy by round and its settings.",
 )
 @click.argument("run", type=run_of)
@@ -201,7 +201,9 @@ def show(run: Run, **given: Any) -> None:
 
 
 @fedloom.command(
-    cls=Changing, params=[STUDY, SET], short_help="Compare settings and accuracy of two runs."
+    cls=Changing,
+    params=[STUDY_OPTION, SET_OPTION],
+    short_help="Compare settings and accuracy of two runs.",
 )
 @click.argument("runs", nargs=2, type=run_of, metavar="RUN RUN")
 def diff(runs: tuple[Run, Run], **given: Any) -> None:
@@ -253,11 +255,11 @@ def check(method: str | None) -> None:
     from fedloom.hooks.options_file import refresh_options_file
 
     # without a name, every method, also those whose method.toml has an error
-    known = manifest.discover()
+    known = manifest.discover_methods()
     names = [*known, *known.errors]
     if method:
         names = [method]
-    plugins = [manifest.find(name) for name in names]
+    plugins = [manifest.find_method(name) for name in names]
 
     # the class of the options, for editors
     for plugin in plugins:
@@ -285,10 +287,10 @@ def check(method: str | None) -> None:
 @click.option("--options", type=options_of, default="{}", help="The method's, as JSON.")
 def communication(method: str, backbone: str, classes: int, options: dict[str, Any]) -> None:
     """Print the floats that a client is sent in one round, by kind."""
-    from fedloom.hooks.manifest import find
+    from fedloom.hooks.manifest import find_method
 
     # a name that is not known need not wait for torch, which takes seconds
-    find(method, kind="method")
+    find_method(method, kind="method")
     from fedloom.cli.inspect.downlink import downlink_floats
 
     counts = downlink_floats(method, backbone, classes, options)
@@ -320,7 +322,7 @@ def data() -> None:
     """List, download and check the data sets of the papers."""
 
 
-ROOT = click.Option(["--root"], help="Folder of its files; default: data/<name>.")
+ROOT_OPTION = click.Option(["--root"], help="Folder of its files; default: data/<name>.")
 
 
 @data.command("list")
@@ -331,7 +333,7 @@ def list_recipes() -> None:
     print(get_data.list_recipes())
 
 
-@data.command("get", params=[ROOT])
+@data.command("get", params=[ROOT_OPTION])
 @click.argument("name")
 def get_data(name: str, root: str | None) -> None:
     """Download a data set; what is there already is not fetched again.
@@ -344,7 +346,7 @@ def get_data(name: str, root: str | None) -> None:
     get_data.download_data_set(name, root)
 
 
-@data.command("check", params=[ROOT])
+@data.command("check", params=[ROOT_OPTION])
 @click.argument("name")
 @click.option("--pixels", is_flag=True, help="Also read every image.")
 def check_data(name: str, root: str | None, pixels: bool) -> int:

@@ -4,8 +4,8 @@ import difflib
 from collections.abc import Collection
 
 # characters of an exception's text that fit into a line, and of a name that an error quotes
-LONGEST = 300
-LONGEST_NAME = 100
+MAX_REASON_CHARACTERS = 300
+MAX_NAME_CHARACTERS = 100
 # characters of an error's line that are kept: its place at the beginning, its cure at the end
 BEGINNING = 1400
 END = 500
@@ -59,7 +59,7 @@ def one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
-def shortened(text: str, longest: int = LONGEST) -> str:
+def shortened(text: str, longest: int = MAX_REASON_CHARACTERS) -> str:
     """Return a text that fits into a line of an error, by default, or into `longest` characters."""
     if len(text) <= longest:
         return text
@@ -74,7 +74,7 @@ def check_known(name: str, known: Collection[str], where: str) -> None:
 
 def unknown_name(name: str, known: Collection[str]) -> str:
     """Return how an error quotes a name that is not among the known ones, and what to write."""
-    return f"'{shortened(str(name), LONGEST_NAME)}'; {suggestion(name, known)}"
+    return f"'{shortened(str(name), MAX_NAME_CHARACTERS)}'; {suggestion(name, known)}"
 
 
 def suggestion(word: str, known: Collection[str]) -> str:

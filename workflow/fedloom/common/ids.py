@@ -6,15 +6,19 @@ SERVER_MODEL = -1
 UNASSIGNED = -1
 # begins the names of the accuracies of a stream's parts in evaluations; their number from 1 follows
 STREAM_PART_PREFIX = "part_"
-# the round in which an image leaves that stays
+# the round in which images leave that never do
 NEVER = 2**31 - 1
 
-# sets of test images, each answered by all clients: their own, those of all classes that clients
-# train on, of those that none does, and, before its label, of another dataset
-OWN = "own"
-BASE = "base"
-NOVEL = "novel"
-OTHER = "dataset "
+# Names of the sets of test images that all clients answer.
+
+# each client's own test images
+OWN_IMAGES = "own"
+# all test images of the classes that clients train on
+BASE_CLASSES = "base"
+# the test images of classes that no client trains on
+NOVEL_CLASSES = "novel"
+# begins the name of the test images of another dataset, whose label follows
+OTHER_DATASET_PREFIX = "dataset "
 
 # the domain of test images without one: in a partition by domains they go to clients by class
 NO_DOMAIN = ""

@@ -12,7 +12,7 @@ from fedloom.common.errors import one_line, shortened, suggestion
 from fedloom.common.key_path import KeyPath
 
 # characters of a value that an error quotes
-LONGEST = 100
+MAX_VALUE_CHARACTERS = 100
 Item = TypeVar("Item")
 Model = TypeVar("Model", bound="Keys")
 
@@ -124,7 +124,7 @@ def _nearest(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], s
     text = " or ".join([first, *alternatives])
     if here[0]["type"] in ("missing", "unknown", "value_error"):
         return path, text
-    return path, f"{text}, got {shortened(repr(here[0]['input']), LONGEST)}"
+    return path, f"{text}, got {shortened(repr(here[0]['input']), MAX_VALUE_CHARACTERS)}"
 
 
 # what an error says, by pydantic's name of it; the fields are those of its context

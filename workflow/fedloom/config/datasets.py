@@ -16,7 +16,7 @@ from fedloom.config.settings import Expected
 from fedloom.machine.install import matching, resource
 
 # data sets lie below this folder of the checkout by default
-DATA = "data"
+DATA_FOLDER = "data"
 # the suffixes of files that may be lists of images
 TEXTS = (".txt", ".csv", ".tsv", ".json")
 ImageSize = Annotated[int, Field(ge=1, le=4096)]

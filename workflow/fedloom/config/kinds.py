@@ -231,23 +231,23 @@ def _field(option: dict[str, Any]) -> Any:
 
 
 @cache
-def discover(kind: str, folder: Path | None = None) -> PluginCatalogue[Any]:
-    """Return the plugins of a kind, such as "source"; for methods see `manifest.discover`."""
+def plugins_of_kind(kind: str, folder: Path | None = None) -> PluginCatalogue[Any]:
+    """Return the plugins of a kind, such as "source"; see `discover_methods` for methods."""
     model = DataPlugin if kind in ("source", "scheme") else KindPlugin
     return discover_plugins(kind, [folder] if folder else plugin_folders(), model)
 
 
 def broken() -> dict[str, FedLoomError]:
     """Return, by name, the errors of all plugins that cannot be used, including methods."""
-    errors = dict(manifest.discover().errors)
+    errors = dict(manifest.discover_methods().errors)
     for kind in KINDS_FROM_PLUGINS:
-        errors.update(discover(kind).errors)
+        errors.update(plugins_of_kind(kind).errors)
     return errors
 
 
 def call_kind(kind: str, name: str, call: Callable[[], Result]) -> Result:
     """Call a function of a kind; an error of a plugin becomes one line that names the plugin."""
-    plugin = discover(kind).get(name)
+    plugin = plugins_of_kind(kind).get(name)
     if plugin is None:
         return call()
     return run_plugin_code(call, [plugin], kind)
@@ -282,7 +282,7 @@ class KindRegistry(Mapping[str, type[Keys]]):
         return import_module(self._module).KINDS
 
     def __getitem__(self, name: str) -> type[Keys]:
-        plugin = discover(self.kind).get(name)
+        plugin = plugins_of_kind(self.kind).get(name)
         if plugin is None:
             if name in self.own:
                 return self.own[name]
@@ -295,10 +295,10 @@ class KindRegistry(Mapping[str, type[Keys]]):
         return plugin.keys()
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self.own, *discover(self.kind)])
+        return iter([*self.own, *plugins_of_kind(self.kind)])
 
     def __len__(self) -> int:
-        return len(self.own) + len(discover(self.kind))
+        return len(self.own) + len(plugins_of_kind(self.kind))
 
 
 # the kinds to which plugins may add

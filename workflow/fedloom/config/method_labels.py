@@ -15,7 +15,7 @@ from fedloom.config import grids
 from fedloom.config.settings import VALIDATION, Grid, Method, Partition, Settings, Trial, Wrapper
 from fedloom.config.study import Axes, MethodEntry, Tune
 from fedloom.hooks.discovery import PluginCatalogue
-from fedloom.hooks.manifest import Plugin, discover, find
+from fedloom.hooks.manifest import Plugin, discover_methods, find_method
 from fedloom.hooks.training_options import Training
 
 TUNE = CONFIG / "study" / "tune"
@@ -29,7 +29,7 @@ def resolve_methods(
     A label of a broken plugin is broken too; a plugin's name among the selected `labels` needs no
     entry. `training` is the study's.
     """
-    plugins = discover()
+    plugins = discover_methods()
     all_entries = {**_entries_of_plugins(labels, entries), **entries}
 
     methods = dict[str, Method]()
@@ -69,7 +69,7 @@ def _entries_of_plugins(
 
     A broken plugin may be a method's.
     """
-    plugins = discover()
+    plugins = discover_methods()
     found = {}
     for name in labels:
         if name in entries:
@@ -86,12 +86,12 @@ def _method_of(label: str, entry: MethodEntry, training: Training, where: KeyPat
     if len(set(names)) < len(names) or entry.plugin in names:
         raise (where / "wrappers").error("the list has a wrapper twice; name each once")
 
-    plugin = find(entry.plugin, where / "plugin", "method")
+    plugin = find_method(entry.plugin, where / "plugin", "method")
     options = plugin.complete_options(entry.options, where / "options")
     wrappers = list[Wrapper]()
     for position, given in enumerate(entry.wrappers):
         place = where / "wrappers" / position
-        wrapper = find(given.plugin, place / "plugin", "wrapper")
+        wrapper = find_method(given.plugin, place / "plugin", "wrapper")
         of_wrapper = wrapper.complete_options(given.options, place / "options")
         wrappers.append(Wrapper(wrapper.name, of_wrapper))
 
@@ -129,14 +129,14 @@ def _members_of(method: Method, grid: Grid, where: KeyPath) -> list[Method]:
 
 def _artefacts(plugin: Plugin, options: dict, wrappers: Iterable[Wrapper]) -> tuple[str, ...]:
     """Return the tables that a method and its wrappers give."""
-    audits = (find(w.plugin).artefacts_with(w.options) for w in wrappers)
+    audits = (find_method(w.plugin).artefacts_with(w.options) for w in wrappers)
     return (*plugin.all_artefacts(options), *chain.from_iterable(audits))
 
 
 def _check_wrappers(method: Method, where: KeyPath) -> None:
     """Refuse wrappers that the method cannot have with its options."""
-    wrappers = [find(wrapper.plugin) for wrapper in method.wrappers]
-    reason = find(method.plugin).refused_wrappers(method.options, wrappers)
+    wrappers = [find_method(wrapper.plugin) for wrapper in method.wrappers]
+    reason = find_method(method.plugin).refused_wrappers(method.options, wrappers)
     if reason is not None:
         raise where.error(reason)
 
@@ -145,7 +145,7 @@ def grid_of(method: Method, axes: dict[str, list], where: KeyPath) -> Grid:
     """Return the grid around a method, once its axes are checked."""
     every = dict.fromkeys(Training.model_fields) | method.training
     options = method.options | {f"{grids.TRAINING}{name}": v for name, v in every.items()}
-    grids.check_axes(axes, options, find(method.plugin).option_schemas, where)
+    grids.check_axes(axes, options, find_method(method.plugin).option_schemas, where)
     touched = dict.fromkeys(grids.split(axis)[0] for axis in axes)
     values = tuple((option, options[option]) for option in touched)
     return Grid(method.label, method.title, tuple(axes.items()), values)
@@ -155,7 +155,7 @@ def _varied(
     method: Method, label: str, title: str, options: dict[str, Any], where: KeyPath
 ) -> Method:
     """Return a method with another label and other values of some options, training's too."""
-    plugin = find(method.plugin)
+    plugin = find_method(method.plugin)
     own, swept = grids.split_training_options(options)
     # this only checks them; the method's other options are checked already
     plugin.complete_options(own, where)
@@ -179,7 +179,7 @@ def expand(
 ) -> list[str]:
     """Return the labels that `names` stand for: the label of a grid stands for all its members."""
     labels: dict[str, None] = {}
-    plugins = {name for name, plugin in discover().items() if plugin.kind == "method"}
+    plugins = {name for name, plugin in discover_methods().items() if plugin.kind == "method"}
     for name in names:
         if name in methods.errors:
             raise methods.errors[name]
@@ -224,7 +224,7 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
                 "a grid gives its members their options, and study.tune chooses options; put them "
                 "into different studies"
             )
-        if not find(method.plugin).trained:
+        if not find_method(method.plugin).trained:
             continue
         made = _trials(method, tune)
         for _, trial in made:

@@ -12,9 +12,9 @@ from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.config.partitions import participants
 from fedloom.config.settings import Method, Reported, Settings
 from fedloom.config.study import Study
-from fedloom.hooks.manifest import find
+from fedloom.hooks.manifest import find_method
 
-STUDY = CONFIG / "study"
+STUDY_KEY = CONFIG / "study"
 # keys of a partition that test clients on classes which none trained on
 UNSEEN = {"novel_classes", "transfer_to"}
 
@@ -44,7 +44,7 @@ def method_of(settings: Settings, partition: str, method: str) -> Method:
     given = settings.protocols[partition].training.given
     if not given:
         return found
-    training = find(found.plugin).merge_training(
+    training = find_method(found.plugin).merge_training(
         settings.study.training.given, given, found.own_training
     )
     return replace(found, training=training)
@@ -69,7 +69,7 @@ def evaluated_rounds(study: Study) -> list[int]:
     return sorted({*wanted_rounds(study), *job_ends(study)})
 
 
-def reported(study: Study, where: KeyPath = STUDY) -> Reported:
+def reported(study: Study, where: KeyPath = STUDY_KEY) -> Reported:
     """Return the evaluated rounds that tables average, for the study with the values of a run."""
     evaluated = wanted_rounds(study)
     rounds = []
@@ -100,7 +100,7 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
     """
     for label, partition in product(labels, settings.select.partitions):
         method = method_of(settings, partition, label)
-        plugin = find(method.plugin)
+        plugin = find_method(method.plugin)
         where = CONFIG / "methods" / method.label
         for key in UNSEEN & settings.partitions[partition].settings.keys():
             reason = plugin.why_unseen_classes_unsupported(method.options)
@@ -126,11 +126,11 @@ def check_runs(settings: Settings) -> None:
     for label in settings.select.partitions:
         own = settings.protocols[label].model_fields_set - {"training"}
         protocol = CONFIG / "partitions" / label / "protocol"
-        where = protocol if own else STUDY
+        where = protocol if own else STUDY_KEY
         found = study_of(settings, label)
         training = participating(settings, label)
         if training is not None and found.clients_per_round > training:
-            place = protocol if "clients_per_round" in own else STUDY
+            place = protocol if "clients_per_round" in own else STUDY_KEY
             raise (place / "clients_per_round").error(
                 f"{found.clients_per_round} is more than the {training} participating clients of "
                 f"partitions.{label}"

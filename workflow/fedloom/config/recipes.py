@@ -15,12 +15,12 @@ from fedloom.common import schema
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.common.schema import Count, Distinct, Keys, Natural
-from fedloom.config.datasets import DATA, Expected
+from fedloom.config.datasets import DATA_FOLDER, Expected
 from fedloom.config.kinds import KINDS, Entry, check_entry
 from fedloom.config.reading import read
 from fedloom.machine.install import ROOT, resource
 
-FOLDER = ROOT / "workflow/recipes"
+RECIPES = ROOT / "workflow/recipes"
 # keys of a dataset of several that its parts cannot have
 OF_ALL_PARTS = {"image_size", "resize", "grey_bits", "transparency", "skip_unreadable"}
 
@@ -156,7 +156,7 @@ class Recipe(RecipeKeys):
     @property
     def root(self) -> str:
         """The folder in which its files lie unless a study says otherwise."""
-        return DATA if self.entry["source"] == "several" else f"{DATA}/{self.folder}"
+        return DATA_FOLDER if self.entry["source"] == "several" else f"{DATA_FOLDER}/{self.folder}"
 
     def size(self, first: int | None = None) -> Expected:
         """Return the numbers of images and of classes; None where the recipe does not state them.
@@ -187,7 +187,7 @@ class Recipe(RecipeKeys):
     def parts(self) -> "list[tuple[dict[str, Any], Recipe]]":
         """Return the recipes that it is made of, each after its entry in `parts`."""
         parts = self.entry.get("parts", {}).values()
-        return [(part, find(part["recipe"])) for part in parts if "recipe" in part]
+        return [(part, find_recipe(part["recipe"])) for part in parts if "recipe" in part]
 
 
 def _images_of_part(part: dict[str, Any], recipe: Recipe) -> int:
@@ -201,16 +201,16 @@ def _images_of_part(part: dict[str, Any], recipe: Recipe) -> int:
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of the recipes that ship, in alphabetical order."""
-    return tuple(sorted(file.stem for file in FOLDER.glob("*.yaml")))
+    return tuple(sorted(file.stem for file in RECIPES.glob("*.yaml")))
 
 
-def find(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
     """Return the recipe of a name or of a path to a .yaml file, after checking its keys."""
     if name.endswith((".yaml", ".yml")):
         file = resource(name)
     else:
         check_known(name, names(), "a recipe must be a .yaml file or a known name, got")
-        file = FOLDER / f"{name}.yaml"
+        file = RECIPES / f"{name}.yaml"
     content = read(file)
     own = {key: content.pop(key) for key in RecipeKeys.model_fields if key in content}
     beside = {"name": file.stem, "file": file, "entry": content}
@@ -263,7 +263,7 @@ def _expanded(entry: dict[str, Any], below: str | None) -> dict[str, Any]:
         raise FedLoomError("a recipe brings its `source`, so leave one out")
     if not isinstance(entry["recipe"], str):
         raise FedLoomError(f"must be the name of a recipe, got {entry['recipe']!r}")
-    recipe = find(entry["recipe"])
+    recipe = find_recipe(entry["recipe"])
     root = entry.get("root", recipe.root if below is None else f"{below}/{recipe.folder}")
     given = {key: value for key, value in entry.items() if key not in ("recipe", "root")}
     own = {"root": root} | {key: _filled_in(value, root) for key, value in recipe.entry.items()}

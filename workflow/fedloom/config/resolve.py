@@ -185,7 +185,7 @@ def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) 
     listed = _listing({"source": source} | settings) if selected else None
     if "recipe" not in written:
         return Dataset(label, source, settings, listed, entry.keys.expected())
-    recipe = recipes.find(written["recipe"])
+    recipe = recipes.find_recipe(written["recipe"])
     expected = recipe.size(settings.get("first_per_domain"))
     domains = recipe.counts.domains
     return Dataset(label, source, settings, listed, expected, domains, recipe.all_notes())
@@ -196,7 +196,7 @@ def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
     if "parts" in entry:
         parts = {name: _listing(part) for name, part in entry["parts"].items()}
         return {"files": sum(p["files"] for p in parts.values() if p), "sha256": digest(parts)}
-    plugin = kinds.discover("source").get(entry["source"])
+    plugin = kinds.plugins_of_kind("source").get(entry["source"])
     return listing(entry, None if plugin is None else plugin.paths)
 
 

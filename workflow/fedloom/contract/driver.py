@@ -28,7 +28,7 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
     Compression or noise may hide all learning in the eight rounds of the check: the loss must fall
     around one method at least, and the line that is returned names the others.
     """
-    # RULES are checks too, which one of CHECKS runs
+    # each of RULES counts, in place of `keeps_rules`, which runs them
     count = f"{len(checks.RULES + CHECKS) - 1} checks"
     if plugin.kind == "method":
         _run_checks(plugin)
@@ -149,7 +149,7 @@ def refuses(plugins: list[Plugin], error: FedLoomError) -> bool:
     if error.__cause__ is not None:
         return False
 
-    # through the code of a plugin; an error about the result of a hook is not the plugin's own
+    # it must have passed through a plugin's code, and not arisen in the check of a hook's result
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     folders = [plugin.folder.resolve() for plugin in plugins]
     for file in files:

@@ -14,14 +14,14 @@ from typing import Any
 from fedloom.common.errors import FedLoomError, in_words
 from fedloom.common.files import canonical, read_json, write_text
 from fedloom.common.locks import file_lock
-from fedloom.config.recipes import Recipe, dataset_entry, find
+from fedloom.config.recipes import Recipe, dataset_entry, find_recipe
 from fedloom.data.archives import unpack
 from fedloom.data.sources import read
 from fedloom.machine.install import resource
 
 log = logging.getLogger(__name__)
 
-FOLDER = ".downloads"
+DOWNLOADS = ".downloads"
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 
 
@@ -43,7 +43,7 @@ def download_recipe(recipe: Recipe, root: str | None = None) -> list[str]:
     # the parts of a data set of several
     steps = []
     for name in how.get("recipes", ()):
-        part = find(name)
+        part = find_recipe(name)
         root_of_part = f"{root}/{part.folder}"
         if part.folder == recipe.folder:
             root_of_part = root
@@ -60,7 +60,7 @@ def download_recipe(recipe: Recipe, root: str | None = None) -> list[str]:
 
     for archive in how.get("archives", ()):
         with file_lock(
-            folder / FOLDER / ".lock", f"{folder}: another process fetches it", log.info
+            folder / DOWNLOADS / ".lock", f"{folder}: another process fetches it", log.info
         ):
             fetch_archive(archive, folder)
 
@@ -115,7 +115,7 @@ def fetch_archive(archive: dict[str, Any], root: Path) -> None:
     url = archive["url"]
     name = archive.get("name") or url.partition("?")[0].rstrip("/").rpartition("/")[2]
     into = root / archive.get("into", ".")
-    file = root / FOLDER / name
+    file = root / DOWNLOADS / name
 
     # the record of an earlier call
     record = file.with_name(f"{name}.done.json")

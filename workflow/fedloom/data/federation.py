@@ -12,7 +12,7 @@ import torch
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
-from fedloom.common.ids import NOVEL, UNASSIGNED
+from fedloom.common.ids import NOVEL_CLASSES, UNASSIGNED
 from fedloom.common.run_tables import PARTITION
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
@@ -548,7 +548,7 @@ def load_partition(
     novel_labels = _positions(store.labels, novel, len(classes))
     novel_names = [name for k, name in enumerate(classes) if k in novel]
     tested = with_test_images(data, novel_rows, novel_labels, novel_names)
-    return replace(data, numbers=numbers, unseen={NOVEL: tested})
+    return replace(data, numbers=numbers, unseen={NOVEL_CLASSES: tested})
 
 
 def _positions(labels: np.ndarray, numbers: np.ndarray, classes: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedloom.common.errors import FedLoomError, one_line, shortened
 from fedloom.config.datasets import described
-from fedloom.config.kinds import DataPlugin, discover
+from fedloom.config.kinds import DataPlugin, plugins_of_kind
 from fedloom.data.image_list import ImageList, Item
 from fedloom.hooks.loader import import_plugin
 from fedloom.hooks.plugin_code import run_plugin_code
@@ -17,7 +17,7 @@ from fedloom.hooks.plugin_code import run_plugin_code
 def read(source: str, settings: dict[str, Any]) -> ImageList:
     """Return the images that a plugin's source lists."""
     # what the plugin lists
-    plugin = discover("source")[source]
+    plugin = plugins_of_kind("source")[source]
     function = _function_of(plugin, "read", "settings")
     images = run_plugin_code(lambda: function(settings), [plugin], "read")
     if not isinstance(images, ImageList):
@@ -41,7 +41,7 @@ def divide(
     scheme: str, labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator
 ) -> np.ndarray:
     """Divide training images with a plugin's scheme; return the client of each."""
-    plugin = discover("scheme")[scheme]
+    plugin = plugins_of_kind("scheme")[scheme]
     function = _function_of(plugin, "divide", "labels, settings, rng")
     owner = np.asarray(run_plugin_code(lambda: function(labels, settings, rng), [plugin], "divide"))
 

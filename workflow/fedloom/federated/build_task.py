@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.backbones.backbone import load_backbone
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
-from fedloom.common.ids import OTHER
+from fedloom.common.ids import OTHER_DATASET_PREFIX
 from fedloom.common.receipts import check_receipt, read_receipt
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
@@ -30,8 +30,10 @@ def build_task(
 ) -> tuple[Task, Hooks]:
     """Return the task of a run and its hooks; `files` are those of planning.paths.run_inputs."""
     run = spec.run
-    method = manifest.find(spec.method.plugin, kind="method")
-    wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]
+    method = manifest.find_method(spec.method.plugin, kind="method")
+    wrappers = [
+        manifest.find_method(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers
+    ]
 
     # check the files before anything is read
     facts = _checked_receipts(files)
@@ -51,7 +53,7 @@ def build_task(
     # all that the spec says of the method, its training and its backbone
     task = Task(
         seed=run.seed,
-        fixed=spec.fixed,
+        fixed_seeds=spec.fixed_seeds,
         options=SimpleNamespace(**spec.method.options),
         training=TrainingOptions(**spec.method.training, schedule_rounds=spec.schedule_rounds),
         backbone=load_backbone(spec.backbone.family, spec.backbone.settings, device),
@@ -108,7 +110,7 @@ def with_datasets(
 
         # the clients keep their training images, and answer the dataset's test images
         store = ImageStore(of_dataset["store"], facts)
-        unseen[OTHER + dataset] = federation.with_test_images(
+        unseen[OTHER_DATASET_PREFIX + dataset] = federation.with_test_images(
             task.data,
             np.flatnonzero(store.test),
             store.labels,

@@ -188,7 +188,7 @@ def check_states(
 
     The hook made the states of clients that are not in `trained`.
     """
-    # the example for the others: a state that training has made, if there is one
+    # the state that all others are compared with: one that training has made, if there is one
     first = next((client for client in states if client in trained), next(iter(states)))
 
     # what training has made was checked when it was made

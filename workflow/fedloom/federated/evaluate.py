@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.common.ids import BASE, OWN, SERVER_MODEL, STREAM_PART_PREFIX
+from fedloom.common.ids import BASE_CLASSES, OWN_IMAGES, SERVER_MODEL, STREAM_PART_PREFIX
 from fedloom.common.trees import Tree, leaves, stack, tensor_map
 from fedloom.data.federation import Batch, Federation
 from fedloom.federated import check_results, groups
@@ -353,7 +353,7 @@ def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[TestSetRow]
     # the sets, by name
     everything = np.sort(np.concatenate(data.test))
     base = replace(data, test=[everything] * data.num_clients)
-    sets = {OWN: data, BASE: base, **data.unseen}
+    sets = {OWN_IMAGES: data, BASE_CLASSES: base, **data.unseen}
 
     # the clients, and the server's model, which may answer for them
     server = received_by(task, hooks, state, [SERVER_MODEL])
@@ -377,7 +377,7 @@ def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[TestSetRow]
         # where all models are the server's, its answers to a common set are theirs
         one_model = not hooks.takes("predict", "clients") and is_copied(server[0], received)
         for name, tested in sets.items():
-            if one_model and name != OWN:
+            if one_model and name != OWN_IMAGES:
                 scores = answers_of_server(name) * len(clients)
             else:
                 scores = _scores_of_set(task, hooks, received, clients, tested)

@@ -238,7 +238,7 @@ def collect_updates(
         check_results.check_updates(task, members, returned, before, attacking)
         updates += returned
 
-    # fill in the fields of an update that the method leaves to the runtime
+    # the fields of an update that are the runtime's to fill in
     for client, received, update in zip(ids, delivered, updates, strict=True):
         update.client = client
         update.received = received

@@ -179,13 +179,13 @@ class Rows:
         }
         return cls(**tables)
 
-    def evaluated_clients(self, number: int) -> set[int]:
+    def clients_evaluated_in(self, number: int) -> set[int]:
         """Return the ids of the clients that were evaluated after a round."""
         clients = self.evaluation["client_id"].to_numpy()
         of_round = self.evaluation["round"].to_numpy() == number
         return set(clients[of_round].tolist()) - {SERVER_MODEL}
 
-    def evaluated(self, rounds: Iterable[int]) -> "Rows":
+    def with_evaluations_of(self, rounds: Iterable[int]) -> "Rows":
         """Return the same without evaluations of other rounds."""
         kept = [*rounds]
         return replace(

@@ -124,7 +124,8 @@ class Task(Generic[FrozenBackbone, Options]):
 
     Attributes:
         seed: the run's seed; draw from `generator`, never from this.
-        fixed: seeds that take its place where clients are selected, and in round 0 (see `at`).
+        fixed_seeds: seeds that take its place where clients are selected, and in round 0 (see
+            `at`).
         options: the method's options, as attributes. At run time it is a SimpleNamespace; the class
             `Options` of the method's options.py describes it to type checkers and editors.
         training: optimizer, lr, schedule, ... (fedloom.hooks.training_options), and `rounds`.
@@ -148,7 +149,7 @@ class Task(Generic[FrozenBackbone, Options]):
     data: Federation
     clients_per_round: int
     plugin: MethodFacts
-    fixed: ResolvedSeeds = field(default_factory=ResolvedSeeds)
+    fixed_seeds: ResolvedSeeds = field(default_factory=ResolvedSeeds)
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
     warm_start: WarmStart | None = None
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
@@ -200,20 +201,22 @@ class Task(Generic[FrozenBackbone, Options]):
         initialised, the seed is that of `study.fixed_seeds.initialisation`, if the study has it.
         """
         seed = self.seed
-        if self.round == 0 and self.fixed.initialisation is not None:
-            seed = self.fixed.initialisation
+        if self.round == 0 and self.fixed_seeds.initialisation is not None:
+            seed = self.fixed_seeds.initialisation
         return torch_generator(seed, f"method: {purpose}", self.round, *ids)
 
     def selecting(self) -> "Task[FrozenBackbone, Options]":
         """Return the same task with the seed by which the clients of a round are selected."""
-        if self.fixed.sampling is None:
+        if self.fixed_seeds.sampling is None:
             return self
-        return replace(self, seed=self.fixed.sampling)
+        return replace(self, seed=self.fixed_seeds.sampling)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
             """Name the new place of an attribute that plugins read here before 2026-11-27."""
+            if name == "fixed":
+                raise AttributeError("task.fixed is now task.fixed_seeds; read that")
             if name in MethodFacts.__dataclass_fields__:
                 raise AttributeError(f"task.{name} is now task.plugin.{name}; read that")
             raise AttributeError(f"a task has no attribute '{name}'")

@@ -72,7 +72,9 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
     return digest([fixed, inputs, packages.versions(), hardware])
 
 
-def evaluated_clients(task: Task, job: TrainJob, attacking: Collection[int] = ()) -> Sequence[int]:
+def clients_to_evaluate(
+    task: Task, job: TrainJob, attacking: Collection[int] = ()
+) -> Sequence[int]:
     """Return the ids of the clients that are evaluated after round `task.round`, ascending.
 
     All but the attackers, or in a round of `job.sampled` `job.evaluate_clients` of them, drawn in
@@ -149,14 +151,14 @@ def _why_no_resume(
     for number in job.evaluate:
         if number > saved.round:
             continue
-        due = evaluated_clients(task.at(number), job, attacking)
-        if saved.rows.evaluated_clients(number) != set(due):
+        due = clients_to_evaluate(task.at(number), job, attacking)
+        if saved.rows.clients_evaluated_in(number) != set(due):
             return f"holds no evaluation, or one of other clients, after round {number}"
     return None
 
 
 @dataclass(frozen=True)
-class Begin:
+class StartingPoint:
     """Where a job begins: the state, the last round that is done, and what the checkpoint holds.
 
     `diverged` is True for a trial that had diverged before the job's first round.
@@ -168,7 +170,7 @@ class Begin:
     saved: Saved | None
 
 
-def _begin(
+def _find_starting_point(
     task: Task,
     hooks: Hooks,
     job: TrainJob,
@@ -176,7 +178,7 @@ def _begin(
     checkpoint: Path,
     fingerprint: str,
     attacking: Collection[int],
-) -> Begin:
+) -> StartingPoint:
     """Read the state file `start`, if there is one, and what the checkpoint has of later rounds."""
     # the state before the job's first round; that of a run's first job is made below, if needed
     device = task.data.device
@@ -190,10 +192,10 @@ def _begin(
     saved = _resume(checkpoint, fingerprint, task, job, attacking)
     if saved is not None:
         log.info("%s: resumed after round %d", job.spec.run.path, saved.round)
-        return Begin(before.after(saved.changes), saved.round, False, saved)
+        return StartingPoint(before.after(saved.changes), saved.round, False, saved)
     if start is None:
         before = initial_state(task, hooks)
-    return Begin(before, job.first, diverged, None)
+    return StartingPoint(before, job.first, diverged, None)
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def _train_and_evaluate(
         task,
         hooks,
         after,
-        evaluated_clients(task, job, attacking),
+        clients_to_evaluate(task, job, attacking),
         global_test=job.global_test,
         confusion=counted,
     )
@@ -240,7 +242,9 @@ def train_rounds(
     # begin where the checkpoint ends, or else where the job before ended
     name = job.spec.run.path
     attacking = attackers(task, hooks)
-    begin = _begin(task, hooks, job, start, outputs.checkpoint, fingerprint, attacking)
+    begin = _find_starting_point(
+        task, hooks, job, start, outputs.checkpoint, fingerprint, attacking
+    )
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, begin.saved)
     current = begin.state
     diverged = begin.diverged
@@ -296,7 +300,7 @@ def _write_outputs(
 ) -> None:
     """Write the job's tables, and its last state."""
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
-    rows = checkpoint.rows.evaluated(job.evaluate)
+    rows = checkpoint.rows.with_evaluations_of(job.evaluate)
     write_table(outputs.evaluation, rows.evaluation)
     write_table(outputs.rounds, rows.rounds)
     write_table(outputs.clients, rows.clients)

@@ -19,7 +19,7 @@ PACKAGE = "fedloom_plugins"
 # a plugin's folder has one of them
 FILES = ("method.toml", "source.toml", "scheme.toml", "table.toml", "figure.toml")
 # a folder of plugins holds them directly, or in these folders
-ROOMS = ("methods", "wrappers", "sources", "schemes", "tables", "figures")
+SUBFOLDERS = ("methods", "wrappers", "sources", "schemes", "tables", "figures")
 
 Item = TypeVar("Item")
 
@@ -101,15 +101,15 @@ class PluginManifest(Keys):
 
 
 def _plugins_in(folder: Path) -> list[Path]:
-    """Return the folders of plugins that lie in `folder`, directly or in one of its rooms."""
-    # a room of that name which declares a plugin is that plugin
-    rooms = [folder / room for room in ROOMS if (folder / room).is_dir()]
-    rooms = [room for room in rooms if not _toml_files(room)]
+    """Return the folders of plugins that lie in `folder`, directly or in one of its subfolders."""
+    # a folder of a subfolder's name that declares a plugin is a plugin, and no subfolder
+    subfolders = [folder / subfolder for subfolder in SUBFOLDERS if (folder / subfolder).is_dir()]
+    subfolders = [subfolder for subfolder in subfolders if not _toml_files(subfolder)]
 
     found: list[Path] = []
-    for place in (folder, *rooms):
+    for place in (folder, *subfolders):
         for path in sorted(place.iterdir()):
-            if path.is_dir() and path not in rooms and not path.name.startswith(("_", ".")):
+            if path.is_dir() and path not in subfolders and not path.name.startswith(("_", ".")):
                 found.append(path)
     return found
 

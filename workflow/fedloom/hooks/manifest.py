@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field
 
 from fedloom.common.key_path import KeyPath
+from fedloom.common.renamed import renamed
 from fedloom.common.schema import Identifier, Keys
 from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_plugins
 from fedloom.hooks.options import check_schemas, fill_in
@@ -258,7 +259,7 @@ class Plugin(PluginManifest):
         if not isinstance(self.aggregation, dict):
             return self.aggregation
         holds = [kind for kind, condition in self.aggregation.items() if _holds(condition, options)]
-        # where both hold, as with conditions that overlap, plain comes first
+        # where the conditions of both hold, plain comes first
         if "plain" in holds:
             return "plain"
         return next(iter(holds), None)
@@ -370,20 +371,27 @@ def _names_in(value: Any) -> list[str]:
 
 
 @cache
-def discover(folder: Path | None = None) -> PluginCatalogue[Plugin]:
+def discover_methods(folder: Path | None = None) -> PluginCatalogue[Plugin]:
     """Return all methods and wrappers: those of `folder` (default: all folders), installed ones."""
     if folder:
         return discover_plugins("method", [folder], Plugin)
     return discover_plugins("method", plugin_folders(), Plugin)
 
 
-def find(name: str, where: KeyPath = METHOD, kind: str | None = None) -> Plugin:
+def find_method(name: str, where: KeyPath = METHOD, kind: str | None = None) -> Plugin:
     """Return the plugin that is named at `where`, of that kind if one is given.
 
     An unknown name is an error that suggests the nearest one.
     """
-    plugins = discover()
+    plugins = discover_methods()
     known = [k for k, plugin in plugins.items() if kind in (None, plugin.kind)]
     if name not in plugins.errors:
         where.check_known(name, known, f"no {kind or 'method'}")
     return plugins[name]
+
+
+# functions by the names that they had before 2026-11-28
+RENAMED = {"find": "find_method", "discover": "discover_methods"}
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, RENAMED)

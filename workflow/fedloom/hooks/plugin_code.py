@@ -12,7 +12,7 @@ from fedloom.hooks.discovery import PluginManifest
 
 log = logging.getLogger(__name__)
 
-# so many clients an error names
+# how many clients an error names at most
 MOST_CLIENTS = 6
 Result = TypeVar("Result")
 
@@ -84,7 +84,7 @@ def describe_call(names: Sequence[str], hook: str, number: int = 0, ids: Sequenc
         number: the round; 0: none.
         ids: of the clients.
     """
-    # the plugins
+    # who was called
     method, *wrappers = names
     who = method
     if wrappers:
@@ -95,7 +95,7 @@ def describe_call(names: Sequence[str], hook: str, number: int = 0, ids: Sequenc
     if number:
         words.append(f"round {number}")
 
-    # the clients, of whom the first are named
+    # the clients, the first few by their ids
     if list(ids) == [SERVER_MODEL]:
         words.append("the server's model")
     elif len(ids) == 1:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 # variables with the ids of schedulers' jobs: Slurm, PBS, LSF, Grid Engine
 JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 # a variable that is set where a display of the whole study shows what jobs log
-QUIET = "FEDLOOM_QUIET"
+QUIET_VARIABLE = "FEDLOOM_QUIET"
 
 
 class _LoggedBar(tqdm):
@@ -74,7 +74,7 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
         """Print an error that the file cannot take, unless the terminal shows it anyhow."""
-        if record.levelno >= logging.ERROR and QUIET in os.environ:
+        if record.levelno >= logging.ERROR and QUIET_VARIABLE in os.environ:
             print(record.getMessage(), file=sys.stderr)
 
 
@@ -87,7 +87,7 @@ def log_to(path: Path | None) -> None:
     # the terminal, which is silent where a display shows what the file gets
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.INFO)
-    if path and QUIET in os.environ:
+    if path and QUIET_VARIABLE in os.environ:
         terminal.setLevel(logging.CRITICAL)
     logging.basicConfig(format="%(message)s", handlers=[terminal], force=True)
     logging.getLogger("fedloom").setLevel(logging.INFO)

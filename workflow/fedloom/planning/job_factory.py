@@ -10,7 +10,7 @@ from fedloom.config import settings as config
 from fedloom.config.protocols import is_trial, job_ends, method_of, reported, study_of
 from fedloom.config.settings import VALIDATION, Output, Settings
 from fedloom.config.study import Study
-from fedloom.hooks.manifest import TEST_SETS, find
+from fedloom.hooks.manifest import TEST_SETS, find_method
 from fedloom.planning import job_specs
 from fedloom.planning.run_labels import Run
 from fedloom.planning.runs import output_seeds
@@ -228,7 +228,7 @@ def _plotted_methods(settings: Settings, output: Output) -> Iterator[job_specs.P
     methods = [settings.methods[m] for m in settings.select.methods if m in output.methods]
     for label, group in groupby(methods, _label_of_group):
         members = list(group)
-        plugin = find(members[0].plugin)
+        plugin = find_method(members[0].plugin)
         grid = settings.grids.get(label)
 
         # members that train different parts have none in common
@@ -266,7 +266,7 @@ def run_spec(settings: Settings, run: Run) -> job_specs.RunSpec:
     tried = [trial.options.get("training.schedule") for trial in trials]
     is_cosine = "cosine" in (method.training.get("schedule"), *tried)
     schedule_rounds = None
-    if is_cosine or find(method.plugin).uses_rounds:
+    if is_cosine or find_method(method.plugin).uses_rounds:
         schedule_rounds = study.rounds
 
     return job_specs.RunSpec(
@@ -284,7 +284,9 @@ def run_spec(settings: Settings, run: Run) -> job_specs.RunSpec:
         schedule_rounds=schedule_rounds,
         stacked=study.stacked,
         tuned=bool(trials),
-        fixed=config.ResolvedSeeds(study.fixed_seeds.sampling, study.fixed_seeds.initialisation),
+        fixed_seeds=config.ResolvedSeeds(
+            study.fixed_seeds.sampling, study.fixed_seeds.initialisation
+        ),
     )
 
 

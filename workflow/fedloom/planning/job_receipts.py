@@ -21,13 +21,13 @@ from fedloom.planning.study_jobs import jobs_of_study
 # why a result is made again
 SETTINGS = "made from other settings"
 SOURCES = "made from other source files"
-DATA = "made from other data"
+FROM_OTHER_DATA = "made from other data"
 UNKNOWN = "without a receipt"
 CHANGED = "changed since it was written"
 # the digest of a result that is neither there nor in a receipt that holds
 NO_DIGEST = ""
 # by the fact of a receipt; the job of `train` has the digest of its sources, too
-REASONS = {"sources": SOURCES, "job": SETTINGS, "inputs": DATA}
+REASONS = {"sources": SOURCES, "job": SETTINGS, "inputs": FROM_OTHER_DATA}
 
 
 @dataclass(frozen=True)

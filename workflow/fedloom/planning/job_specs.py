@@ -82,7 +82,7 @@ class RunSpec:
     # True: the options that rule `choose` wrote override the method's
     tuned: bool = False
     # seeds that replace the run's
-    fixed: config.ResolvedSeeds = field(default_factory=config.ResolvedSeeds)
+    fixed_seeds: config.ResolvedSeeds = field(default_factory=config.ResolvedSeeds)
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,19 @@ from fedloom.common.key_path import InvalidKeyError
 from fedloom.config.reading import Change, locate_error, merge, merge_values, read_all, read_change
 from fedloom.config.resolve import resolve_with
 from fedloom.config.settings import Settings
-from fedloom.hooks.manifest import find
+from fedloom.hooks.manifest import find_method
 from fedloom.machine.extras import require
 from fedloom.machine.install import ROOT, resource
 from fedloom.planning import paths, staleness
 from fedloom.planning.plan import Plan
 
 # the default study, and the config of the current folder: in a checkout they are one file
-CONFIG = ROOT / "config.yaml"
-OWN = Path("config.yaml")
+DEFAULT_CONFIG = ROOT / "config.yaml"
+OWN_CONFIG = Path("config.yaml")
 # sections to whose changes the study's keys adapt
 FITTED = {"study", "partitions", "select"}
 # the key of `overrides` that holds "key=value" for each change
-SET = "set"
+CHANGES_KEY = "set"
 # a variable that `fedloom run` sets, which prints notes and the table at the end itself
 LAUNCHER = "FEDLOOM_LAUNCHER"
 
@@ -49,7 +49,7 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
 
     # mappings of --config, and over them the changes of single keys
     given = dict(overrides or {})
-    changes = [read_change(text) for text in given.pop(SET, ())]
+    changes = [read_change(text) for text in given.pop(CHANGES_KEY, ())]
     for keys, value, _ in changes:
         given = merge_values(given, _nested(keys, value))
 
@@ -78,7 +78,7 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
 
     # a plugin's file that is not Python is an error here, before any job
     for name in sorted({settings.methods[label].plugin for label in settings.select.methods}):
-        staleness.files_of((), (find(name),))
+        staleness.files_of((), (find_method(name),))
     return Plan(settings, merged, tuple(read), tuple(changes))
 
 
@@ -104,12 +104,12 @@ def check_images(plan: Plan) -> None:
 
 
 def files_below(files: Sequence[Path], folder: Path = Path()) -> list[Path]:
-    """Return the files below a study's: the default study, and OWN unless the study is bundled."""
-    own = folder / OWN
+    """Return the config files below a study's: the default one, and OWN_CONFIG below a user's."""
+    own = folder / OWN_CONFIG
     bundled = any(Path(file).resolve().is_relative_to(ROOT / "workflow") for file in files)
     if bundled or not own.exists():
-        return [CONFIG]
-    return [CONFIG, own]
+        return [DEFAULT_CONFIG]
+    return [DEFAULT_CONFIG, own]
 
 
 def resolve(

@@ -52,7 +52,7 @@ LOGS = "results/logs"
 RECEIPTS = "results/receipts"
 
 # the files that jobs read of a dataset and its partition, and which of them rules before runs read
-DATA = {
+DATA_OF_A_RUN = {
     "store": STORE,
     "partition": PARTITION,
     "features": FEATURES,
@@ -79,19 +79,19 @@ def path_for(pattern: str, run: Run | None = None, /, **wildcards: Any) -> Path:
 
 def inputs(rule: str, **wildcards: Any) -> dict[str, Path]:
     """Return the data files that a job of this rule reads, by name."""
-    return {name: path_for(DATA[name], **wildcards) for name in INPUTS[rule]}
+    return {name: path_for(DATA_OF_A_RUN[name], **wildcards) for name in INPUTS[rule]}
 
 
 def run_inputs(run: Run, needs: Collection[str]) -> dict[str, Path]:
     """Return the data files that a run reads: `store`, `partition` and those it `needs`."""
     read = ("store", "partition", *needs)
-    return {name: path_for(DATA[name], run) for name in DATA if name in read}
+    return {name: path_for(DATA_OF_A_RUN[name], run) for name in DATA_OF_A_RUN if name in read}
 
 
 def other_inputs(dataset: str, run: Run, needs: Collection[str]) -> dict[str, Path]:
     """Return the files of another dataset that a run is tested on: `store` and the caches."""
     names = ["store", *(name for name in needs if name in ("features", "patches"))]
-    return {name: path_for(DATA[name], run, dataset=dataset) for name in names}
+    return {name: path_for(DATA_OF_A_RUN[name], run, dataset=dataset) for name in names}
 
 
 def end(number: int) -> str:

@@ -15,7 +15,7 @@ from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.files import canonical, read_facts, read_table, write_table
 from fedloom.common.receipts import sha256
 from fedloom.config.settings import VALIDATION
-from fedloom.hooks.manifest import TEST_SETS, find
+from fedloom.hooks.manifest import TEST_SETS, find_method
 from fedloom.machine import packages
 from fedloom.machine.install import ROOT
 from fedloom.planning import choices, paths, provenance
@@ -117,7 +117,7 @@ def _given(plan: Plan, run: Run) -> dict[str, Any]:
 
     # a method without training has no learning rate
     learning_rate = None
-    if find(method.plugin).trained:
+    if find_method(method.plugin).trained:
         learning_rate = float(method.training["lr"])
 
     # trials are evaluated on training images that their clients held back

@@ -16,7 +16,7 @@ from fedloom.common.folders import read_python
 from fedloom.common.receipts import digest, sha256
 from fedloom.config import kinds
 from fedloom.hooks.discovery import PluginManifest
-from fedloom.hooks.manifest import find
+from fedloom.hooks.manifest import find_method
 from fedloom.machine.install import LIBRARY
 from fedloom.planning import job_specs
 
@@ -31,7 +31,7 @@ def code_of(rule: str, job: Any) -> Code:
 
     def add(kind: str, name: str, module: str | None = None) -> None:
         """Add the plugin of this name, or else the module that defines FedLoom's own kind."""
-        plugin = kinds.discover(kind).get(name)
+        plugin = kinds.plugins_of_kind(kind).get(name)
         if plugin is None:
             modules.append(module or kinds.KINDS_FROM_PLUGINS[kind].own[name].__module__)
         else:
@@ -57,7 +57,7 @@ def code_of(rule: str, job: Any) -> Code:
 
         case job_specs.RunSpec():
             modules.append(f"fedloom.backbones.{job.backbone.family}")
-            plugins += [find(each.plugin) for each in (job.method, *job.method.wrappers)]
+            plugins += [find_method(each.plugin) for each in (job.method, *job.method.wrappers)]
 
     return tuple(modules), tuple(plugins)
 

@@ -16,7 +16,7 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.planning.run_labels import Run
 
 # groups of clients, and whether they train
-GROUPS = {"participating": True, "held_out": False}
+IS_PARTICIPATING = {"participating": True, "held_out": False}
 SCENARIO = ("dataset", "partition", "backbone")
 # relative error of a loss in float32: one that training leaves as it was is that of guessing
 ROUNDING = 1e-6
@@ -118,7 +118,7 @@ def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]
     numbers = every[every.index.isin(reported.rounds)].mean()
     if reported.worst_of:
         lowest = every[every.index.isin(reported.worst_of)].min()
-        for group in GROUPS:
+        for group in IS_PARTICIPATING:
             numbers[f"{group}_worst"] = lowest[f"{group}_mean"]
 
     if "backdoor_rate" in evaluation:
@@ -136,7 +136,7 @@ def curves(evaluation: pd.DataFrame) -> pd.DataFrame:
     """
     server = evaluation["client_id"] == SERVER_MODEL
     parts = dict[str, pd.Series]()
-    for name, participating in GROUPS.items():
+    for name, participating in IS_PARTICIPATING.items():
         rows = evaluation[~server & (evaluation["participating"] == participating)]
         parts[f"{name}_mean"] = by_round(rows)
         parts[f"{name}_worst"] = percent(rows).groupby(rows["round"]).min()

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from fedloom.common.errors import FedLoomError as FedLoomError
+from fedloom.common.renamed import renamed
 from fedloom.config.output_kinds import AccuracyTable as AccuracyTable
 from fedloom.config.output_kinds import ArtefactFigure as ArtefactFigure
 from fedloom.config.output_kinds import Personalized as Personalized
@@ -17,15 +18,8 @@ from fedloom.report.figures.convergence import lines as lines
 from fedloom.report.tables.accuracy import describe_rounds as describe_rounds
 from fedloom.report.tables.layout import Column as Column
 
-# old name -> new name
+# functions by the names that they had before 2026-11-27
 RENAMED = {"at": "describe_rounds"}
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        """Name the new name of a function; an ImportError is shown in `from ... import` as well."""
-        if name in RENAMED:
-            raise ImportError(
-                f"fedloom.report.output_toolbox.{name} is now {RENAMED[name]}; use that"
-            )
-        raise AttributeError(f"fedloom.report.output_toolbox has no '{name}'")
+    __getattr__ = renamed(__name__, RENAMED)

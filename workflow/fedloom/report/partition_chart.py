@@ -19,7 +19,7 @@ CELL = 0.24
 # vermilion of Okabe and Ito, told apart by all
 LOOKS = {False: ("#0072B2", "none", 0.0), True: ("none", "#D55E00", 1.2)}
 # more classes have no names, and more clients no numbers
-NAMED = 40
+MOST_TICK_LABELS = 40
 
 
 def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
@@ -73,9 +73,9 @@ def _figure(
     axes.set(xlabel="client", ylabel="class")
     axes.set(xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6))
     axes.tick_params(labelsize=7)
-    if clients <= NAMED:
+    if clients <= MOST_TICK_LABELS:
         axes.set_xticks(range(clients))
-    if classes <= NAMED:
+    if classes <= MOST_TICK_LABELS:
         axes.set_yticks(range(classes), class_names)
     if domains:
         _label_domains(axes, domains)

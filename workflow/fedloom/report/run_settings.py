@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fedloom.config import grids
 from fedloom.config.reading import find_definition, has_prefix
 from fedloom.config.settings import VALIDATION
-from fedloom.hooks.manifest import find
+from fedloom.hooks.manifest import find_method
 from fedloom.machine.install import ROOT
 from fedloom.planning import choices, paths
 from fedloom.planning.plan import Plan
@@ -65,7 +65,7 @@ def _of_method(
     are the parts of the config that set training options.
     """
     spec = choices.with_choice(plan.run_spec(run))
-    plugin = find(spec.method.plugin)
+    plugin = find_method(spec.method.plugin)
     varied = _varied(plan, run)
 
     def setting(name: str, value: Any, declared: bool, *places: list[str]) -> Setting:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import check_table, read_table
-from fedloom.common.ids import OWN, SERVER_MODEL
+from fedloom.common.ids import OWN_IMAGES, SERVER_MODEL
 from fedloom.hooks.manifest import TEST_SETS
 from fedloom.machine.extras import require
 from fedloom.planning import paths, provenance
@@ -44,7 +44,7 @@ COLUMNS = {
 }
 # the columns that are labels of a run
 OF_RUNS = ("title", "method", "options", "dataset", "partition", "backbone", "split")
-GROUPS = ("participating", "held_out", "participating_before", "held_out_before", "global")
+CLIENT_GROUPS = ("participating", "held_out", "participating_before", "held_out_before", "global")
 # the names of these columns in runs' files
 RENAMED = {"client": "client_id", "correct": "num_correct", "total": "num_test"}
 # the columns that are read from runs' files
@@ -60,7 +60,7 @@ select {", ".join(f'"{RENAMED.get(name, name)}" as "{name}"' for name in COLUMNS
 from evaluations join runs using (filename)
   join (select filename, bool_or(personalized) as personalises from evaluations group by filename)
   using (filename)
-where round <= rounds and test_set is distinct from '{OWN}')
+where round <= rounds and test_set is distinct from '{OWN_IMAGES}')
 """
 
 
@@ -113,14 +113,16 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
     rows = pa.concat_tables(tables).to_pandas(categories=["domain", "test_set"])
 
     # a second file repeats clients' own images, which the first one has
-    rows = rows[rows["test_set"] != OWN].reset_index(drop=True)
+    rows = rows[rows["test_set"] != OWN_IMAGES].reset_index(drop=True)
 
     # the group of each row
     before = ~rows["personalized"] & rows.groupby("run")["personalized"].transform("any")
-    names = np.where(rows["participating"], GROUPS[0], GROUPS[1]) + np.where(before, "_before", "")
+    names = np.where(rows["participating"], CLIENT_GROUPS[0], CLIENT_GROUPS[1]) + np.where(
+        before, "_before", ""
+    )
     names = np.where(rows["client_id"] == SERVER_MODEL, "global", names)
     names = np.where(rows["test_set"].isna(), names, rows["test_set"])
-    rows["group"] = pd.Categorical(names, [*GROUPS, *rows["test_set"].dropna().unique()])
+    rows["group"] = pd.Categorical(names, [*CLIENT_GROUPS, *rows["test_set"].dropna().unique()])
 
     # the columns of the runs beside those of the evaluations
     rows["accuracy"] = percent(rows)

@@ -11,6 +11,7 @@ from fedloom.backbones.vit import replace as replace
 from fedloom.common.errors import FedLoomError as FedLoomError
 from fedloom.common.ids import SERVER_MODEL as SERVER_MODEL
 from fedloom.common.ids import entry_of as entry_of
+from fedloom.common.renamed import renamed
 from fedloom.common.trees import Tree as Tree
 from fedloom.common.trees import leaves as leaves
 from fedloom.common.trees import stack as stack
@@ -91,9 +92,4 @@ from fedloom.toolbox.training import squared_distance as squared_distance
 RENAMED = {"split_known": "split_by_received", "init_reader": "init_cross_attention"}
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        """Name the new name of a function; an ImportError is shown in `from ... import` as well."""
-        if name in RENAMED:
-            raise ImportError(f"fedloom.toolbox.{name} is now {RENAMED[name]}; use that")
-        raise AttributeError(f"fedloom.toolbox has no '{name}'")
+    __getattr__ = renamed(__name__, RENAMED)

@@ -17,7 +17,7 @@ from fedloom.cli.run import bundled_studies
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.folders import read_python
 from fedloom.config.kinds import KINDS, SELECTOR_KEY, broken
-from fedloom.hooks.manifest import Plugin, discover, find
+from fedloom.hooks.manifest import Plugin, discover_methods, find_method
 from fedloom.planning.job_factory import transferred_to
 from fedloom.planning.load_plan import load_plan, read_plan
 from fedloom.planning.plan import Plan
@@ -40,7 +40,7 @@ def summary(plugin: Plugin) -> str:
 def list_methods() -> str:
     """Return a line per plugin: name, title, backbone and what it does."""
     # a broken plugin does not hide the others, be it that its plugin.py is not Python
-    plugins = discover()
+    plugins = discover_methods()
     rows = list[list[str]]()
     errors = list(plugins.errors.values())
     for plugin in plugins.values():
@@ -55,7 +55,7 @@ def list_methods() -> str:
 
 def describe_method(name: str) -> str:
     """Return the facts of a plugin's method.toml."""
-    plugin = find(name)
+    plugin = find_method(name)
 
     # facts that a plugin does not state are left out
     facts = {

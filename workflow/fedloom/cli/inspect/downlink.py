@@ -13,7 +13,7 @@ from fedloom.hooks import loader, manifest
 
 def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> dict[str, int]:
     """Count the floats that the server sends one client in one round, by the name of the tensor."""
-    plugin = manifest.find(method, kind="method")
+    plugin = manifest.find_method(method, kind="method")
     family = cast(str, plugin.family)
 
     # a model of shapes without numbers; but a CLIP's texts are grouped by their numbers

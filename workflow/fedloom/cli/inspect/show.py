@@ -10,7 +10,7 @@ from tabulate import tabulate
 from fedloom.common.errors import FedLoomError, check_known, shortened
 from fedloom.config.protocols import reported
 from fedloom.planning import paths, provenance
-from fedloom.planning.load_plan import SET, load_plan
+from fedloom.planning.load_plan import CHANGES_KEY, load_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
 from fedloom.report import metrics
@@ -88,7 +88,7 @@ def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -
     files = list[Path]()
     if study is not None:
         files.append(study)
-    plan = load_plan(files, {SET: changes})
+    plan = load_plan(files, {CHANGES_KEY: changes})
 
     for run in runs:
         for section in ("dataset", "partition", "backbone", "method"):

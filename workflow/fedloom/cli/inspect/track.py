@@ -40,7 +40,7 @@ TABLES = ("rounds", "evaluation")
 # the group of the entry points by which packages bring trackers
 GROUP = "fedloom.trackers"
 # FedLoom's own trackers, which are named as the modules of their clients
-OWN = ("mlflow", "tensorboard", "wandb")
+OWN_TRACKERS = ("mlflow", "tensorboard", "wandb")
 
 Settings = dict[str, bool | int | float | str]
 Log = Callable[[int, dict[str, float]], object]
@@ -201,7 +201,7 @@ def _read_checkpoint(head: Path, table: str) -> pa.Table:
 def find_tracker(name: str) -> EntryPoint:
     """Return where a tracker is loaded from; its name must be known and its client installed."""
     known = {entry.name: entry for entry in entry_points(group=GROUP)}
-    for own in OWN:
+    for own in OWN_TRACKERS:
         known[own] = EntryPoint(own, f"{__name__}:{own}", GROUP)
     check_known(name, known, "no tracker")
     require(name)

@@ -17,7 +17,7 @@ HEADERS = ("name", "papers", "images", "classes", "got by", "there", "licence")
 
 def list_recipes() -> str:
     """Return a line per recipe: papers, counts, how it is downloaded, and whether it is there."""
-    rows = [_row(recipes.find(name)) for name in recipes.names()]
+    rows = [_row(recipes.find_recipe(name)) for name in recipes.names()]
     return tabulate(rows, HEADERS, disable_numparse=True)
 
 
@@ -70,7 +70,7 @@ def download_data_set(name: str, root: str | None) -> None:
     """
     from fedloom.data import download
 
-    recipe = recipes.find(name)
+    recipe = recipes.find_recipe(name)
     steps = download.download_recipe(recipe, root)
 
     # how the user may verify the files
@@ -101,7 +101,7 @@ def check_data_set(name: str, root: str | None, pixels: bool) -> int:
     from fedloom.data.preparation import prepared
 
     # list the images as a job of the rule `dataset` does
-    recipe = recipes.find(name)
+    recipe = recipes.find_recipe(name)
     entry = {"recipe": name}
     if root:
         entry["root"] = root

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
-from fedloom.hooks.manifest import Plugin, discover
+from fedloom.hooks.manifest import Plugin, discover_methods
 from fedloom.hooks.options_file import refresh_options_file
 from fedloom.machine.install import ROOT
 
@@ -39,7 +39,7 @@ def new_method(name: str) -> Path:
 
     # neither a folder nor a plugin that ships or is installed has this name
     folder = Path("plugins", name)
-    known = discover()
+    known = discover_methods()
     if folder.exists() or name in known.keys() | known.errors.keys():
         raise FedLoomError(f"{folder}: '{name}' already exists; choose another name")
 

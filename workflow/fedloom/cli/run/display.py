@@ -20,7 +20,7 @@ from fedloom.cli.run.run_progress import EVENTS, Job, RunProgress, ended, last_b
 # seconds between two looks at the events, and at the logs of the jobs at work
 POLL = 0.5
 # seconds without a line, after which a file or a pipe gets one for each job at work
-QUIET = 60.0
+SECONDS_BETWEEN_LINES = 60.0
 # rules whose ends are worth a line
 TOLD = ("train", "dataset", "cache")
 COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
@@ -31,7 +31,7 @@ def follow(
     console: Console,
     signals: Sequence[int] = (),
     poll: float = POLL,
-    quiet: float = QUIET,
+    quiet: float = SECONDS_BETWEEN_LINES,
 ) -> None:
     """Show the progress of the run whose events are in EVENTS until it has ended.
 

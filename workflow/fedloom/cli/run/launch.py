@@ -26,9 +26,9 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_writable
 from fedloom.common.locks import file_lock
 from fedloom.machine.install import SNAKEFILE
-from fedloom.machine.process_log import QUIET
+from fedloom.machine.process_log import QUIET_VARIABLE
 from fedloom.planning import paths
-from fedloom.planning.load_plan import LAUNCHER, SET, check_images, load_plan
+from fedloom.planning.load_plan import CHANGES_KEY, LAUNCHER, check_images, load_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.records import summary, write_record
 
@@ -117,7 +117,7 @@ def _environment(display: bool) -> dict[str, str]:
     # a random.py of the current folder is not Python's
     environment["PYTHONSAFEPATH"] = "1"
     if display:
-        environment[QUIET] = "1"
+        environment[QUIET_VARIABLE] = "1"
 
     # Snakemake needs a folder for its cache
     home = os.environ.get("HOME", "")
@@ -241,7 +241,7 @@ def run_study(
     if files:
         arguments += ["--configfile", *map(str, files)]
     if changes:
-        arguments += ["--config", f"{SET}={json.dumps(changes)}"]
+        arguments += ["--config", f"{CHANGES_KEY}={json.dumps(changes)}"]
     if cores:
         arguments += ["--cores", str(cores)]
     if dry:
@@ -251,7 +251,7 @@ def run_study(
     if options:
         study, dry = study_of(arguments)
     else:
-        study = load_plan(files, {SET: [*changes]})
+        study = load_plan(files, {CHANGES_KEY: [*changes]})
     if dry:
         return run_snakemake(arguments)
 

@@ -18,7 +18,7 @@ import psutil
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_text
 from fedloom.machine.job_events import Progress, last_progress
-from fedloom.machine.process_log import QUIET
+from fedloom.machine.process_log import QUIET_VARIABLE
 from fedloom.planning.plan import Plan
 from fedloom.planning.resources.cost import job_seconds
 
@@ -57,7 +57,7 @@ def begin(plan: Plan, arguments: Sequence[str]) -> None:
 
 def tell(text: str) -> None:
     """Show a line to who started the run: on the display of `fedloom run`, or else on stderr."""
-    if QUIET not in os.environ:
+    if QUIET_VARIABLE not in os.environ:
         print(text, file=sys.stderr)
         return
     with EVENTS.open("a", encoding="utf-8") as file:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.config.datasets import DATA, ImageSize, ImageSource
+from fedloom.config.datasets import DATA_FOLDER, ImageSize, ImageSource
 from fedloom.data import sources
 from fedloom.data.image_list import ImageList
 from fedloom.data.preparation import prepared
@@ -20,7 +20,7 @@ class Several(ImageSource):
     """Maps the name of each part to its entry, in the form of an entry of `datasets`. A part must
     not set `image_size`, `resize`, `grey_bits`, `transparency` or `skip_unreadable`, which are set
     here for all parts; those of its recipe are ignored."""
-    root: str = DATA
+    root: str = DATA_FOLDER
     """Folder of the parts. A part with a recipe lies below it where the recipe has it below
     `data`."""
     # without a default, since the parts need one size

@@ -11,9 +11,9 @@ from fedloom.planning.resources.estimates import (
     RATE,
     Work,
     contents,
+    estimate_job,
+    estimate_run,
     image_megabytes,
-    of_job,
-    of_run,
 )
 from fedloom.planning.runs import trial_runs
 from fedloom.planning.study_jobs import Jobs, jobs_of_study
@@ -61,8 +61,8 @@ def study_cost(plan: Plan) -> Cost:
     # the work of jobs before and after training, and of training
     takes = list[Work]()
     for rule in ESTIMATED:
-        takes += [of_job(settings, rule, job) for job in jobs[rule].values()]
-    trained = [of_run(settings, run) for run in (*plan.runs, *trials)]
+        takes += [estimate_job(settings, rule, job) for job in jobs[rule].values()]
+    trained = [estimate_run(settings, run) for run in (*plan.runs, *trials)]
 
     count = {rule: len(found) for rule, found in jobs.items() if found}
     return Cost(
@@ -85,7 +85,7 @@ def job_seconds(plan: Plan) -> dict[str, dict[Path, float]]:
     for rule in (*ESTIMATED, "train"):
         seconds = dict[Path, float]()
         for file, labels in jobs[rule].items():
-            work = of_job(plan.settings, rule, labels)
+            work = estimate_job(plan.settings, rule, labels)
             seconds[file] = FORK + work.seconds + work.operations / RATE
 
         # a rule without jobs is left out

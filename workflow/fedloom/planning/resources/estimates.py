@@ -15,7 +15,7 @@ from fedloom.common.receipts import read_receipt
 from fedloom.config.protocols import method_of
 from fedloom.config.settings import Dataset, Method, Partition, Settings
 from fedloom.config.study import Study
-from fedloom.hooks.manifest import TEST_SETS, Plugin, find
+from fedloom.hooks.manifest import TEST_SETS, Plugin, find_method
 from fedloom.machine import memory
 from fedloom.planning import job_factory, paths
 from fedloom.planning.resources.backbone_sizes import FLOAT, Sizes, sizes
@@ -46,7 +46,7 @@ MARGIN = 3
 # minutes for reading inputs and writing results
 START = 15
 # minutes that a job of training asks for at most
-LONGEST = 1440
+MAX_TRAINING_MINUTES = 1440
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,11 @@ def image_megabytes(dataset: Dataset) -> float:
 
 
 def request(settings: Settings, rule: str, labels: Any, attempt: int, on_gpu: bool) -> Resources:
-    """Return `attempt` times a job's first request; of training, which resumes, LONGEST at most."""
-    work = of_job(settings, rule, labels)
+    """Return `attempt` times a job's first request.
+
+    Training resumes in its next attempt, so it never asks for more than MAX_TRAINING_MINUTES.
+    """
+    work = estimate_job(settings, rule, labels)
 
     # memory, in steps of 500 MB
     own = work.megabytes
@@ -133,12 +136,12 @@ def request(settings: Settings, rule: str, labels: Any, attempt: int, on_gpu: bo
     seconds = work.seconds + work.operations / RATE
     minutes = 15 * math.ceil((START + MARGIN * seconds / 60) / 15)
     if rule == "train":
-        minutes = min(minutes, LONGEST)
+        minutes = min(minutes, MAX_TRAINING_MINUTES)
 
     return Resources(mem_mb=attempt * megabytes, runtime=attempt * minutes)
 
 
-def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
+def estimate_job(settings: Settings, rule: str, wildcards: Any) -> Work:
     """Estimate a job of this rule, which its wildcards name."""
     w = wildcards
     dataset = settings.datasets[wildcards.dataset]
@@ -172,10 +175,10 @@ def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
         operations += run.encoding(run.all_clients * shared)
         return Work(1000 + loaded + megabytes, operations, host=1000 + loaded)
 
-    return of_run(settings, w, job_factory.rounds_of(settings, w))
+    return estimate_run(settings, w, job_factory.rounds_of(settings, w))
 
 
-def of_run(settings: Settings, labels: Any, rounds: range | None = None) -> Work:
+def estimate_run(settings: Settings, labels: Any, rounds: range | None = None) -> Work:
     """Estimate the most that a run's training, or a job's `rounds`, take with any of its trials."""
     study = job_factory.study_of_run(settings, labels)
     rounds = range(study.rounds) if rounds is None else rounds
@@ -186,7 +189,7 @@ def of_run(settings: Settings, labels: Any, rounds: range | None = None) -> Work
     works = list[Work]()
     for method in (labels.method, *(trial.label for trial in trials)):
         run = workload(settings, labels, method)
-        works.append(_of_training(run, len(rounds), evaluations, sampled))
+        works.append(_estimate_training(run, len(rounds), evaluations, sampled))
 
     return Work(
         megabytes=max(work.megabytes for work in works),
@@ -335,13 +338,13 @@ def workload(settings: Settings, labels: Any, method: str) -> Workload:
         dataset=dataset,
         partition=settings.partitions[labels.partition],
         method=found,
-        plugin=find(found.plugin),
+        plugin=find_method(found.plugin),
         size=sizes(job_factory.backbone_of(settings, labels)),
         data=contents(dataset),
     )
 
 
-def _of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
+def _estimate_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
     """Estimate rounds and evaluations, of which `sampled` are of `study.evaluate_clients`."""
     size = run.size
     step = run.step

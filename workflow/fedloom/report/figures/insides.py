@@ -14,7 +14,7 @@ from fedloom.report import metrics
 from fedloom.report.figures import style
 
 # the most names that have room beside a panel
-NAMED = 20
+MOST_CLASS_LABELS = 20
 
 
 class BlockAccuracy(FigureKind):
@@ -80,7 +80,7 @@ class SoftWeights(RunsFigure):
                 axis.invert_yaxis()
 
             # every step-th class is named, the true one among them
-            step = -(-len(names) // NAMED)
+            step = -(-len(names) // MOST_CLASS_LABELS)
             at = range(label % step, len(names), step)
             row[0].set_yticks(at, [names[each] for each in at], fontsize=7)
             about = style.run_name(run, series).replace(", ", "\n")

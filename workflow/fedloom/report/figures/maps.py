@@ -222,7 +222,7 @@ def _scatter(
     several = frame["domain"].nunique() > 1
     for marker, (domain, part) in zip(cycle(style.MARKERS), frame.groupby("domain")):
         # many classes have colours of one scale, few have a colour and a name each
-        if len(names) > style.NAMED:
+        if len(names) > style.MOST_CLASS_COLOURS:
             shade = {"c": part["c"], "vmin": 0, "vmax": len(names) - 1, "linewidth": 0}
             image = axis.scatter(part["x"], part["y"], s=7, marker=marker, **shade)
         else:

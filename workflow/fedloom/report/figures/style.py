@@ -37,7 +37,7 @@ CLASSES = (
     "#AA4499", "#44AA99", "#999933", "#882255", "#000000",
 )  # fmt: skip
 # the most classes that are told apart: as many again are hollow
-NAMED = 2 * len(CLASSES)
+MOST_CLASS_COLOURS = 2 * len(CLASSES)
 LOOK = {
     "font.size": 9,
     "axes.titlesize": 9,

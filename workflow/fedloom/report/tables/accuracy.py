@@ -3,7 +3,7 @@
 from statistics import fmean, harmonic_mean
 from typing import ClassVar
 
-from fedloom.common.ids import BASE, NOVEL, OTHER, OWN
+from fedloom.common.ids import BASE_CLASSES, NOVEL_CLASSES, OTHER_DATASET_PREFIX, OWN_IMAGES
 from fedloom.config.output_kinds import AccuracyTable, RunsTable
 from fedloom.config.settings import KindSpec, Reported
 from fedloom.hooks.manifest import TEST_SETS
@@ -20,7 +20,10 @@ COLUMNS = {
     "global": Column("Global test set"),
     "backdoor_rate": Column("Backdoor rate", higher_is_better=False),
 }
-GROUPS = {"participating_mean": Column("Participating"), "held_out_mean": Column("Held-out")}
+CLIENT_COLUMNS = {
+    "participating_mean": Column("Participating"),
+    "held_out_mean": Column("Held-out"),
+}
 DOMAIN = "domain_"
 
 
@@ -46,12 +49,12 @@ class HeldOut(AccuracyTable):
     """Participating and held-out clients side by side (PEP-FedPT Tables 3, 13)."""
 
     spec = KindSpec(requires=(requirements.held_out,))
-    column: ClassVar = GROUPS.__getitem__
+    column: ClassVar = CLIENT_COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         rows = metrics.evaluation(run.evaluation, self.personalized)
         numbers = metrics.accuracies(rows, run.reported)
-        return {name: numbers[name] for name in GROUPS if name in numbers}
+        return {name: numbers[name] for name in CLIENT_COLUMNS if name in numbers}
 
     def describe(self, runs: list[PlottedRun]) -> str:
         text = "mean test accuracy in % of clients that take part in training and of clients held"
@@ -98,8 +101,8 @@ class Domains(AccuracyTable):
 
 def heading(self: RunsTable, metric: str) -> Column:
     """Return the column of an accuracy; that of a dataset has its label as heading."""
-    if metric.startswith(OTHER):
-        return Column(metric.removeprefix(OTHER))
+    if metric.startswith(OTHER_DATASET_PREFIX):
+        return Column(metric.removeprefix(OTHER_DATASET_PREFIX))
     return Column(metric.replace("_", " ").capitalize())
 
 
@@ -117,10 +120,10 @@ class BaseToNovel(RunsTable):
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         means = metrics.by_test_set(run)
-        numbers = {name: means[name] for name in (OWN, BASE, NOVEL)}
-        unseen = harmonic_mean((numbers[BASE], numbers[NOVEL]))
+        numbers = {name: means[name] for name in (OWN_IMAGES, BASE_CLASSES, NOVEL_CLASSES)}
+        unseen = harmonic_mean((numbers[BASE_CLASSES], numbers[NOVEL_CLASSES]))
         numbers["harmonic_mean"] = harmonic_mean(numbers.values())
-        numbers["combined"] = fmean((numbers[OWN], unseen))
+        numbers["combined"] = fmean((numbers[OWN_IMAGES], unseen))
         return numbers
 
     def describe(self, runs: list[PlottedRun]) -> str:
@@ -141,8 +144,10 @@ class CrossDataset(RunsTable):
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         means = metrics.by_test_set(run)
-        others = {name: mean for name, mean in means.items() if name.startswith(OTHER)}
-        numbers = {"source": means[BASE]}
+        others = {
+            name: mean for name, mean in means.items() if name.startswith(OTHER_DATASET_PREFIX)
+        }
+        numbers = {"source": means[BASE_CLASSES]}
         numbers |= others
         numbers["mean_of_others"] = fmean(others.values())
         return numbers

@@ -10,7 +10,7 @@ from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, checked
 from fedloom.config.reading import CLAIMS, read_paper
 from fedloom.config.settings import Method
-from fedloom.hooks.manifest import find
+from fedloom.hooks.manifest import find_method
 from fedloom.report.tables.published import number
 
 # the metric of a claim that holds in every domain
@@ -218,7 +218,7 @@ def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, li
     labels = {}
     for row, entry in rows.items():
         where = KeyPath("claims.yaml") / "rows" / row
-        options = find(entry["plugin"]).complete_options(entry["options"], where / "options")
+        options = find_method(entry["plugin"]).complete_options(entry["options"], where / "options")
         for option in entry["free"]:
             (where / "free").check_known(option, options, "no option")
 
