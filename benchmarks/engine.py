@@ -129,8 +129,14 @@ def written_twice() -> Iterator[None]:
 
 
 def all_clients() -> Any:
-    """Train all clients of a round as one batch."""
-    return patch.object(memory, "FLOATS_AT_ONCE", 2**62)
+    """Train all clients of a round as one batch, and evaluate 256 images at once."""
+    wide = memory.BatchLimits(floats=2**62)
+    stack = ExitStack()
+    for name in ("clients_at_once", "images_at_once"):
+        real = getattr(memory, name)
+        widened = lambda *given, real=real, **_: real(*given[:2], limits=wide)  # noqa: E731
+        stack.enter_context(patch.object(memory, name, widened))
+    return stack
 
 
 def eight_clients() -> Any:

@@ -47,7 +47,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("plugins", "workflow/fedloom/toolbox", "workflow/fedloom/federated")
 # those that start processes, in which nothing is recorded, and those that look at no method
-NOT_RECORDED = ("test_workflow.py", "test_docs.py", "test_glyphs.py", "test_figures.py")
+NOT_RECORDED = (
+    "test_workflow.py",
+    "test_docs.py",
+    "test_site.py",
+    "test_glyphs.py",
+    "test_figures.py",
+)
+NOT_RECORDED += ("test_figure_looks.py", "test_figure_inputs.py", "test_figures_of_insides.py")
 BUDGET = 30.0
 
 
@@ -60,13 +67,13 @@ NAMED = [
         "plugins/wrappers/dp_gaussian/plugin.py",
         "len(task.data.participating) if poisson else 1.0",
         "len(task.data.participating)",
-        "test_robust_private.py::test_epsilon_after_every_round_is_a_column_and_grows",
+        "test_privacy_accounting.py::test_epsilon_after_every_round_is_a_column_and_grows",
     ),
     (
         "plugins/wrappers/secure_mask/plugin.py",
         'task.generator("secure_mask", low, high)',
         'task.at(1).generator("secure_mask", low, high)',
-        "test_robust_private.py::test_every_round_has_masks_of_its_own",
+        "test_secure_mask.py::test_every_round_has_masks_of_its_own",
     ),
     (
         "plugins/methods/fedlora/plugin.py",

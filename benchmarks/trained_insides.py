@@ -24,8 +24,8 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
-from fedloom.machine import memory
 from fedloom.machine.device import prepare_torch
+from fedloom.machine.memory import BatchLimits
 
 MODEL = "vit_base_patch16_224"
 CASES = {  # label: plugin, options, clients at once, gradient checkpointing
@@ -54,7 +54,6 @@ def run(label: str, batch: int) -> dict[str, float]:
     torch.manual_seed(0)
     model = timm.create_model(MODEL, num_classes=0)
     backbone = FrozenViT(model, gradient_checkpointing=checkpointing)
-    memory.BYTES_AT_ONCE = 2**40 if width > 1 else 1
     with tempfile.TemporaryDirectory() as folder:
         task = tiny_task(method, Path(folder), **options)
         data = replace(task.data, train=[rows[:batch] for rows in task.data.train])
@@ -64,6 +63,7 @@ def run(label: str, batch: int) -> dict[str, float]:
             data=data,
             clients_per_round=2,
             training=replace(task.training, epochs=1, batch_size=batch),
+            limits=BatchLimits(state_bytes=2**40 if width > 1 else 1),
         )
         hooks = loader.load_hooks(method)
         state = initial_state(task, hooks)

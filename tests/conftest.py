@@ -18,8 +18,12 @@ FIRST = (
     "test_slurm.py",
     "test_contract.py",
     "test_examples.py",
+    "test_example_methods.py",
+    "test_example_wrappers.py",
+    "test_installed_example.py",
     "test_report_browser.py",
     "test_docs.py",
+    "test_site.py",
     "test_resources.py",
     "test_notebooks.py",
     "test_golden.py",
@@ -28,6 +32,7 @@ FIRST = (
     "test_figures.py",
     "test_suits_gpus.py",
     "test_studies.py",
+    "test_studies_of_papers.py",
 )
 
 

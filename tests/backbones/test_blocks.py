@@ -13,6 +13,7 @@ import fedloom.backbones.micro_vit  # noqa: F401  registers the small ViT
 from fedloom.backbones import blocks
 from fedloom.backbones.blocks import PLACES
 from fedloom.backbones.clip import text
+from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.toolbox import adapter, deep_prompts, lora, parallel_adapter
 from first_round import first_cohort, prefix
@@ -312,9 +313,9 @@ def test_methods_ask_the_last_block_for_what_they_read(name, tiny):
 
 def test_sequences_beyond_the_memory_are_computed_again_to_the_same_bits(tiny, monkeypatch):
     task, _ = tiny("promptfl")
-    clip, context = task.backbone, torch.randn(2, 3, task.backbone.width)
-    monkeypatch.setattr(text, "TOKENS_AT_ONCE", 4)  # a class is a sequence
-    clip._text._groups.clear()
+    tokenizer, context = task.backbone._text._tokenizer, torch.randn(2, 3, task.backbone.width)
+    # a class is a sequence
+    clip = FrozenCLIP(task.backbone.model, tokenizer, "tiny", tokens_at_once=4)
     ends, gradients, kept = [], [], []
     for room in (2**30, 0):
         monkeypatch.setitem(text.KEPT_BYTES, "cpu", room)
@@ -335,7 +336,7 @@ def test_attention_in_products_equals_the_fused_one(monkeypatch):
     mask = torch.full((T, T), -math.inf, dtype=torch.float64).triu(1)
     both = []
     for products in (False, True):
-        monkeypatch.setattr(blocks, "_bf16_on_cpu", lambda x, products=products: products)
+        monkeypatch.setattr(torch, "is_autocast_enabled", lambda device, on=products: on)
         out = blocks.run_block(block, tokens, {}, {}, mask)
         both.append((out, *torch.autograd.grad(out.square().sum(), tokens)))
     for fused, product in zip(*both, strict=True):

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 from clip_by_hand import features_behind, make_clip
 from fedloom.backbones.clip import model as clip
-from fedloom.backbones.clip import text as clip_text
 from fedloom.backbones.clip.model import FrozenCLIP
 from refusals import refused
 
@@ -35,9 +34,9 @@ def _model(kind, vision=None, text=None):
     return make_clip(chosen, joint, vision or own_vision, text or own_text, init_logit_bias=bias)
 
 
-def _frozen(model):
-    length = model.context_length
-    return FrozenCLIP(model, open_clip.SimpleTokenizer(context_length=length), "tiny")
+def _frozen(model, **options):
+    tokenizer = open_clip.SimpleTokenizer(context_length=model.context_length)
+    return FrozenCLIP(model, tokenizer, "tiny", **options)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -79,7 +78,7 @@ def test_zero_shot_logits_are_open_clips_own(model, images):
     assert not any(p.requires_grad for p in model.parameters())
 
 
-def test_contexts_of_any_length_equal_all_places_computed(model, monkeypatch):
+def test_contexts_of_any_length_equal_all_places_computed(model):
     backbone = _frozen(model)
     contexts = [torch.randn(n, 32, requires_grad=True) for n in (5, 1, 3, 0)]
     padded = torch.stack(
@@ -98,8 +97,8 @@ def test_contexts_of_any_length_equal_all_places_computed(model, monkeypatch):
             (expected * weight[k]).sum().backward()
             torch.testing.assert_close(padded.grad[k, : len(context)], context.grad)
         assert not padded.grad[k, len(context) :].any(), "padding has no gradient"
-    monkeypatch.setattr(clip_text, "TOKENS_AT_ONCE", 6)  # three sequences instead of one
-    again = _frozen(model).text_features(padded, NAMES, length)
+    in_three_sequences = _frozen(model, tokens_at_once=6)
+    again = in_three_sequences.text_features(padded, NAMES, length)
     torch.testing.assert_close(again, found, atol=1e-5, rtol=0)
 
 

@@ -9,27 +9,30 @@ import torch
 from fedloom.backbones import cache
 
 
-def test_every_image_is_there_in_order_and_nothing_else_is_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "CACHED_AT_ONCE", 3)
-    pixels = np.random.default_rng(0).integers(0, 256, (10, 2, 2, 1), np.uint8)
-
+def test_every_image_is_there_in_order_and_nothing_else_is_left(tmp_path):
     class Store:
+        """Ten images of 2 x 2 pixels, which are the image's number."""
+
         def __len__(self):
             return 10
 
         def images(self, rows):
-            return pixels[rows]
+            return np.repeat(rows, 4).reshape(len(rows), 2, 2, 1).astype(np.uint8)
 
-    def cached(images, what):
-        x = images.flatten(1).float()
-        return {what: x, "other": x[:, :, None].expand(-1, -1, 5).half() / 3}
+    asked = []
 
-    backbone = SimpleNamespace(device=torch.device("cpu"), compute_cache=cached)
-    cache.write(backbone, Store(), "patches", tmp_path / "deep" / "x.safetensors")
+    def halves(images, what):
+        asked.append((what, len(images)))
+        return {"mean": images.float().mean((1, 2)), "half": images[:, 0, :, 0].half() / 2}
+
+    backbone = SimpleNamespace(device=torch.device("cpu"), compute_cache=halves)
+    cache.write(backbone, Store(), "patches", tmp_path / "deep" / "x.safetensors", at_once=3)
+    assert asked == [("patches", 3), ("patches", 3), ("patches", 2), ("patches", 2)]
     found = safetensors.torch.load_file(tmp_path / "deep" / "x.safetensors")
-    expected = cached(torch.from_numpy(pixels), "patches")
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in found)
+    assert found.keys() == {"mean", "half"}
+    numbers = torch.arange(10.0)
+    assert torch.equal(found["mean"], numbers[:, None])
+    assert torch.equal(found["half"], torch.stack([numbers, numbers], 1).half() / 2)
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["x.safetensors"]
 
 

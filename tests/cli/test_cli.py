@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,30 +88,43 @@ def test_the_version_is_that_of_the_project(monkeypatch, capsys):
     assert capsys.readouterr().out == f"fedloom {project['version']}\n"
 
 
-def _launched(monkeypatch, *words: str) -> list[str]:
-    """Return the arguments that Snakemake would be run with."""
-    started = []
-    monkeypatch.setattr(launch, "run_snakemake", lambda words, **_: started.append(words) or 3)
-    assert _main(monkeypatch, *words) == 3, "Snakemake's exit status"
-    return started[0]
-
-
-def test_a_run_is_a_command_of_snakemake(monkeypatch, tmp_path):
+@pytest.fixture
+def snakemake(monkeypatch, tmp_path):
+    """snakemake(status): a program in its place in a new folder; returns the arguments it had."""
     monkeypatch.chdir(tmp_path)
+    program = tmp_path / "python"
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    def ends(status: int) -> Callable[[], list[list[str]]]:
+        program.write_text(
+            f"#!/bin/sh\nprintf '%s\\0' \"$@\" >> calls\necho >> calls\nexit {status}\n"
+        )
+        program.chmod(0o755)
+        return lambda: [
+            line.split("\0")[2 : line.split("\0").index("--snakefile")]  # after -m snakemake
+            for line in Path("calls").read_text().splitlines()
+        ]
+
+    return ends
+
+
+def test_a_run_is_a_command_of_snakemake(monkeypatch, snakemake):
+    calls = snakemake(3)
     changes = ["rounds=4", 'study.shows=["a, {b}"]']
     given = ["micro/micro_vit", "--set", *changes, "--cores", "2", "--", "-R", "train"]
-    words = _launched(monkeypatch, "run", *given)
+    assert _main(monkeypatch, "run", *given) == 3, "Snakemake's exit status"
+    (words,) = calls()
     file = str(ROOT / "workflow/studies/micro/micro_vit.yaml")
     assert words[:4] == ["-R", "train", "--configfile", file]
     assert words[4:] == ["--config", f"set={json.dumps(changes)}", "--cores", "2"]
     study = launch.study_of(words)[0].settings.study  # as the Snakefile reads it, in all jobs
     assert (study.name, study.rounds, study.shows) == ("micro_vit", 4, ["a, {b}"])
-    assert _launched(monkeypatch, "report", "-n") == ["--dry-run"]
+    assert _main(monkeypatch, "report", "-n") == 3
+    assert calls()[1:] == [["--dry-run"]]
 
 
-def test_the_end_of_a_run_names_the_results_that_there_are(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "run_snakemake", lambda *_, **__: 0)
+def test_the_end_of_a_run_names_the_results_that_there_are(monkeypatch, snakemake, capsys):
+    snakemake(0)
     Path("mine.yaml").write_text("study: {name: mine}\nselect: {tables: [main], figures: []}\n")
     Path("results/tables/mine").mkdir(parents=True)
     Path("results/tables/mine/main.md").write_text("a table\n")
@@ -119,19 +133,17 @@ def test_the_end_of_a_run_names_the_results_that_there_are(monkeypatch, tmp_path
     assert "a table" in said and "results/tables/mine" in said and "figures" not in said
 
 
-def test_a_missing_folder_of_images_is_an_error_before_any_job(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_missing_folder_of_images_is_an_error_before_any_job(monkeypatch, snakemake, capsys):
+    calls = snakemake(3)
     Path("mine.yaml").write_text(
         "datasets:\n  own:\n    source: folder\n    root: photos\n    image_size: 32\n"
         "select: {datasets: [own], partitions: [iid]}\n"
     )
-    started = []
-    monkeypatch.setattr(launch, "run_snakemake", lambda *_, **__: started.append(1) or 3)
     assert _main(monkeypatch, "run", "mine.yaml", "-n") == 3, "a plan needs no images"
     assert _main(monkeypatch, "run", "mine.yaml") == 2
     line = "error: config key datasets.own.root: no such folder 'photos'; put the images there, or"
     assert f"{line} change the key (mine.yaml, line 4)\n" in capsys.readouterr().err
-    assert len(started) == 1
+    assert len(calls()) == 1
     Path("photos").mkdir()
     assert _main(monkeypatch, "run", "mine.yaml") == 3
 
@@ -157,14 +169,11 @@ def test_a_run_needs_no_home(monkeypatch):
     assert launch.run_snakemake([]) == 0
 
 
-def test_a_run_goes_on_without_a_display_that_fails(monkeypatch, capfd):
-    def broken(*_):
-        raise ValueError("no terminal")
-
-    monkeypatch.setattr(launch, "follow", broken)
-    monkeypatch.setattr(sys, "executable", "true")  # in place of Snakemake
+def test_a_run_goes_on_without_a_display_that_fails(snakemake, capfd):
+    """Here for want of a file of events."""
+    snakemake(0)
     assert launch.run_snakemake([], display=True) == 0
-    assert "goes on without its display: ValueError('no terminal')" in capfd.readouterr().err
+    assert "goes on without its display: FileNotFoundError(" in capfd.readouterr().err
 
 
 def test_a_reader_that_stops_early_gets_no_traceback():

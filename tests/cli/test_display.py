@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedloom.cli.run import display
-from fedloom.cli.run.run_progress import RunProgress
+from fedloom.cli.run.run_progress import EVENTS, RunProgress
 from fedloom.common.errors import FedLoomError
 from fedloom.machine.job_events import event_file, last_progress, with_event
 from fedloom.machine.process_log import log_to, progress
@@ -50,6 +50,14 @@ def log(tmp_path):
         bar.update(3)
     log_to(None)
     return tmp_path / "job.log"
+
+
+@pytest.fixture
+def events_file(tmp_path, monkeypatch):
+    """The file of a run's events in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    EVENTS.parent.mkdir()
+    return EVENTS
 
 
 def test_the_share_is_that_of_the_estimates(two_jobs):
@@ -119,32 +127,29 @@ def test_the_log_of_an_earlier_attempt_tells_nothing(two_jobs, log):
     assert two_jobs.share() == 0
 
 
-def test_an_event_that_is_half_written_is_read_when_it_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(display, "EVENTS", tmp_path / "events")
-    monkeypatch.setattr(display, "POLL", 0)
+def test_an_event_that_is_half_written_is_read_when_it_is_whole(events_file):
     text = json.dumps(BEGIN) + "\n"
-    display.EVENTS.write_text(text[:20])
+    events_file.write_text(text[:20])
 
     def ended() -> bool:
-        over = display.EVENTS.stat().st_size > 20
+        over = events_file.stat().st_size > 20
         if not over:
-            with display.EVENTS.open("a") as file:
+            with events_file.open("a") as file:
                 file.write(text[20:])
         return over
 
     out = io.StringIO()
-    display.follow(ended, Console(file=out))
+    display.follow(ended, Console(file=out), poll=0)
     assert "study mine" in out.getvalue()
 
 
-def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, log):
+def test_lines_where_there_is_no_terminal(events_file, log):
     events = [
         BEGIN, {"event": "run_info", "stats": {"train": 1, "table": 1}},
         _started(0, "a/0004", log), {"event": "job_finished", "job_id": 0},
         _started(1, "t", rule="table"), {"event": "job_error", "jobid": 1},
     ]  # fmt: skip
-    monkeypatch.setattr(display, "EVENTS", tmp_path / "events")
-    display.EVENTS.write_text("".join(json.dumps(event) + "\n" for event in events))
+    events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
     out = io.StringIO()
     display.follow(lambda: True, Console(file=out, width=200))
     train, table, whole = out.getvalue().splitlines()
@@ -169,13 +174,12 @@ def test_a_failed_job_without_an_error_in_its_log_was_killed(two_jobs, tmp_path,
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_quiet_jobs_get_a_line_where_there_is_no_terminal(tmp_path, monkeypatch, log, terminal):
+def test_quiet_jobs_get_a_line_where_there_is_no_terminal(events_file, log, terminal):
     events = [BEGIN, {"event": "run_info", "stats": {"train": 2}}, _started(0, "a/0004", log)]
-    monkeypatch.setattr(display, "EVENTS", tmp_path / "events")
-    monkeypatch.setattr(display, "SECONDS_BETWEEN_LINES", 0)
-    display.EVENTS.write_text("".join(json.dumps(event) + "\n" for event in events))
+    events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
     out = io.StringIO()
-    display.follow(lambda: True, Console(file=out, width=200, force_terminal=terminal))
+    console = Console(file=out, width=200, force_terminal=terminal)
+    display.follow(lambda: True, console, quiet=0)
     line = "at work   train a/seed0: 23/40 loss=0.5, accuracy=81.2  (0 of 2 jobs"
     assert (line in out.getvalue()) is not terminal
 
@@ -190,14 +194,13 @@ def test_on_a_terminal_every_job_has_a_line(two_jobs, log):
     assert "a/seed0  23/40 loss=0.5, accuracy=81.2" in job
 
 
-def test_jobs_that_a_signal_ends_are_not_shown_as_failed(tmp_path, monkeypatch):
-    monkeypatch.setattr(display, "EVENTS", tmp_path / "events")
-    display.EVENTS.write_text(json.dumps(BEGIN) + "\n")
+def test_jobs_that_a_signal_ends_are_not_shown_as_failed(events_file, monkeypatch):
+    events_file.write_text(json.dumps(BEGIN) + "\n")
     signals = list[int]()
 
     def signal(_: float) -> None:
         signals.append(2)
-        with display.EVENTS.open("a") as file:
+        with events_file.open("a") as file:
             for event in (_started(0, "a/0004"), {"event": "job_error", "jobid": 0}):
                 file.write(json.dumps(event) + "\n")
 

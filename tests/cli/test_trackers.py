@@ -234,7 +234,6 @@ def test_a_tracker_is_told_of_the_run_until_it_ends(monkeypatch, tmp_path, capsy
     monkeypatch.chdir(tmp_path)
     _plan()
     told = Told()
-    monkeypatch.setattr(track, "POLL", 0)
 
     def tracker(folder: Path, study: str, run: str, settings: dict):
         assert (folder, study) == (Path("results/tracked/mine"), "mine") and folder.is_dir()
@@ -249,7 +248,7 @@ def test_a_tracker_is_told_of_the_run_until_it_ends(monkeypatch, tmp_path, capsy
 
         monkeypatch.setattr(run_progress, "ended", now)
         monkeypatch.setattr(track, "find_tracker", lambda _: SimpleNamespace(load=lambda: tracker))
-        track.track_study("mine")
+        track.track_study("mine", poll=0)
         return 1
 
     monkeypatch.setattr(launch, "run_snakemake", snakemake)

@@ -1,12 +1,9 @@
 """What people get wrong in a config, as they see it: one line, no traceback, nothing written."""
 
 import math
-import os
-import resource
 import subprocess
 import sys
 from copy import deepcopy
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +12,7 @@ from default_config import default_config
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import sha256
 from fedloom.config.protocols import evaluated_rounds, job_ends, reported
-from fedloom.config.reading import merge, parse, read, read_change
+from fedloom.config.reading import parse, read
 from fedloom.config.settings import Reported
 from fedloom.hooks import manifest
 from fedloom.machine.install import ROOT
@@ -25,6 +22,7 @@ from fedloom.planning.runs import runs
 from refusals import refused
 
 DEFAULT = default_config()
+
 BAD = [  # a study, and what its error holds
     ("study: {round: 3}", "study.round: unknown key; did you mean 'rounds'?"),
     ("studdy: {}", "config key studdy: unknown key; did you mean 'study'?"),
@@ -154,143 +152,15 @@ def test_an_error_of_a_change_names_the_argument_and_no_file(change, said):
     assert str(end.value).endswith(f" (--set {change})")
 
 
-def test_changes_are_read_as_yaml_is_and_lie_over_the_files():
-    changes = ["rounds=4", "training.lr=1e-2", "select.methods=[fedvpt]", "study.tune=null"]
-    settings = load_plan(overrides={"set": changes}).settings
-    assert (settings.study.rounds, settings.study.training.lr) == (4, 0.01)
-    assert settings.select.methods == ("fedvpt",) and settings.study.tune is None
-    with refused("--set must be <key>=<value>, got 'rounds'"):
-        read_change("rounds")
-
-
-SHORT = "select: {datasets: [digits], partitions: [six]}\n"
-INHERITED = [  # a study, and what it inherits of evaluations, clients and rounds of trials
-    ("study: {rounds: 4}", (2, 18, 4)),
-    ("study: {rounds: 1, name: mine}", (1, 18, None)),
-    ("study: {evaluate_every: 12}", (1, 18, 6)),
-    ("partitions: {six: {scheme: iid, clients: 6, protocol: {rounds: 2}}}\n" + SHORT, (1, 6, 6)),
-    ("methods: {short: {plugin: fedvpt, rounds: 2}}\nselect: {methods: [short]}", (1, 18, 6)),
-    ("methods: {all: {plugin: fedvpt, grid: {prompts: [1, 2]}}}\nselect: {methods: [all]}",
-     (3, 18, None)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "values"), INHERITED)
-def test_what_a_study_inherits_fits_what_it_sets(text, values, tmp_path):
-    (tmp_path / "mine.yaml").write_text(text)
-    study = load_plan([tmp_path / "mine.yaml"]).settings.study
-    trials = study.tune and study.tune.rounds
-    assert (study.report.last_evaluations, study.clients_per_round, trials) == values
-
-
-def test_what_is_capped_or_left_out_is_told(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("FEDLOOM_LAUNCHER", raising=False)
-    (tmp_path / "mine.yaml").write_text("study: {rounds: 4}\nselect: {methods: [fedvpt]}")
-    load_plan([tmp_path / "mine.yaml"])
-    notes = capsys.readouterr().err
-    assert "note: study.tune.rounds is 4 in place of 6, " in notes
-    assert "note: select.figures: left out, since config key figures.tokens: " in notes
-    load_plan([tmp_path / "mine.yaml"], {"set": ["study.rounds=12"]})
-    assert "study.tune.rounds" not in capsys.readouterr().err
-
-
-def test_tables_and_figures_that_a_study_inherits_are_shown_where_they_suit_it(tmp_path):
-    (tmp_path / "mine.yaml").write_text("study: {evaluate_clients: 3}\nselect: {methods: [fedvpt]}")
-    select = load_plan([tmp_path / "mine.yaml"]).settings.select
-    assert select.tables == ("main", "domains"), "none that looks for a target"
-    assert select.figures == ("accuracy", "loss", "blocks"), "none of another method"
-
-
-def test_both_files_of_a_label_with_two_meanings_are_named():
-    first, second = {"methods": {"x": {"plugin": "a"}}}, {"methods": {"x": {"plugin": "b"}}}
-    with pytest.raises(FedLoomError, match=r"methods.x means .*a.yaml and another in .*b.yaml"):
-        merge([(Path("a.yaml"), first), (Path("b.yaml"), second)])
-    assert merge([(Path("a.yaml"), first), (Path("b.yaml"), first)]) == first
-
-
-def test_a_study_may_redefine_the_labels_of_tables_and_figures():
-    one = {"tables": {"main": {"kind": "communication", "target": 80}}}
-    two = {"tables": {"main": {"kind": "accuracy"}}}
-    assert merge([(Path("a.yaml"), one), (Path("b.yaml"), two)]) == two
-
-
-def test_labels_of_later_files_come_last_and_lists_are_replaced():
-    one = {"methods": {"b": {"plugin": "b"}}, "select": {"methods": ["b"], "tables": ["t"]}}
-    two = {"methods": {"a": {"plugin": "a"}}, "select": {"methods": ["a"]}}
-    merged = merge([(Path("1"), one), (Path("2"), two)], {"study": {"rounds": 3}})
-    assert list(merged["methods"]) == ["b", "a"]
-    assert merged["select"] == {"methods": ["a"], "tables": ["t"]}
-    assert merged["study"] == {"rounds": 3}
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        (b"", "expected a mapping of keys, found nothing"),
-        (b"- a\n", "expected a mapping of keys, found list"),
-        (b"study: {name: [}\n", "line 1, column "),
-        (b"study:\n\tname: x\n", "line 2, column 1: found character"),
-        ("name: \u00e9\n".encode("latin-1"), "not UTF-8"),
-        (b"name: \x00\n", "unacceptable character"),
-        (b"? [a]\n: b\n", "a key must be text or a whole number"),
-        (b"a: !!python/object:os.system {}\n", "line 1, column 4: the tag !!python"),
-        (b"study: &study {name: x, training: *study}\n", "line 1, column 35: the alias *study"),
-    ],
-)
-def test_a_file_that_is_no_config_is_one_line(content, line, tmp_path):
-    path = tmp_path / "x.yaml"
-    path.write_bytes(content)
-    with refused(line):
-        resolve(merge([(DEFAULT_CONFIG, DEFAULT), (path, read(path))]))
-
-
-def test_a_folder_and_a_missing_file_are_one_line(tmp_path):
-    with refused("a folder, pipe"):
-        read(tmp_path)
-    with refused("no.yaml: No such file or directory"):
-        read(tmp_path / "no.yaml")
-
-
-ENDLESS = {
-    "pipe": (os.mkfifo, "a folder, pipe, socket or device"),
-    "device": (lambda file: file.symlink_to("/dev/zero"), "a folder, pipe, socket or device"),
-}
-LOAD = """
-import sys
-from fedloom.planning.load_plan import load_plan
-from fedloom.common.errors import FedLoomError
-for file in sys.argv[1:]:
-    try:
-        load_plan([file])
-    except FedLoomError as error:
-        print("error:", error)
-"""
-
-
-def test_a_file_that_would_never_be_read_to_its_end(tmp_path):
-    """In a process without much memory."""
-    files = {name: tmp_path / f"{name}.yaml" for name in ENDLESS}
-    for name, (make, _) in ENDLESS.items():
-        make(files[name])
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, *files.values()], capture_output=True, text=True,
-        timeout=120, env={"PYTHONPATH": str(ROOT / "workflow")},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33)),
-    )  # fmt: skip
-    said = done.stdout.splitlines()
-    for line, name in zip(said, ENDLESS, strict=True):
-        assert line.startswith(f"error: {files[name]}: ") and ENDLESS[name][1] in line
-
-
 @pytest.mark.parametrize("label", ["x" * 101, "x\n", "-x", "a/b", "\u00e9"])
 def test_labels_name_files(label):
     with pytest.raises(FedLoomError, match=r"^config key methods"):
-        _resolved(methods={label: {"plugin": "fedvpt"}})
+        resolved_with(methods={label: {"plugin": "fedvpt"}})
 
 
 def test_a_plugins_name_needs_no_entry_and_looks_alike_in_every_study():
-    alone = _resolved(select={"methods": ["pfedpg"], "figures": []})
-    beside = _resolved(
+    alone = resolved_with(select={"methods": ["pfedpg"], "figures": []})
+    beside = resolved_with(
         methods={"first": {"plugin": "pfedpg", "options": {"prompts": 1}}},
         select={"methods": ["first", "pfedpg"], "figures": []},
     )
@@ -299,17 +169,17 @@ def test_a_plugins_name_needs_no_entry_and_looks_alike_in_every_study():
 
 def test_only_local_weights_have_a_fingerprint():
     tag = {"library": "open_clip", "name": "ViT-B-16-quickgelu", "weights": "openai"}
-    study = _resolved(
+    study = resolved_with(
         backbones={"clip": tag},
         select={"backbones": ["clip"], "methods": ["promptfl"], "figures": []},
     )
     assert study.backbones["clip"].sha256 is None
-    assert _resolved().backbones["micro_vit"].sha256 == sha256(
+    assert resolved_with().backbones["micro_vit"].sha256 == sha256(
         ROOT / DEFAULT["backbones"]["micro_vit"]["weights"]
     )
 
 
-def _resolved(**sections):
+def resolved_with(**sections):
     """The default study with some keys of its sections changed."""
     changed = deepcopy(DEFAULT)
     for name, content in sections.items():
@@ -317,13 +187,13 @@ def _resolved(**sections):
     return resolve(changed)
 
 
-def _plans(*studies):
-    return [Plan(_resolved(study=study)) for study in studies]
+def plans_of(*studies):
+    return [Plan(resolved_with(study=study)) for study in studies]
 
 
 def test_extending_a_study_changes_no_earlier_job():
     sizes = {"rounds_per_job": 7}
-    short, long = _plans({"rounds": 21} | sizes, {"rounds": 30} | sizes)
+    short, long = plans_of({"rounds": 21} | sizes, {"rounds": 30} | sizes)
     assert job_ends(short.settings.study) == [7, 14, 21]
     assert job_ends(long.settings.study) == [7, 14, 21, 28, 30]
     run = runs(short.settings)[0]
@@ -334,15 +204,9 @@ def test_extending_a_study_changes_no_earlier_job():
 
 def test_evaluating_at_the_end_of_a_job_changes_no_reported_number():
     asked = {"rounds": 20, "rounds_per_job": 19, "report": {"last_evaluations": 3}}
-    study = _resolved(study=asked).study
+    study = resolved_with(study=asked).study
     assert reported(study) == Reported((16, 18, 20))
     assert set(evaluated_rounds(study)) >= {16, 18, 19, 20}
-
-
-def test_yamls_merge_keys_work(tmp_path):
-    path = tmp_path / "x.yaml"
-    path.write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\n")
-    assert read(path)["b"] == {"x": 1, "y": 3}
 
 
 def test_hardly_a_round_of_the_default_study_misses_a_style():
@@ -358,67 +222,9 @@ def test_hardly_a_round_of_the_default_study_misses_a_style():
     assert len(study["seeds"]) >= 4, "fewer give intervals that say little"
 
 
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
-    for before, name in zip("abcdefg", "bcdefgh", strict=True)
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "place", "problem"),
-    [
-        (BOMB, "line 6", "more than 100000 values, those behind each alias"),
-        ("study: &s {name: *s}\n", "line 1", r"the alias \*s refers to itself"),
-        ("study: !!python/object:os.system {}\n", "line 1", r"the tag !!python/object:os.system"),
-        ("a: " + "[" * 2000, "line 1", "more than 100 mappings and lists in each other"),
-        ('a: "x\\0y"\n', "", "without the character NUL"),
-        ('a: "\\ud800"\n', "", "got a lone surrogate"),
-        ("a: 2026-11-27\n", "", "must be text, a number, true, false or null"),
-        ("[1, 2]: x\n", "", "a key must be text or a whole number"),
-    ],
-)
-def test_yaml_that_stands_for_too_much_or_for_itself_is_one_line(text, place, problem):
-    with pytest.raises(FedLoomError, match=rf"^own.yaml.*{place}.*{problem}") as error:
-        parse(text, "own.yaml")
-    assert "\n" not in str(error.value) and len(str(error.value)) < 500
-
-
-def test_a_truth_value_with_an_anchor_is_one():
-    assert parse("a: &x true\nb: *x", "f") == {"a": True, "b": True}
-    assert type(parse("a: &x true", "f")["a"]) is bool
-
-
-@pytest.mark.filterwarnings("error")
-def test_an_anchor_may_be_used_again():
-    assert parse("a: &x 1\nb: &x 2\nc: *x", "f") == {"a": 1, "b": 2, "c": 2}
-
-
 def test_a_number_that_no_table_holds_is_one_line():
     with refused("f: a whole number must fit into 64 bits"):
         parse(f"rounds: 0x{'f' * 5000}", "f")
-
-
-def test_a_table_of_a_method_that_the_study_does_not_run_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    study = "tables: {t: {kind: accuracy, methods: [fedpr]}}\nselect: {tables: [t], figures: []}\n"
-    (tmp_path / "config.yaml").write_text(study)
-    with refused("tables.t.methods: the study does not run 'fedpr'; add it to select.methods"):
-        load_plan()
-
-
-def test_a_change_elsewhere_does_not_make_a_wrong_study_right(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    study = "study: {clients_per_round: 10}\npartitions: {four: {scheme: iid, clients: 4}}\n"
-    (tmp_path / "config.yaml").write_text(
-        f"{study}select: {{partitions: [four], tables: [main]}}\n"
-    )
-    for changes in ([], ["methods.fedvpt.training.lr=0.1"]):
-        with refused("study.clients_per_round: 10 is more than the 4 participating clients"):
-            load_plan(overrides={"set": changes})
-
-
-def test_an_alias_within_bounds_is_a_copy():
-    assert parse("a: &a {x: 1}\nb: *a\n", "own.yaml") == {"a": {"x": 1}, "b": {"x": 1}}
 
 
 @pytest.mark.parametrize("seed", [2**31, 2**63, -1])

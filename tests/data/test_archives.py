@@ -10,6 +10,7 @@ import tempfile
 import zipfile
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from archives_on_disk import archive_of
 from fedloom.common.errors import FedLoomError
 from fedloom.data import archives
-from fedloom.data.archives import unpack
+from fedloom.data.archives import USUAL, UnpackLimits, unpack
 from refusals import refused
 
 LETTERS = {f"{n}.png": bytes([n]) * 300 for n in range(4)}
@@ -96,10 +97,10 @@ def add(archive, name, kind=tarfile.REGTYPE, link="", content=b"", **more):
     archive.addfile(info, io.BytesIO(content))
 
 
-def left_to_a_person(file, into, reason):
+def left_to_a_person(file, into, reason, limits=USUAL):
     """Check that an archive is refused in a line, stays, and that nothing of it was written."""
     with refused(file.name, reason, "by hand"):
-        unpack(file, into)
+        unpack(file, into, limits=limits)
     assert file.exists() and not [*into.rglob("*")]
 
 
@@ -178,13 +179,12 @@ def test_a_sparse_file_does_not_fill_the_disk(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_an_archive_that_grows_too_much_is_refused(kind, tmp_path, monkeypatch):
+def test_an_archive_that_grows_too_much_is_refused(kind, tmp_path):
     """Zeros shrink to a thousandth; images hardly do."""
-    monkeypatch.setattr(archives, "SMALL", 1000)
     file, into = tmp_path / NAMES[kind], tmp_path / "out"
     content = {"a.png": b"one", "b.png": bytes(200_000)}
     file.write_bytes(archive_of(kind, content, zipfile.ZIP_DEFLATED))
-    left_to_a_person(file, into, "bytes")
+    left_to_a_person(file, into, "bytes", UnpackLimits(small=1000))
     assert unpack(file, into, 200_003) == ["a.png", "b.png"], "as the recipe states"
     with refused(file.name, "more than 200,002 bytes"):
         unpack(file, into, 200_002)
@@ -201,30 +201,27 @@ def test_a_header_that_would_fill_the_memory_is_refused(tmp_path):
         archives.unpack(file, tmp_path / "into")
 
 
-def test_empty_members_count_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "SMALL", 100 * 512)
-    monkeypatch.setattr(archives, "GROWTH", 1)
+def test_empty_members_count_too(tmp_path):
     file = tmp_path / "many.zip"
     with zipfile.ZipFile(file, "w") as archive:
         for number in range(101):
             archive.writestr(f"{number}", "")
     with refused("many.zip", "more than"):
-        archives.unpack(file, tmp_path / "into")
+        unpack(file, tmp_path / "into", limits=UnpackLimits(growth=1, small=100 * 512))
 
 
 def test_an_archive_must_fit_on_the_disk(tmp_path, monkeypatch):
     file = tmp_path / NAMES["zip"]
     file.write_bytes(WHOLE["zip"])
     total = sum(map(len, LETTERS.values()))
-    monkeypatch.setattr(archives, "SHARE", total / shutil.disk_usage(tmp_path).free / 2)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=total / 2))
     left_to_a_person(file, tmp_path / "out", "the disk has left")
 
 
-def test_an_archive_of_too_many_files_is_refused(tmp_path, monkeypatch):
+def test_an_archive_of_too_many_files_is_refused(tmp_path):
     file = tmp_path / NAMES["zip"]
     file.write_bytes(WHOLE["zip"])
-    monkeypatch.setattr(archives, "MEMBERS", len(LETTERS) - 1)
-    left_to_a_person(file, tmp_path / "out", "5 files")
+    left_to_a_person(file, tmp_path / "out", "5 files", UnpackLimits(members=len(LETTERS) - 1))
 
 
 @pytest.mark.parametrize("name", ["link/1.png", "a/link/1.png", "link/"])
@@ -263,7 +260,7 @@ def test_what_was_begun_is_removed(reason, tmp_path, monkeypatch):
         with refused("letters.zip", "CRC"):
             unpack(file, into)
     elif reason == "killed":
-        monkeypatch.setattr(archives, "_move", lambda *_: (_ for _ in ()).throw(SystemExit))
+        monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             unpack(file, into)
     else:

@@ -11,12 +11,20 @@ import pandas as pd
 import pytest
 
 import one_process
+from data_plugin_cases import (
+    EXAMPLES,
+    OUTPUTS,
+    drop_examples,
+    dropping,
+    entry_of,
+    source_code,
+    write_plugin,
+)
 from default_config import default_config
 from fedloom.cli.inspect import describe
 from fedloom.common.errors import FedLoomError
 from fedloom.config import kinds
 from fedloom.config.datasets import listing
-from fedloom.config.reading import merge
 from fedloom.config.settings import Dataset
 from fedloom.data import plugins, sources
 from fedloom.data.partition import divide_dataset
@@ -31,30 +39,11 @@ from fedloom.report import page
 from images_on_disk import build, dataset_spec, image_folder
 from refusals import refused
 
-EXAMPLES = {"medmnist": "source", "quantity_skew": "scheme"}
-OUTPUTS = {"spread": "table", "reach": "figure"}
-
-
-def _drop(folder, *names):
-    """Copy examples into `folder`/plugins, as a user does."""
-    for name in names:
-        kind = (EXAMPLES | OUTPUTS)[name]
-        shutil.copytree(ROOT / f"examples/{kind}s/{name}", folder / "plugins" / name)
-    (folder / "plugins").mkdir(exist_ok=True)
-    return folder / "plugins"
-
 
 @pytest.fixture
 def drop(tmp_path, monkeypatch):
     """drop(*names) makes these examples the plugins of this process; returns their folder."""
-
-    def put(*names):
-        folder = _drop(tmp_path, *names)
-        monkeypatch.setattr(kinds.plugins_of_kind.__wrapped__, "__defaults__", (folder,))
-        kinds.plugins_of_kind.cache_clear()
-        return folder
-
-    return put
+    return dropping(tmp_path, monkeypatch)
 
 
 def _npz(file, counts=(60, 20, 30), classes=3, **change):
@@ -67,18 +56,10 @@ def _npz(file, counts=(60, 20, 30), classes=3, **change):
     return arrays
 
 
-def _entry(section, **entry):
-    """Settings of an entry of the config, checked and with their defaults."""
-    config = default_config()
-    config[section]["mine"] = entry
-    config["select"] |= {section: ["mine"]}
-    return resolve(merge([(ROOT / "config.yaml", config)]))
-
-
 def test_a_source_that_is_dropped_in_reads_its_files(drop, tmp_path):
     drop("medmnist")
     arrays = _npz(tmp_path / "x.npz")
-    settings = _entry("datasets", source="medmnist", file=str(tmp_path / "x.npz"))
+    settings = entry_of("datasets", source="medmnist", file=str(tmp_path / "x.npz"))
     dataset = settings.datasets["mine"]
     assert dataset.listing["files"] == 1
     assert dataset.settings["validation"] is False, "an option's default"
@@ -99,7 +80,7 @@ def test_every_source_of_a_plugin_has_the_common_keys(drop, tmp_path):
     drop("medmnist")
     _npz(tmp_path / "x.npz")
     keys = {"image_size": 8, "class_names": ["healthy", "ill", "unclear"]}
-    settings = _entry("datasets", source="medmnist", file=str(tmp_path / "x.npz"), **keys)
+    settings = entry_of("datasets", source="medmnist", file=str(tmp_path / "x.npz"), **keys)
     sources.build("medmnist", settings.datasets["mine"].settings, tmp_path / "images.arrow")
     assert ImageStore(tmp_path / "images.arrow").shape == (8, 8, 1)
     about = json.loads((tmp_path / "images.json").read_text())
@@ -108,7 +89,7 @@ def test_every_source_of_a_plugin_has_the_common_keys(drop, tmp_path):
 
 def test_a_scheme_that_is_dropped_in_divides(drop):
     drop("quantity_skew")
-    settings = _entry("partitions", scheme="quantity_skew", clients=20, beta=0.7, held_out=0.1)
+    settings = entry_of("partitions", scheme="quantity_skew", clients=20, beta=0.7, held_out=0.1)
     partition = settings.partitions["mine"]
     labels = np.tile(np.arange(10), 600)
     test = np.arange(6000) % 3 == 0
@@ -141,7 +122,7 @@ SOURCE, SCHEME = {"source": "medmnist"}, {"scheme": "quantity_skew"}
 def test_a_config_is_checked_against_the_options_of_plugins(drop, section, entry, words):
     drop(*EXAMPLES)
     with refused(*words):
-        _entry(section, **entry)
+        entry_of(section, **entry)
 
 
 def test_fedloom_datasets_lists_them(drop):
@@ -185,7 +166,9 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
 
 
 def test_the_store_is_made_again_when_the_files_of_a_path_option_change(drop, tmp_path):
-    paths = kinds.plugins_of_kind("source", _drop(tmp_path / "a", "medmnist"))["medmnist"].paths
+    paths = kinds.plugins_of_kind("source", drop_examples(tmp_path / "a", "medmnist"))[
+        "medmnist"
+    ].paths
     entry = {"source": "medmnist", "file": str(tmp_path / "*.npz")}
     known = listing(entry, paths)
     assert known["files"] == 0, "a dry run does without the files"
@@ -202,58 +185,8 @@ def test_the_store_is_made_again_when_the_files_of_a_path_option_change(drop, tm
     assert folder["files"] == 2, "source.toml and plugin.py below a folder"
 
 
-def _write(folder, kind, code, toml=""):
-    (folder / "own").mkdir(parents=True)
-    toml = toml or 'name = "own"\ndescription = "mine"\n'
-    (folder / "own" / f"{kind}.toml").write_text(toml)
-    (folder / "own" / "plugin.py").write_text(code)
-
-
-TOOLS = "import numpy as np\nfrom PIL import Image\nfrom fedloom.data.source_toolbox import *\n"
-LIST = "ImageList(lambda: [Item('i', lambda: {load})] * {n}, np.array({labels}), ['a', 'b'], 'me')"
-
-
-def _source(load="Image.new('L', (4, 4))", n=8, labels=(0, 1) * 4):
-    return (
-        f"{TOOLS}def read(settings):\n    return {LIST.format(load=load, n=n, labels=[*labels])}\n"
-    )
-
-
-READ = "def read(settings):\n    return "
-LABELS = "the source's labels"
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("x = 1", ["own/plugin.py", "read(settings)"]),
-        ("import nothing_of_that_name", ["own", "plugin.py", "nothing_of_that_name"]),
-        (f"{READ}1 / 0", ["own/plugin.py:2", "ZeroDivisionError"]),
-        (f"{READ}[1]", ["plugin.py", "ImageList", "list"]),
-        (
-            _source().replace("[Item", "(1 / k for k in [0]) or [Item"),
-            ["py:5", "ZeroDivisionError"],
-        ),
-        (_source(n=7), ["8 labels", "fewer items"]),
-        (_source(n=9), ["8 labels", "more items"]),
-        (_source(labels=[0, 1] * 3 + [0, 2]), ["label 2 of image 7", "0..1"]),
-        (_source(labels=[0.5] * 8), [LABELS, "[8]", "float64"]),
-        (_source(labels=[[0, 1]] * 4), [LABELS, "[4, 2]", "int64"]),
-        (_source(load="np.zeros((4, 4))"), ["i: unreadable image"]),
-        (_source(load="open('nowhere')"), ["i: unreadable image", "Errno 2"]),
-        (_source(labels=[]), ["no images (me)"]),
-    ],
-)
-def test_a_source_that_misbehaves_is_one_line(drop, tmp_path, code, words):
-    _write(drop(), "source", code)
-    settings = _entry("datasets", source="own").datasets["mine"].settings
-    with refused(*words):
-        sources.build("own", settings, tmp_path / "images.arrow")
-    assert not list(tmp_path.glob("*images*"))
-
-
 def test_a_part_of_several_may_be_of_a_plugin(drop, tmp_path):
-    _write(drop(), "source", _source())
+    write_plugin(drop(), "source", source_code())
     entry = {"source": "own", "test_fraction": 0.5}
     spec = {"source": "several", "parts": {"one": entry, "two": entry}, "image_size": 4}
     store, about = build(tmp_path, **spec)
@@ -262,54 +195,6 @@ def test_a_part_of_several_may_be_of_a_plugin(drop, tmp_path):
     job = DatasetJob(Dataset("mine", "several", dataset_spec(**spec)))
     files = staleness.files_of(*staleness.code_of("dataset", job))
     assert any(file.endswith("own/plugin.py") for file in files)
-
-
-def _divide(**settings):
-    labels, test = np.tile(np.arange(4), 60), np.arange(240) % 3 == 0
-    spec = {"scheme": "own", "held_out": 0, **settings}
-    return divide_dataset(labels, test, np.full(240, "all"), spec, 0)
-
-
-DIVIDE = "def divide(labels, settings, rng):\n    return "
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("x = 1", ["own/plugin.py", "divide(labels, settings, rng)"]),
-        (f"{DIVIDE}settings['x']", ["plugin.py:2", "KeyError: 'x'"]),
-        (f"{DIVIDE}labels[:3]", ["divide", "[1 2 0]", "160"]),
-        (f"{DIVIDE}labels / 2", ["divide", "[0.5 "]),
-        (f"{DIVIDE}0 * labels + 5", ["divide", "[5 5", "0..4"]),
-    ],
-)
-def test_a_scheme_that_misbehaves_is_one_line(drop, code, words):
-    _write(drop(), "scheme", code)
-    with refused(*words):
-        _divide(clients=5)
-
-
-OWN = 'name = "own"\ndescription = "x"\n'
-OPTION = 'type = "{type}"\ndescription = "y"\n{more}'
-
-
-@pytest.mark.parametrize(
-    ("kind", "toml", "words"),
-    [
-        ("source", 'name = "own"', ["description"]),
-        ("source", "name = ", []),
-        ("source", f"{OWN}[options.image_size]\n{OPTION}", ["options.image_size"]),
-        ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.type", "numeric"]),
-        ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.default"]),
-    ],
-)
-def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, words):
-    values = {"type": "numeric" if "numeric" in words else "integer", "more": ""}
-    if "options.beta.default" in words:
-        values["more"] = 'default = "z"'
-    _write(tmp_path / "plugins", kind, "", toml.format(**values))
-    with refused(f"plugins/own/{kind}.toml", *words):
-        kinds.plugins_of_kind(kind, tmp_path / "plugins")["own"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

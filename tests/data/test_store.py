@@ -6,7 +6,6 @@ import pytest
 from fedloom.common.files import write_table
 from fedloom.data import federation, sources, store
 from fedloom.data.partition import divide_dataset
-from images_on_disk import build, image_folder
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +31,12 @@ def test_digits_are_stored_as_they_ship(digits):
         assert abs(share - 0.3) < 0.01, "the split is stratified"
 
 
-def test_images_are_read_across_chunks_in_any_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "BATCH", 7)
-    root = image_folder(tmp_path / "root", ["ant", "bee"], count=20)
-    images, _ = build(tmp_path, source="folder", root=str(root))
-    everything = np.stack([images.images(np.array(k)) for k in range(40)])
+def test_images_are_read_across_chunks_in_any_order(tmp_path):
+    everything = np.random.default_rng(1).integers(0, 256, (40, 10, 12, 3), np.uint8)
+    examples = [store.Example(image, 0, k < 7, "noise") for k, image in enumerate(everything)]
+    path = tmp_path / "images.arrow"
+    store.write_images(path, examples, (10, 12, 3), ["ant"], "noise", batch=7)
+    images = store.ImageStore(path)
     index = np.random.default_rng(0).integers(0, 40, (3, 5, 2))
     assert (images.images(index) == everything[index]).all()
     assert images.images(np.empty((2, 0), np.int64)).shape == (2, 0, 10, 12, 3)

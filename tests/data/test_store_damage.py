@@ -13,16 +13,16 @@ SHAPE = (3, 2, 1)
 
 
 @pytest.fixture
-def path(tmp_path, monkeypatch):
+def path(tmp_path):
     """A store of five images, two in a chunk."""
-    monkeypatch.setattr(store, "BATCH", 2)
     rng = np.random.default_rng(0)
     examples = [
         store.Example(rng.integers(0, 256, SHAPE, np.uint8), k % 2, k < 2, f"domain {k}")
         for k in range(5)
     ]
-    store.write_images(tmp_path / "images.arrow", examples, SHAPE, ["ant", "bee"], "noise")
-    return tmp_path / "images.arrow"
+    path = tmp_path / "images.arrow"
+    store.write_images(path, examples, SHAPE, ["ant", "bee"], "noise", batch=2)
+    return path
 
 
 def _read(path):

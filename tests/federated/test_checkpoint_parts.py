@@ -2,9 +2,12 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
+from before_aggregation import BeforeAggregation
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
@@ -27,14 +30,16 @@ class _Killed(BaseException):
 def train(tiny, tmp_path):
     """train(folder, last=..., fingerprint=...): a job to round `last`, evaluated there."""
     task, hooks = tiny(METHOD)
+    task = replace(task, seed=1)  # whose first two rounds are of different clients
 
-    def run(name, last=4, fingerprint="same", first=0):
+    def run(name, last=4, fingerprint="same", first=0, before_aggregation=lambda task: None):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         job = replace(tiny_job(manifest.find_method(METHOD), first, last), evaluate=(last,))
         start = tiny_outputs(folder, first).state if first else None
         outputs = tiny_outputs(folder, last)
-        training_job.train_rounds(task, hooks, job, start, outputs, fingerprint)
+        around = BeforeAggregation(before_aggregation, hooks)
+        training_job.train_rounds(task, around, job, start, outputs, fingerprint)
         return outputs
 
     return run
@@ -61,50 +66,67 @@ def _same(one, other):
     return all(getattr(one, k).read_bytes() == getattr(other, k).read_bytes() for k in kinds)
 
 
-def test_a_part_holds_the_states_of_a_rounds_clients_alone(train, monkeypatch):
-    monkeypatch.setattr(checkpoint, "FOLD", 99)
-    outputs = train("run")
+def test_a_part_holds_the_states_of_a_rounds_clients_alone(train):
+    outputs = train("run", 2)
     found = {name: list(State.of(part).clients) for name, part in _parts(outputs).items()}
     assert found == _selected(outputs)
     assert any(ids != [1, 2, 3, 4, 5] for ids in found.values())
 
 
-def test_parts_that_are_mostly_replaced_are_written_as_one(train, monkeypatch):
+def test_parts_that_are_mostly_replaced_are_written_as_one(train):
     """Three of five clients a round: after four rounds, most states were replaced."""
     outputs = train("run")
     assert list(_parts(outputs)) == _named(outputs)
     assert len(_named(outputs)) < 4
-    monkeypatch.setattr(checkpoint, "FOLD", 99)
-    assert _same(outputs, train("unfolded"))
-    monkeypatch.setattr(checkpoint, "MOST_PARTS", 2)
-    few = train("few")
-    assert _named(few) == ["0003", "0004"] and _same(outputs, few)
 
 
-@pytest.mark.parametrize("fold", [1, 99])
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        ({"fold": 99}, ["0001", "0002", "0003", "0004"]),
+        ({"fold": 99, "most_parts": 2}, ["0003", "0004"]),
+        ({"fold": 1}, ["0004"]),
+    ],
+)
+def test_a_checkpoint_holds_the_same_in_many_parts_and_in_few(tmp_path, limits, kept):
+    head, states, table = tmp_path / "checkpoint.safetensors", {}, Confusion().table()
+    written = Checkpoint(head, "same", **limits)
+    for number in range(1, 5):
+        ids = [number % 3, 3 + number % 2]  # some are replaced
+        states |= {k: {"head": torch.full((50,), 10.0 * number + k)} for k in ids}
+        rows = Rows.of(round_row(number), [evaluation_row(number)], table)
+        written.write(number, State({"params": torch.ones(1)}, states), ids, rows)
+    saved = checkpoint.read_checkpoint(head, "same", 0)
+    assert list(saved.digests) == kept
+    assert {k: own["head"][0].item() for k, own in saved.changes.clients.items()} == {
+        0: 30, 1: 41, 2: 22, 3: 43, 4: 34,
+    }  # fmt: skip
+    assert saved.rows.rounds["round"].to_pylist() == [1, 2, 3, 4]
+    assert saved.rows.evaluation["round"].to_pylist() == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("done", [False, True])
-def test_a_job_that_dies_at_any_write_goes_on_to_the_same_bytes(train, monkeypatch, fold, done):
+def test_a_job_that_dies_at_any_write_goes_on_to_the_same_bytes(train, monkeypatch, done):
     """Before or after the write; a folding round also removes the parts that it replaces."""
-    monkeypatch.setattr(checkpoint, "FOLD", fold)
-    whole, real, writes = train("whole", 3), tensor_files.save, 0
+    whole, real, writes = train("whole"), Path.replace, 0
+    assert len(_named(whole)) < 4, "a round has folded"
 
-    def dies(path, tree, **facts):
+    def dies(path, target):
         nonlocal writes
-        writes += 1
+        writes += Path(target).suffix in (".safetensors", ".state")
         if writes == at and not done:
             raise _Killed
-        digest = real(path, tree, **facts)
+        real(path, target)
         if writes == at:
             raise _Killed
-        return digest
 
-    for at in range(1, 8):  # a part and a head a round, and the state
+    for at in range(1, 10):  # a part and a head a round, and the state
         writes = 0
-        monkeypatch.setattr(tensor_files, "save", dies)
+        monkeypatch.setattr(Path, "replace", dies)
         with pytest.raises(_Killed):
-            train(f"{at}", 3)
-        monkeypatch.setattr(tensor_files, "save", real)
-        resumed = train(f"{at}", 3)
+            train(f"{at}")
+        monkeypatch.setattr(Path, "replace", real)
+        resumed = train(f"{at}")
         assert _same(whole, resumed), at
         assert set(_named(resumed)) == set(_parts(resumed)), f"{at}: a part that nobody needs"
 
@@ -116,23 +138,18 @@ def test_two_jobs_that_nobody_disturbs_say_nothing_of_the_checkpoint(train, capl
     assert "checkpoint" not in caplog.text
 
 
-def test_the_next_job_goes_on_from_its_start_and_what_it_changed(train, monkeypatch):
+def test_the_next_job_goes_on_from_its_start_and_what_it_changed(train):
     """Its parts hold what changed since; clients that it did not select come from its start."""
-    monkeypatch.setattr(checkpoint, "FOLD", 99)
-    whole = train("whole", 4)
+    whole, asked = train("whole", 4), []
     train("chain", 2, "one")
-    real, asked = training_job.train_round, []
 
-    def dies(task, *rest):
+    def dies(task):
         asked.append(task.round)
         if task.round == 4:
             raise _Killed
-        return real(task, *rest)
 
-    monkeypatch.setattr(training_job, "train_round", dies)
     with pytest.raises(_Killed):
-        train("chain", 4, "two", first=2)
-    monkeypatch.setattr(training_job, "train_round", real)
+        train("chain", 4, "two", first=2, before_aggregation=dies)
     resumed = train("chain", 4, "two", first=2)
     assert resumed.state.read_bytes() == whole.state.read_bytes()
     assert list(_parts(resumed)) == ["0003", "0004"], "those of the job before are removed"
@@ -142,45 +159,43 @@ def test_the_next_job_goes_on_from_its_start_and_what_it_changed(train, monkeypa
 def test_a_checkpoint_of_another_job_is_never_mixed_with_new_parts(train, monkeypatch, caplog):
     """The first part of a job may take the place of one that the old head names."""
     train("run", 2, "one")
-    real = tensor_files.save
+    real = Path.replace
 
-    def dies(path, tree, **facts):
-        if path.name == "checkpoint.safetensors":
+    def dies(path, target):
+        if Path(target).name == "checkpoint.safetensors":
             raise _Killed
-        return real(path, tree, **facts)
+        return real(path, target)
 
-    monkeypatch.setattr(tensor_files, "save", dies)
+    monkeypatch.setattr(Path, "replace", dies)
     with pytest.raises(_Killed):
         train("run", 2, "two")
-    monkeypatch.setattr(tensor_files, "save", real)
+    monkeypatch.setattr(Path, "replace", real)
     caplog.set_level(logging.INFO)
     train("run", 2, "one")
     assert "resumed" not in caplog.text
 
 
-def test_a_part_that_is_not_the_one_that_the_head_names_is_refused(train, monkeypatch):
-    monkeypatch.setattr(checkpoint, "FOLD", 99)
-    part = train("run").checkpoint.with_suffix("") / "0002.safetensors"
+def test_a_part_that_is_not_the_one_that_the_head_names_is_refused(train):
+    part = train("run", 2).checkpoint.with_suffix("") / "0002.safetensors"
     part.write_bytes(part.with_name("0001.safetensors").read_bytes())
     line = r"0002.safetensors: .* run again$"
     with pytest.raises(FedLoomError, match=line):
-        train("run")
+        train("run", 2)
 
 
-def test_a_damaged_part_is_named_and_training_starts_again_without_it(train, monkeypatch, caplog):
-    monkeypatch.setattr(checkpoint, "FOLD", 99)
-    outputs = train("run")
+def test_a_damaged_part_is_named_and_training_starts_again_without_it(train, caplog):
+    outputs = train("run", 2)
     before = outputs.state.read_bytes()
     part = outputs.checkpoint.with_suffix("") / "0002.safetensors"
     data = bytearray(part.read_bytes())
     data[-3] ^= 1
     part.write_bytes(data)
     with pytest.raises(FedLoomError, match=r"0002.safetensors: .*delete it and run again"):
-        train("run")
+        train("run", 2)
     part.unlink()
     caplog.set_level(logging.INFO)
     outputs.state.unlink()
-    train("run")
+    train("run", 2)
     assert f"lacks its part {part}; starting after round 0" in caplog.text
     assert outputs.state.read_bytes() == before
 

@@ -9,17 +9,15 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changed_task import with_facts, with_training
+from changed_task import with_facts, with_limits, with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.trees import stack
 from fedloom.data.federation import shuffled_batches
-from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.task import cohort
-from fedloom.machine import memory
 from fedloom.toolbox import clip_factors, linear, train_locally
 
 
@@ -214,12 +212,8 @@ def test_ragged_batches_are_filled_with_the_clients_own_images(tiny):
     assert set(last.index[1]) == {short[0]}
 
 
-def test_batches_hold_as_many_images_at_once_as_they_may_and_one_per_client_at_least(
-    tiny, monkeypatch
-):
-    monkeypatch.setattr(memory, "IMAGES_AT_ONCE", 7)
-    monkeypatch.setattr(groups, "FEATURES_AT_ONCE", 9)
-    task, _ = tiny("fedvpt")
+def test_batches_hold_as_many_images_at_once_as_they_may_and_one_per_client_at_least(tiny):
+    task = with_limits(tiny("fedvpt")[0], images=7, features=9)
     rows = [np.arange(5), np.arange(4)]
     for clients, features_only, widths in (
         (2, False, [3, 2]),

@@ -8,7 +8,7 @@ import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from changed_task import with_facts, with_training
+from changed_task import with_facts, with_limits, with_training
 from fedloom.backbones.resnet import FrozenResNet
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.trees import leaves
@@ -44,18 +44,17 @@ def test_a_cohort_has_as_many_clients_as_one_batch_holds_the_images_of(sizes, wi
     assert [k for part in parts for k in part] == list(range(len(sizes)))
 
 
-def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny, monkeypatch):
+def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny):
     task, _ = tiny("fedvpt")  # batches of 4 images, of 5 tokens of 16 floats
     assert task.backbone.image_floats == 5 * 16
-    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 3 * 4 * 5 * 16)
+    task = with_limits(task, floats=3 * 4 * 5 * 16)
     assert groups.clients_at_once(task, PROMPTS) == 3
     parts = with_training(task, micro_batch=2)
     assert groups.clients_at_once(parts, PROMPTS) == 6, "half a batch is in flight"
     from_caches = with_facts(task, forward_inputs=())
     assert groups.clients_at_once(from_caches, PROMPTS) > 1000, "caches alone"
     assert groups.clients_at_once(with_facts(task, stacked=False), PROMPTS) == 1
-    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 1)
-    assert groups.clients_at_once(task, PROMPTS) == 1, "at least one"
+    assert groups.clients_at_once(with_limits(task, floats=1), PROMPTS) == 1, "at least one"
 
 
 def _on_gpu(task, monkeypatch, bytes_of_gpu=80e9):
@@ -165,15 +164,13 @@ def test_bytes_that_wait_follow_precision_prompts_and_trained_weights(precision,
     ("name", "options"),
     [("pfpt", {"variant": "released"}), ("sgpt", {"variant": "released", "frequency": True})],
 )
-def test_clients_that_depend_on_each_other_train_as_one_cohort_of_any_size(
-    tiny, monkeypatch, name, options
-):
+def test_clients_that_depend_on_each_other_train_as_one_cohort_of_any_size(tiny, name, options):
     """In round 2 each starts from the one before it: cut in two, a chain would start anew."""
     task, hooks = tiny(name, **options)
     assert task.plugin.whole_cohorts
     ends = []
-    for size in (memory.BYTES_AT_ONCE, 10):
-        monkeypatch.setattr(memory, "BYTES_AT_ONCE", size)
+    for size in (2**28, 10):
+        task = with_limits(task, state_bytes=size)
         state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
         ends.append(train_round(task.at(2), hooks, state))
     (whole, row), (small, other) = ends
@@ -182,33 +179,32 @@ def test_clients_that_depend_on_each_other_train_as_one_cohort_of_any_size(
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(again)), path
 
 
-def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny, monkeypatch):
+def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny):
     task, _ = tiny("promptfl")
     width, depth, tokens = task.backbone.width, task.backbone.text_depth, 0
     for name in task.data.classes:
         tokens += len(task.backbone._text.ids(f"{name}.")) + 1  # the EOT
-    monkeypatch.setattr(memory, "TEXT_FLOATS_AT_ONCE", 3 * tokens * width * depth)
+    task = with_limits(task, text_floats=3 * tokens * width * depth)
     assert groups.clients_at_once(task, PROMPTS) == 3
     assert groups.clients_evaluated_at_once(task, State({"params": PROMPTS})) == 3
-    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 6 * 4 * task.backbone.image_floats)
+    task = with_limits(task, floats=6 * 4 * task.backbone.image_floats)
     both = with_facts(task, forward_inputs=("images", "texts"))
     assert groups.clients_at_once(both, PROMPTS) == 2, "a third for texts, a sixth for images"
 
 
-def test_images_are_evaluated_at_once_that_fit_the_caches_of_a_cpu(tiny, monkeypatch):
+def test_images_are_evaluated_at_once_that_fit_the_caches_of_a_cpu(tiny):
     task, _ = tiny("fedvpt")
-    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 50 * 5 * 16)
-    assert groups.images_at_once(task) == 50
-    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 5 * 16)
+    assert groups.images_at_once(with_limits(task, floats=50 * 5 * 16)) == 50
+    task = with_limits(task, floats=5 * 16)
     assert groups.images_at_once(task) == memory.FEWEST
-    assert groups.images_at_once(with_facts(task, features_only=True)) == groups.FEATURES_AT_ONCE
+    assert groups.images_at_once(with_facts(task, features_only=True)) == 4096
 
 
-def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny, monkeypatch):
+def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny):
     task, hooks = tiny("pep_fedpt")
     ends = []
     for floats in (2**17, 2 * 4 * 5 * 16):
-        monkeypatch.setattr(memory, "FLOATS_AT_ONCE", floats)
+        task = with_limits(task, floats=floats)
         state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
         ends.append((state.server["params"], row.train_loss, evaluate(task, hooks, state)))
     (whole, loss, rows), (split, again, others) = ends
@@ -230,14 +226,13 @@ def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny, monkeypa
         ("fedavg_pt", {"selection": True}),
     ],
 )
-def test_a_clients_images_count_alike_in_one_batch_and_in_several(tiny, monkeypatch, name, options):
+def test_a_clients_images_count_alike_in_one_batch_and_in_several(tiny, name, options):
     """Losses, gradients, means and votes over all images of a client, and not over its last."""
     task, hooks = tiny(name, **options)
     task = with_training(task, epochs=1)
     ends = []
-    for images in (memory.IMAGES_AT_ONCE, 2 * task.data.num_clients):
-        monkeypatch.setattr(memory, "IMAGES_AT_ONCE", images)
-        monkeypatch.setattr(groups, "FEATURES_AT_ONCE", images)
+    for images in (256, 2 * task.data.num_clients):
+        task = with_limits(task, images=images, features=images)
         state = initial_state(task, hooks)
         for number in (1, 2):
             state, _ = train_round(task.at(number), hooks, state)

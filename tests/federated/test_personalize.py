@@ -8,18 +8,16 @@ import pandas as pd
 import pytest
 import torch
 
-from changed_task import with_facts
+from changed_task import with_facts, with_limits
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_task
-from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion
 from fedloom.federated.state import HOST, PersonalStates, State
 from fedloom.hooks import loader, manifest
-from fedloom.machine import memory
 from fedloom.machine.install import ROOT
 from fedloom.report import metrics
 from fedloom.toolbox import linear
@@ -62,22 +60,22 @@ def test_every_client_is_evaluated_without_and_with_it(run):
         assert row.loss == pytest.approx(loss.item(), rel=1e-5)
 
 
-def test_it_may_train_once_per_cohort_and_never_per_batch(run, monkeypatch):
+def test_it_may_train_once_per_cohort_and_never_per_batch(run):
     task, hooks, state, change = run
     asked, batches = [], []
-    monkeypatch.setattr(groups, "FEATURES_AT_ONCE", 8)  # a client is a cohort of several batches
+    task = with_limits(task, features=8)  # a client is a cohort of several batches
     change["personalize"] = lambda task, own: asked.append(len(own["bias"])) or own
     change["predict"] = lambda task, logits: batches.append(len(logits)) or logits
     evaluate(task, hooks, state)
     assert asked == [1] * 6 and len(batches) > 12
 
 
-def test_it_may_train_as_many_clients_at_once_as_a_round_does(run, monkeypatch):
+def test_it_may_train_as_many_clients_at_once_as_a_round_does(run):
     task, hooks, state, change = run
     asked = []
     change["personalize"] = lambda task, own: asked.append(len(own["bias"])) or own
     whole = evaluate(task, hooks, state)
-    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 2 * 4 * task.backbone.image_floats)
+    task = with_limits(task, floats=2 * 4 * task.backbone.image_floats)
     apart = evaluate(with_facts(task, forward_inputs=("images",)), hooks, state)
     assert asked == [6, 2, 2, 2], "two clients of four images"
     for one, other in zip(whole, apart, strict=True):

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from before_aggregation import BeforeAggregation
 from fedloom.common.errors import StoppedError
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
-from fedloom.federated.round import train_round
 from fedloom.hooks import manifest
 from fedloom.jobs import __main__ as jobs_main
 
@@ -25,35 +25,26 @@ def _train(task, hooks, folder):
     training_job.train_rounds(task, hooks, job, None, tiny_outputs(folder), "same")
 
 
-@pytest.fixture
-def signalled(monkeypatch):
-    """signalled(number, round): the signal comes in the middle of that round."""
+def _signalled(hooks, number, at):
+    """The hooks, under which the signal comes in the middle of round `at`."""
 
-    def send(number: int, at: int) -> None:
-        def interrupted(task, *rest):
-            if task.round == at:
-                os.kill(os.getpid(), number)
-            return train_round(task, *rest)
+    def send(task):
+        if task.round == at:
+            os.kill(os.getpid(), number)
 
-        monkeypatch.setattr(training_job, "train_round", interrupted)
-
-    return send
+    return BeforeAggregation(send, hooks)
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_the_round_is_finished_and_the_next_job_goes_on_after_it(
-    tiny, tmp_path, signalled, monkeypatch, caplog, number
-):
+def test_the_round_is_finished_and_the_next_job_goes_on_after_it(tiny, tmp_path, caplog, number):
     task, hooks = tiny("pep_fedpt")
     _train(task, hooks, tmp_path / "whole")
-    signalled(number, 2)
     line = f"stopped by {number.name} after round 2 of 3; start the job again"
     with pytest.raises(StoppedError, match=line):
-        _train(task, hooks, tmp_path / "stopped")
+        _train(task, _signalled(hooks, number, 2), tmp_path / "stopped")
     whole, stopped = (tiny_outputs(tmp_path / name) for name in ("whole", "stopped"))
     assert stopped.checkpoint.exists()
     assert not any(getattr(stopped, file).exists() for file in FILES)
-    monkeypatch.undo()
     caplog.set_level(logging.INFO)
     _train(task, hooks, tmp_path / "stopped")
     assert "resumed after round 2" in caplog.text
@@ -61,17 +52,20 @@ def test_the_round_is_finished_and_the_next_job_goes_on_after_it(
         assert getattr(whole, file).read_bytes() == getattr(stopped, file).read_bytes()
 
 
-def test_a_signal_in_the_last_round_lets_the_job_finish(tiny, tmp_path, signalled):
-    signalled(signal.SIGTERM, 3)
-    _train(*tiny("fedvpt"), tmp_path)
-    assert tiny_outputs(tmp_path).state.exists()
+def test_a_signal_in_the_last_round_lets_the_job_finish(tiny, tmp_path):
+    task, hooks = tiny("fedvpt")
+    _train(task, hooks, tmp_path / "whole")
+    _train(task, _signalled(hooks, signal.SIGTERM, 3), tmp_path / "signalled")
+    for file in FILES:
+        whole, late = (getattr(tiny_outputs(tmp_path / x), file) for x in ("whole", "signalled"))
+        assert whole.read_bytes() == late.read_bytes()
 
 
-def test_after_the_rounds_signals_mean_what_they_meant_before(tiny, tmp_path, signalled):
+def test_after_the_rounds_signals_mean_what_they_meant_before(tiny, tmp_path):
     before = [signal.getsignal(number) for number in SIGNALS]
-    signalled(signal.SIGUSR1, 1)
+    task, hooks = tiny("fedvpt")
     with pytest.raises(StoppedError):
-        _train(*tiny("fedvpt"), tmp_path)
+        _train(task, _signalled(hooks, signal.SIGUSR1, 1), tmp_path)
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 

@@ -8,9 +8,6 @@ import pytest
 from default_config import default_config
 from fedloom.cli.inspect import describe
 from fedloom.common.errors import FedLoomError
-from fedloom.config import kinds, method_labels
-from fedloom.hooks import manifest
-from fedloom.hooks.discovery import PluginCatalogue
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import load_plan, resolve
 
@@ -89,26 +86,23 @@ def test_a_module_that_never_ends_is_an_error_of_the_study_that_runs_it(folder, 
 
 
 def test_a_source_that_is_broken(tmp_path, monkeypatch):
-    shutil.copytree(ROOT / "examples/sources/medmnist", tmp_path / "medmnist")
-    (tmp_path / "medmnist/source.toml").write_text("name = 3")
-    found = kinds.plugins_of_kind("source", tmp_path)
-    monkeypatch.setattr(kinds, "broken", lambda: found.errors)
+    shutil.copytree(ROOT / "examples/sources/medmnist", tmp_path / "plugins/medmnist")
+    (tmp_path / "plugins/medmnist/source.toml").write_text("name = 3")
+    monkeypatch.chdir(tmp_path)
     config = default_config()
     config["datasets"]["scans"] = {"source": "medmnist", "file": "x"}
     with pytest.raises(FedLoomError, match=r"datasets.scans.source: .*source.toml: "):
         resolve(config)
 
 
-def test_a_label_of_a_broken_plugin_harms_only_who_selects_it(monkeypatch):
-    plugins = {
-        name: each for name, each in manifest.discover_methods().items() if name != "pep_fedpt"
-    }
-    found = PluginCatalogue(plugins, {"pep_fedpt": FedLoomError("method.toml: broken")})
-    for module in (manifest, method_labels):
-        monkeypatch.setattr(module, "discover_methods", lambda: found)
+def test_a_label_of_a_broken_plugin_harms_only_who_selects_it(tmp_path, monkeypatch):
+    (tmp_path / "plugins/broken").mkdir(parents=True)
+    (tmp_path / "plugins/broken/method.toml").write_text("name = 3")
+    monkeypatch.chdir(tmp_path)
     config = default_config()
+    config["methods"]["mine"] = {"plugin": "broken"}
     config["select"] |= {"methods": ["fedvpt"], "tables": ["main"], "figures": []}
-    assert "pep_fedpt" not in resolve(config).methods
-    config["select"]["methods"] = ["pep_fedpt"]
-    with pytest.raises(FedLoomError, match=r"^method.toml: broken$"):
+    assert "mine" not in resolve(config).methods
+    config["select"]["methods"] = ["mine"]
+    with pytest.raises(FedLoomError, match=r"broken/method.toml: "):
         resolve(config)

@@ -1,85 +1,29 @@
 """A plugin that misbehaves, in any of its hooks, gets one line that says where and how."""
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
 
 from changed_task import with_facts
-from fedloom.common.errors import FedLoomError
-from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
-from fedloom.federated import evaluate, round, training_job
-from fedloom.hooks import hookspecs, loader, manifest
-from fedloom.machine.install import ROOT
-
-NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()
-QUANTISED = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
-
-
-def _write(folder):
-    """Write fickle.py of tests/support as a plugin, and fickle_wrapper.py as one around it."""
-    toml = (ROOT / "plugins/methods/head_tuning/method.toml").read_text()
-    toml = toml.replace('name = "head_tuning"', 'name = "fickle"')
-    around = "kind = 'wrapper'\nname = 'around'\ntitle = 'A'\n[paper]\ncitation = 'C'\n"
-    for name, source, text in (
-        ("fickle", "fickle.py", f"{toml}\n[artefacts.norms]\ndescription = 'of the head'\n"),
-        ("around", "fickle_wrapper.py", around),
-    ):
-        (folder / name).mkdir(parents=True)
-        (folder / name / "method.toml").write_text(text)
-        shutil.copy(ROOT / "tests/support" / source, folder / name / "plugin.py")
-    return manifest.discover_methods(folder)
-
-
-class Fickle:
-    """A run of fickle.py, alone or wrapped: two rounds, each evaluated, and an artefact."""
-
-    def __init__(self, folder, wrapped=False):
-        plugins = _write(folder / "plugins")
-        around = [plugins["around"]] if wrapped else []
-        plugin = plugins["around" if wrapped else "fickle"]
-        self.folder, self.file, self.method = folder, plugin.file, plugins["fickle"]
-        self.hooks = loader.load_hooks(self.method, wrappers=around)
-        self.task = tiny_task(self.method, folder, tuple(around))
-        self.change = sys.modules[f"{plugin.package}.plugin"].CHANGE
-
-    def run(self):
-        two = replace(tiny_job(self.method, last=2), evaluate=(1, 2))
-        folder = self.folder / f"run{next(NUMBERS)}"  # else it would resume from a checkpoint
-        folder.mkdir()
-        outputs = tiny_outputs(folder, 2)
-        training_job.train_rounds(self.task, self.hooks, two, None, outputs, "same")
-        current = round.initial_state(self.task, self.hooks)
-        return evaluate.compute_artefact(self.task.at(2), self.hooks, current, "norms")
-
-    def complaint(self):
-        with pytest.raises(FedLoomError) as error:
-            self.run()
-        line = str(error.value)
-        assert "\n" not in line
-        return line
+from fickle_run import HOOKS, NAN, NUMBERS, fickle_of, fickle_runs
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The run alone, and wrapped."""
-    return {wrapped: Fickle(tmp_path_factory.mktemp("run"), wrapped) for wrapped in (False, True)}
+    return fickle_runs(tmp_path_factory)
 
 
 @pytest.fixture
 def fickle(runs, request):
     """A run, wrapped where the test's parameter `hook` is one of wrappers; it behaves at first."""
-    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    run = runs[parameters.get("hook") in hookspecs.UNPACKING]
-    run.change.clear()
-    return run
+    return fickle_of(runs, request)
+
+
+QUANTISED = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
 
 
 def test_what_behaves_is_let_through(fickle):
@@ -397,93 +341,3 @@ def test_a_loss_that_is_not_one_number_per_client_and_image(fickle, change, word
     line = fickle.complaint()
     assert re.search(call("(train_locally|client_update)"), line)
     assert re.search(words, line)
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("1 +", r"plugin.py:1: SyntaxError: "),
-        ("\nimport nothing_of_the_kind", "plugin.py:2: ModuleNotFoundError: No module named"),
-        ("\n\nraise SystemExit('no')", "plugin.py:3: SystemExit: no"),
-        ("from . import missing", "plugin.py:1: ImportError"),
-    ],
-)
-def test_a_plugin_that_cannot_be_imported(tmp_path, source, words):
-    plugin = _write(tmp_path)["fickle"]
-    plugin.file.write_text(source)
-    with pytest.raises(FedLoomError, match=f"^fickle: import of plugin.py: .*{words}") as error:
-        loader.load_hooks(plugin)
-    assert "\n" not in str(error.value)
-
-
-def test_a_wrapper_must_yield(tmp_path):
-    folder = tmp_path / "plugins" / "dp_laplace"
-    shutil.copytree(ROOT / "plugins/wrappers/dp_laplace", folder)
-    text = (folder / "plugin.py").read_text()
-    (folder / "plugin.py").write_text(text.replace("result = yield", "result = updates"))
-    wrapper = manifest.discover_methods(tmp_path / "plugins")["dp_laplace"]
-    method = manifest.find_method("pep_fedpt")
-    with pytest.raises(FedLoomError, match=r"'aggregate' of a wrapper must .*yield once"):
-        loader.load_hooks(method, wrappers=[wrapper])
-
-
-def test_wrapper_and_method_are_told_apart(tmp_path):
-    """Of an exception its own plugin is named; of a wrong result, both."""
-    method = manifest.find_method("pep_fedpt")
-    wrapper = manifest.find_method("dp_laplace")
-    task = tiny_task(method, tmp_path, (wrapper,))
-    hooks = loader.load_hooks(method, wrappers=[wrapper])
-    current = round.initial_state(task, hooks)
-    task.wrappers["dp_laplace"].eps = torch.nan
-    with pytest.raises(
-        FedLoomError, match=r"^pep_fedpt with dp_laplace: aggregate, round 1: .*fin"
-    ):
-        round.train_round(task.at(1), hooks, current)
-    task.wrappers["dp_laplace"].eps = "much"
-    with pytest.raises(FedLoomError, match=r"^dp_laplace: aggregate, round 1: .*laplace/plugin.py"):
-        round.train_round(task.at(1), hooks, current)
-
-
-def test_an_attribute_of_the_task_that_has_moved_is_told_with_its_new_place(tmp_path):
-    run = Fickle(tmp_path)
-    run.change["predict"] = lambda task, value: value[: task.prompts]
-    with pytest.raises(FedLoomError, match=r"^fickle: predict.* task.prompts is now task.plugin"):
-        run.run()
-
-
-SCRIPT = """
-import os, sys
-from pathlib import Path
-sys.path[:0] = sys.argv[1:]
-from fedloom.machine.process_log import log_to
-from fedloom.common.errors import FedLoomError
-from test_misbehaviour import Fickle
-log_to(Path("job.log"))
-run = Fickle(Path())
-run.change["predict"] = lambda task, value: value[99]
-try:
-    run.run()
-except FedLoomError as error:
-    print(f"error: {error}", file=sys.stderr)
-run.change["predict"] = lambda task, value: os.abort()
-run.run()
-"""
-
-
-def test_a_traceback_is_in_the_log_file_alone_and_the_end_of_a_process_too(tmp_path):
-    folders = [ROOT / "tests/hooks", ROOT / "tests/support"]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *folders],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "workflow")},
-        timeout=120,
-    )
-    log = (tmp_path / "job.log").read_text()
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert line.startswith("error: fickle: predict, round 1, clients 0, 1")
-    assert "Traceback" not in done.stderr
-    assert "Traceback (most recent call last)" in log and "\nIndexError: index 99" in log
-    assert done.returncode not in (0, 1) and "Fatal Python error: Aborted" in log
-    assert "plugin.py" in log.split("Fatal Python error")[1], "the stack names file and line"

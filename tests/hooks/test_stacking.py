@@ -1,16 +1,13 @@
 """Wrappers that would destroy a model together are refused, by what they declare."""
 
 import shutil
-from copy import copy
 
 import pytest
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
-from fedloom.config import method_labels
 from fedloom.contract import checks
 from fedloom.hooks import manifest
-from fedloom.hooks.discovery import PluginCatalogue
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import resolve
 
@@ -59,13 +56,8 @@ def test_the_method_must_use_that_sum_alone_with_the_options_that_it_has():
 @pytest.fixture
 def study(tmp_path, monkeypatch):
     """study(wrappers): the default study with the example `masks`, and a label that names them."""
-    for name in ("head_tuning", "gmm_pt", "dropout"):
-        shutil.copytree(manifest.find_method(name).folder, tmp_path / name)
-    shutil.copytree(ROOT / "examples/methods/masks", tmp_path / "masks")
-    plugins = copy(manifest.discover_methods())
-    plugins = PluginCatalogue({**plugins, **manifest.discover_methods(tmp_path)}, {})
-    for module in (manifest, method_labels):
-        monkeypatch.setattr(module, "discover_methods", lambda: plugins)
+    shutil.copytree(ROOT / "examples/methods/masks", tmp_path / "plugins/masks")
+    monkeypatch.chdir(tmp_path)
 
     def make(*wrappers, **entry):
         config = default_config()

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def machine(tmp_path, monkeypatch):
     for name in (*JOB_IDS, gpus.ASKED, gpus.VISIBLE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(gpus, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def make(listing: str | None, status: int = 0) -> None:
         tool = tmp_path / "nvidia-smi"
@@ -186,7 +187,7 @@ def test_every_rule_with_the_resource_hands_it_to_its_job():
 
 @pytest.mark.parametrize("case", ["link", "everybody's", "another user's"])
 def test_a_folder_of_locks_that_another_user_may_have_made_is_refused(tmp_path, monkeypatch, case):
-    monkeypatch.setattr(gpus, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder = tmp_path / f"fedloom-{os.getuid()}"
     if case == "link":
         (tmp_path / "theirs").mkdir()

@@ -79,16 +79,13 @@ def made(tmp_path_factory):
     shutil.copytree(ROOT / "plugins/methods/head_tuning", own)
     toml = own / "method.toml"
     toml.write_text(toml.read_text().replace('"head_tuning"', '"mine"'))
-    here = Path.cwd()
-    os.chdir(folder)
-    plugins = manifest.discover_methods(folder / "plugins")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest, "discover_methods", lambda: plugins)
+    with contextlib.chdir(folder):
+        manifest.discover_methods.cache_clear()
         plan = _plan()
         for rule, by_file in jobs_of_study(plan).items():
             for labels in by_file.values():
                 _run(plan, rule, labels)
-    os.chdir(here)
+    manifest.discover_methods.cache_clear()
     return folder
 
 
@@ -96,8 +93,6 @@ def made(tmp_path_factory):
 def study(made, tmp_path, monkeypatch):
     """A copy of it, in which the test works."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    plugins = manifest.discover_methods(tmp_path / "plugins")
-    monkeypatch.setattr(manifest, "discover_methods", lambda: plugins)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

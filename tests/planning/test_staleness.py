@@ -54,24 +54,26 @@ def test_a_run_depends_on_what_trains_it_and_not_on_reports():
 
 
 def test_an_edited_plugin_changes_the_digest_of_its_runs_alone(tmp_path, monkeypatch):
-    for name in ("head_tuning", "fedvpt"):
-        shutil.copytree(manifest.find_method(name).folder, tmp_path / name)
-    plugins = manifest.discover_methods(tmp_path)
-    monkeypatch.setattr(manifest, "discover_methods", lambda: plugins)
+    own = {"my_head": "head_tuning", "my_vpt": "fedvpt"}
+    for name, shipped in own.items():
+        shutil.copytree(manifest.find_method(shipped).folder, tmp_path / "plugins" / name)
+        toml = tmp_path / "plugins" / name / "method.toml"
+        toml.write_text(toml.read_text().replace(f'"{shipped}"', f'"{name}"', 1))
+    monkeypatch.chdir(tmp_path)
     config = default_config()
-    config["methods"] = {name: {"plugin": name} for name in plugins}
-    config["select"] |= {"methods": list(plugins), "tables": ["main"], "figures": []}
+    config["methods"] = {name: {"plugin": name} for name in own}
+    config["select"] |= {"methods": list(own), "tables": ["main"], "figures": []}
 
     def digests():
         plan = Plan(resolve(config))
         return {run.method: plan.sources("train", plan.run_spec(run)) for run in plan.runs}
 
     before = digests()
-    file = tmp_path / "fedvpt/plugin.py"
+    file = tmp_path / "plugins/my_vpt/plugin.py"
     file.write_text(file.read_text() + "# edited\n")
     after = digests()
-    assert before["head_tuning"] == after["head_tuning"]
-    assert before["fedvpt"] != after["fedvpt"]
+    assert before["my_head"] == after["my_head"]
+    assert before["my_vpt"] != after["my_vpt"]
 
 
 def test_a_figure_depends_on_its_kind_and_what_it_imports():

@@ -16,6 +16,7 @@ from fedloom.contract.tiny import tiny_task
 from fedloom.federated.evaluate import compute_artefact
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
+from fedloom.toolbox import gaussian_epsilon
 from first_round import module
 
 IDS = [1, 2, 3, 4, 5]  # the participating clients of the tiny task
@@ -255,6 +256,9 @@ def test_an_audit_leaves_updates_as_they_are(run):
 @pytest.mark.parametrize("names", [("audit", "dp_gaussian"), ("dp_gaussian", "audit")])
 def test_noise_and_epsilon_stand_under_an_audit(run, names):
     task, hooks = run(*names)
-    state = initial_state(task, hooks)
-    _, row = train_round(task.at(1), hooks, state)
-    assert row.metrics["epsilon"] > 0 and row.metrics["class_distance_blind"] > 0
+    _, both = train_round(task.at(1), hooks, initial_state(task, hooks))
+    task, hooks = run("audit")
+    _, audited = train_round(task.at(1), hooks, initial_state(task, hooks))
+    blind = pytest.approx(audited.metrics["class_distance_blind"], rel=1e-6)
+    assert both.metrics["class_distance_blind"] == blind
+    assert both.metrics["epsilon"] == gaussian_epsilon(1.0, 3 / 5, 1, 1e-5)

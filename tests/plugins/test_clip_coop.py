@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 
 import clip_by_hand
+from changed_task import with_limits
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
 from fedloom.hooks import manifest
-from fedloom.toolbox import SERVER_MODEL, image_contexts, tensor_map
+from fedloom.toolbox import SERVER_MODEL, tensor_map
 from first_round import first_cohort, module
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
@@ -152,7 +153,7 @@ def test_a_client_alone_predicts_with_its_own_context_and_the_server_not_at_all(
 # ---- FedCoCoOp ------------------------------------------------------------------------------
 
 
-def test_cocoop_shifts_the_context_by_what_two_layers_make_of_each_image(tiny, monkeypatch):
+def test_cocoop_shifts_the_context_by_what_two_layers_make_of_each_image(tiny):
     """In parts of few contexts at once, as it does where there are many images."""
     task, hooks = tiny("cocoop", length=3, words="a photo of")
     received, clients, batch = first_cohort(task, hooks)
@@ -162,7 +163,7 @@ def test_cocoop_shifts_the_context_by_what_two_layers_make_of_each_image(tiny, m
         name: 0.5 * torch.randn(3, *shape, generator=generator) for name, shape in shapes.items()
     }
     method = module("cocoop")
-    monkeypatch.setattr(image_contexts, "PROMPTS_AT_ONCE", 8 * 4)
+    task = with_limits(task, prompts=8 * 4)
     losses = method.loss(task, params, received, clients, batch)
     found = method.predict(task, {"params": params}, batch)
     model, p = exact(task), {name: value.double() for name, value in params.items()}

@@ -9,14 +9,13 @@ import torch
 import torch.nn.functional as F
 
 import clip_by_hand
-from changed_task import with_facts
+from changed_task import with_facts, with_limits
 from fedloom.common.errors import FedLoomError
 from fedloom.federated import build_task
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
 from fedloom.hooks import manifest
-from fedloom.machine import memory
 from fedloom.planning.run_labels import Run
 from first_round import first_cohort, module
 
@@ -174,10 +173,10 @@ def test_zero_shot_is_the_mean_of_its_templates(tiny):
 
 
 @pytest.mark.parametrize(("name", "batches"), [("promptfl", 1), ("fedotp", 4), ("fedvpt", 4)])
-def test_prompts_are_encoded_once_for_a_cohorts_test_images(tiny, monkeypatch, name, batches):
+def test_prompts_are_encoded_once_for_a_cohorts_test_images(tiny, name, batches):
     """Where an image is its cached feature; patches and prompted images are memory."""
-    monkeypatch.setattr(memory, "IMAGES_AT_ONCE", 18)
     task, hooks = tiny(name)
+    task = with_limits(task, images=18)
     received, clients, _ = first_cohort(task, hooks, [0, 1, 2])
     rows = [np.arange(24)] * 3
     found = list(iterate_examples(task, rows))

@@ -7,13 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from changed_task import with_limits
 from fedloom.common.errors import FedLoomError
-from fedloom.federated import groups
 from fedloom.federated.evaluate import compute_artefact, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
-from fedloom.machine import memory
 from fedloom.toolbox.prototypes import warm_start
 from first_round import first_cohort, module, upload
 
@@ -123,12 +122,10 @@ def test_the_later_mix_replaces_the_earlier_one(tiny):
         assert len(passed.weights) == (until >= 3) + (until >= 5)
 
 
-@pytest.mark.parametrize("at_once", [memory.IMAGES_AT_ONCE, 8])
-def test_class_means_of_ragged_clients(tiny, monkeypatch, at_once):
+@pytest.mark.parametrize("at_once", [256, 8])
+def test_class_means_of_ragged_clients(tiny, at_once):
     """In one batch, and in several, over all of which the spread is the largest."""
-    monkeypatch.setattr(memory, "IMAGES_AT_ONCE", at_once)
-    monkeypatch.setattr(groups, "FEATURES_AT_ONCE", at_once)
-    task, _ = tiny("head_tuning")
+    task = with_limits(tiny("head_tuning")[0], images=at_once, features=at_once)
     ids = task.data.participating
     clients = cohort(task, ids, [{} for _ in ids])
     actual, statistics = pep.class_means(task, clients, lambda c, batch: batch.features[:, :, None])
@@ -209,8 +206,8 @@ def test_soft_weights_are_means_over_all_test_images_of_a_class(tiny):
 
 def test_shown_class_tokens_are_of_a_few_images_drawn_once(tiny, monkeypatch):
     """From batches of which some hold none of them; block 13 is the classifier's input."""
-    monkeypatch.setattr(memory, "IMAGES_AT_ONCE", 12)
     task, hooks = tiny("pep_fedpt", blocks=[2, 3])
+    task = with_limits(task, images=12)
     task.data.test[:] = [np.random.default_rng(0).permutation(rows) for rows in task.data.test]
     artefacts = module("pep_fedpt", "artefacts")
     monkeypatch.setattr(artefacts, "MAX_IMAGES", 3)

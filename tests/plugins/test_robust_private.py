@@ -1,4 +1,4 @@
-"""krum, trimmed_mean, secure_mask and dp_gaussian: what the server's step gets, by hand."""
+"""Differential privacy by Gaussian noise: clips, noise, sampling, and what a table says of them."""
 
 import math
 from dataclasses import replace
@@ -9,187 +9,27 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import stats
 
-from changed_task import with_facts, with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
 from fedloom.common.trees import leaves
 from fedloom.config.settings import ResolvedSeeds
-from fedloom.contract import checks, driver
 from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.federated import training_job
 from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.report import tables
-from fedloom.toolbox import Update, gaussian_epsilon, secret_uniform
+from fedloom.toolbox import gaussian_epsilon, secret_uniform
 from first_round import module
+from sent_updates import sent_by, update, wrapped_runs
 from shown_runs import filled, shown, table_job
 
 
 @pytest.fixture
 def run(tmp_path):
     """run(wrappers, method, **options of the first): a task and its hooks."""
-
-    def make(*names, method="head_tuning", **options):
-        plugin, around = (
-            manifest.find_method(method),
-            tuple(manifest.find_method(name) for name in names),
-        )
-        task = tiny_task(plugin, tmp_path, around)
-        task = replace(task, secret=bytes(32))  # so that no test fails by chance
-        vars(task.wrappers[names[0]]).update(options)
-        return task, loader.load_hooks(plugin, wrappers=around)
-
-    return make
-
-
-def update(client, examples=1, received=None, **params):
-    received = {"params": received or {}}
-    metrics = {"train_loss": 0.0}
-    return Update({"params": params}, {}, examples, metrics, client=client, received=received)
-
-
-def some(count, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    heads = torch.randn(count, 4, 16, generator=generator)
-    return [update(k, examples=k + 1, head=head) for k, head in enumerate(heads)]
-
-
-# ---- krum -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("byzantine", [0, 1, 2])
-def test_scores_are_sums_of_squared_distances_to_the_nearest_others(byzantine):
-    vectors = np.random.default_rng(0).normal(size=(7, 5))
-    expected = []
-    for i, v in enumerate(vectors):
-        far = sorted(float(((v - w) ** 2).sum()) for j, w in enumerate(vectors) if j != i)
-        expected.append(sum(far[: 7 - byzantine - 2]))
-    found = module("krum").scores(torch.from_numpy(vectors), byzantine)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("kept", [1, 3])
-def test_krum_leaves_attackers_out(run, kept):
-    task, hooks = run("krum", byzantine=2, kept=kept)
-    centre = torch.zeros(4, 16)
-    generator = torch.Generator().manual_seed(1)
-    honest = [centre + 0.1 * torch.randn(4, 16, generator=generator) for _ in range(5)]
-    updates = [update(k, head=head) for k, head in enumerate([*honest, centre + 50, centre - 50])]
-    found = hooks.receive(task=task.at(1), server={}, updates=updates)
-    vectors = np.stack([u.payload["params"]["head"].double().numpy().ravel() for u in updates])
-    far = ((vectors[:, None] - vectors) ** 2).sum(-1)
-    scores = [np.sort(row)[1 : 1 + 7 - 2 - 2].sum() for row in far]
-    assert [u.client for u in found] == sorted(np.argsort(scores)[:kept].tolist())
-    assert all(any(u is sent for sent in updates[:5]) for u in found), "as they were sent"
-
-
-def test_krum_says_that_a_round_has_too_few_updates(run):
-    task, hooks = run("krum", byzantine=1)
-    with pytest.raises(FedLoomError, match="krum: round 2 has 4 updates, but byzantine: 1 needs 5"):
-        hooks.receive(task=task.at(2), server={}, updates=some(4))
-    one = some(1)
-    assert hooks.receive(task=task.at(2), server={}, updates=one) == one
-
-
-# ---- trimmed_mean ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("trim", "cut"), [(0.0, 0), (0.1, 1), (0.2, 1), (0.25, 2), (0.5, 2)])
-def test_trimmed_mean_leaves_the_extreme_values_of_every_coordinate_out(run, trim, cut):
-    task, hooks = run("trimmed_mean", trim=trim)
-    updates = some(5)
-    found = hooks.receive(task=task, server={}, updates=updates)
-    heads = np.stack([u.payload["params"]["head"].double().numpy() for u in updates])
-    expected = np.sort(heads, axis=0)[cut : 5 - cut].mean(0)
-    assert len(found) == 5
-    for u in found:
-        np.testing.assert_allclose(u.payload["params"]["head"].numpy(), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["trimmed_mean", "dp_gaussian"])
-def test_methods_whose_server_uses_each_update_are_refused(name):
-    line = driver.refusal(manifest.find_method(name), manifest.find_method("pfedmoap"))
-    assert line.startswith(f"{name}: method pfedmoap declares no aggregation")
-
-
-# ---- secure_mask ----------------------------------------------------------------------------
-
-
-def sent_by(task, hooks, ids):
-    """What clients send in round 1, and the task in which they do."""
-    state = initial_state(task, hooks)
-    return checks.upload(task, hooks, 1, state, ids)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("lost", [(), (2,), (1, 4)])
-def test_the_server_gets_the_mean_of_those_whose_upload_arrives(run, weighted, lost):
-    ids = [1, 2, 3, 4]
-    task, hooks = run("secure_mask")
-    task = with_facts(task, aggregation="weighted" if weighted else "plain")
-    now, masked = sent_by(task, hooks, ids)
-    _, plain = sent_by(task, loader.load_hooks(manifest.find_method("head_tuning")), ids)
-    arrived = [u for u in masked if u.client not in lost]
-    found = hooks.receive(task=now, server={}, updates=arrived)
-    kept = [u for u in plain if u.client not in lost]
-    weights = [len(task.data.train[u.client]) if weighted else 1 for u in kept]
-    heads = [u.payload["params"]["head"].double().numpy() for u in kept]
-    expected = np.average(heads, axis=0, weights=weights)
-    assert [u.client for u in found] == [u.client for u in arrived]
-    for u in found:
-        head = u.payload["params"]["head"]
-        assert head.dtype == torch.float32
-        np.testing.assert_allclose(head.numpy(), expected, atol=2**-19)
-    assert len(set(weights)) > 1 or not weighted
-
-
-def test_the_sum_of_what_is_sent_is_that_of_the_rounded_parameters_modulo_r(run):
-    task, hooks = run("secure_mask", fraction_bits=10)
-    _, masked = sent_by(task, hooks, [1, 2, 3])
-    _, plain = sent_by(task, loader.load_hooks(manifest.find_method("head_tuning")), [1, 2, 3])
-    total = sum(u.payload["params"]["head"].numpy().astype(object) for u in masked)
-    exact = sum(
-        np.rint(u.payload["params"]["head"].double().numpy() * 2**10).astype(int) for u in plain
-    )
-    assert ((total - exact) % 2**32 == 0).all(), "to the integer, no rounding"
-
-
-def test_what_a_client_sends_is_uniform_and_its_pairs_masks_differ(run):
-    task, hooks = run("secure_mask")
-    _, masked = sent_by(task, hooks, [1, 2, 3])
-    for u in masked:
-        wire = u.payload["params"]["head"]
-        assert wire.dtype == torch.int32 and wire.numel() == 64
-        share = (wire.double() + 2**31) / 2**32
-        assert stats.kstest(share.flatten().numpy(), "uniform").pvalue > 1e-3
-    first, second, third = (u.payload["params"]["head"].long() for u in masked)
-    for sum_of_two in (first + second, first + third, second + third):
-        reduced = (sum_of_two + 2**31) % 2**32 - 2**31
-        assert (reduced.abs() > 2**24).double().mean() > 0.9, "the third one's masks are left"
-
-
-def test_every_round_has_masks_of_its_own(run):
-    task, _ = run("secure_mask")
-    zeros = {"head": torch.zeros(64, dtype=torch.int64)}
-    first, second = (
-        module("secure_mask").add_masks(task.at(number), 1, [2, 3], zeros, 1)["head"]
-        for number in (1, 2)
-    )
-    assert (first != second).all()
-
-
-def test_a_parameter_beyond_the_modulus_is_refused(run):
-    task, hooks = run("secure_mask", fraction_bits=30)
-    task = with_training(task, lr=50.0)
-    with pytest.raises(
-        FedLoomError, match=r"secure_mask: client 1: a parameter is .* below 0\.667"
-    ):
-        sent_by(task, hooks, [1, 2, 3])
-
-
-# ---- dp_gaussian ----------------------------------------------------------------------------
+    return wrapped_runs(tmp_path)
 
 
 def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
@@ -402,57 +242,6 @@ def test_a_client_that_trains_since_nobody_was_drawn_is_not_used(run):
     other = next(t for t in range(1, 100) if drawn(task.at(t)))
     state, _ = train_round(task.at(other), hooks, before)
     assert (state.server["params"]["head"] - heads[0]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(("sampling", "q"), [("poisson", 3 / 5), ("study", 1.0)])
-def test_epsilon_after_every_round_is_a_column_and_grows(run, sampling, q):
-    """With `study`, selection is not a part of the mechanism: epsilon is that of all clients."""
-    task, hooks = run("dp_gaussian", noise=2.0, delta=1e-4, sampling=sampling)
-    state, spent = initial_state(task, hooks), []
-    for number in (1, 2, 3):
-        state, row = train_round(task.at(number), hooks, state)
-        spent.append(row.metrics["epsilon"])
-    expected = [gaussian_epsilon(2.0, q, t, 1e-4) for t in (1, 2, 3)]
-    assert spent == expected and 0 < spent[0] < spent[1] < spent[2]
-    assert initial_state(task, hooks).server["metrics"]["epsilon"] == 0.0
-
-
-def hockey_stick(epsilon, q, z):
-    """The exact delta of one round of the sampled Gaussian mechanism, by integration."""
-
-    def delta(p0, p1):
-        def rest(x):
-            return max(0.0, p0(x) - math.exp(epsilon) * p1(x))
-
-        return integrate.quad(rest, -12 * z, 1 + 12 * z, limit=500)[0]
-
-    without, within = stats.norm(0, z).pdf, stats.norm(1, z).pdf
-
-    def mixed(x):
-        return (1 - q) * without(x) + q * within(x)
-
-    return max(delta(mixed, without), delta(without, mixed))
-
-
-@pytest.mark.parametrize(("q", "z"), [(1.0, 2.0), (0.2, 1.0), (0.6, 4.0)])
-def test_epsilon_bounds_the_exact_one_of_a_round_and_is_not_far_from_it(q, z):
-    epsilon = gaussian_epsilon(z, q, 1, 1e-3)
-    assert hockey_stick(epsilon, q, z) <= 1e-3
-    assert hockey_stick(0.5 * epsilon, q, z) > 1e-3, "half of it is too little"
-
-
-def test_epsilon_of_many_rounds_without_sampling_is_that_of_one_with_less_noise():
-    """T Gaussians of multiplier z are one of z / sqrt(T)."""
-    one = gaussian_epsilon(1.0, 1.0, 1, 1e-5)
-    assert gaussian_epsilon(4.0, 1.0, 16, 1e-5) == pytest.approx(one, rel=1e-9)
-    assert gaussian_epsilon(1.0, 0.1, 10, 1e-5) < gaussian_epsilon(1.0, 1.0, 10, 1e-5)
-
-
-def test_epsilon_is_not_negative_however_large_delta_is():
-    """Any mechanism is (0, delta)-private for a delta near 1; the formula alone gives -3.3."""
-    assert gaussian_epsilon(4.0, 0.1, 1, 0.9999) == 0.0
-    spent = [gaussian_epsilon(4.0, 0.1, 1, delta) for delta in (1e-5, 0.1, 0.5, 0.9, 0.9999)]
-    assert spent == sorted(spent, reverse=True) and spent[0] > 0
 
 
 def test_running_statistics_of_batch_norm_are_not_clipped_together_with_weights(run):

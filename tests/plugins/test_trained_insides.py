@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from changed_task import with_training
+from changed_task import with_limits, with_training
 from default_config import default_config
 from doubled import doubled
 from fedloom.backbones import vit as vit_module
@@ -17,7 +17,6 @@ from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.task import cohort
-from fedloom.machine import memory
 from fedloom.planning.job_specs import to_json
 from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
@@ -243,7 +242,7 @@ def test_communication(method, options, expected):
     assert counts.get("head", 76_800) == 76_800 and len(counts) < 8
 
 
-def test_large_models_train_and_are_evaluated_in_groups_that_fit(tiny, monkeypatch):
+def test_large_models_train_and_are_evaluated_in_groups_that_fit(tiny):
     task, hooks = tiny("fedavg")
     whole, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     size = sum(4 * value.numel() for _, value in leaves(whole.server["params"]))
@@ -262,7 +261,7 @@ def test_large_models_train_and_are_evaluated_in_groups_that_fit(tiny, monkeypat
 
     losses = [row.loss for row in evaluate(task.at(1), hooks, whole)]
     for bytes_at_once, trained, evaluated in ((2 * size, [2, 1], 2), (size - 1, [1, 1, 1], 1)):
-        monkeypatch.setattr(memory, "BYTES_AT_ONCE", bytes_at_once)
+        task = with_limits(task, state_bytes=bytes_at_once)
         seen["client_update"], seen["predict"] = [], []
         parts, _ = train_round(task.at(1), Watched(), initial_state(task, hooks))
         again = [row.loss for row in evaluate(task.at(1), Watched(), whole)]

@@ -1,6 +1,7 @@
 """The Parquet files of a run: labels as columns, and confusion matrices on request."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from before_aggregation import BeforeAggregation
 from changed_task import with_training
 from fedloom.common.files import read_table
 from fedloom.common.ids import SERVER_MODEL
@@ -23,8 +25,9 @@ from fedloom.report import metrics
 COUNTS = ["round", "client_id", "label", "predicted", "count"]
 
 
-def _train(tiny, name, folder, confusion=True):
+def _train(tiny, name, folder, confusion=True, around=lambda hooks: hooks):
     task, hooks = tiny(name)
+    hooks = around(hooks)
     folder.mkdir(exist_ok=True)
     four = replace(tiny_job(manifest.find_method(name)), confusion=confusion)
     training_job.train_rounds(task, hooks, four, None, tiny_outputs(folder), "same")
@@ -71,18 +74,15 @@ def test_confusion_is_of_the_models_own_answers(tiny, tmp_path):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_killed_job_writes_the_same_confusion(tiny, tmp_path, monkeypatch):
+def test_a_killed_job_writes_the_same_confusion(tiny, tmp_path):
     _, _, whole = _train(tiny, "fedvpt", tmp_path / "whole")
 
-    def dies(task, *rest):
+    def kill(task):
         if task.round == 4:
             raise KeyboardInterrupt
-        return train_round(task, *rest)
 
-    monkeypatch.setattr(training_job, "train_round", dies)
     with pytest.raises(KeyboardInterrupt):
-        _train(tiny, "fedvpt", tmp_path / "killed")
-    monkeypatch.setattr(training_job, "train_round", train_round)
+        _train(tiny, "fedvpt", tmp_path / "killed", around=partial(BeforeAggregation, kill))
     _, _, resumed = _train(tiny, "fedvpt", tmp_path / "killed")
     for kind in ("confusion", "evaluation", "state"):
         assert getattr(whole, kind).read_bytes() == getattr(resumed, kind).read_bytes()

@@ -1,5 +1,7 @@
 """What a table of times shows, and what FedPHA times."""
 
+from time import sleep
+
 import pandas as pd
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from fedloom.federated.evaluate import compute_artefact
 from fedloom.federated.round import initial_state, train_round
 from fedloom.report.tables import layout, published, summary
+from first_round import module
 from shown_runs import shown, table_kind
 
 
@@ -37,6 +40,19 @@ def test_fedpha_times_its_projection_and_the_training_beside_it(tiny, variant):
     assert table["stage"].value_counts().to_dict() == {
         "decomposition": 10, "projection": 10, "training": 1,
     }  # fmt: skip
-    assert (table["milliseconds"] > 0).all()
     after = state.server["params"]
     assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_times_are_milliseconds_of_one_clients_part_of_a_round():
+    def decompose(context):
+        sleep(0.02)
+        return torch.eye(3)
+
+    table = module("fedpha", "timings").timings(
+        decompose, lambda: sleep(0.5), context=torch.ones(2, 3), local=torch.ones(4, 3), clients=100
+    )
+    times = pd.DataFrame(table).groupby("stage")["milliseconds"].min()
+    assert times["decomposition"] >= 20
+    assert times["projection"] < 20, "without the decomposition"
+    assert 5 <= times["training"] < 500, "the cohort of 100 took 500"

@@ -1,6 +1,5 @@
 """The documentation is executed: the code blocks of README, CONTRIBUTING and docs, and the site."""
 
-import dataclasses
 import os
 import re
 import runpy
@@ -9,9 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import is_dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml
@@ -20,52 +17,38 @@ from snakemake.cli import get_argument_parser
 
 import checkout
 import command_line
-from fedloom.backbones.clip.model import FrozenCLIP
-from fedloom.backbones.vit import FrozenViT
 from fedloom.cli.make import templates
-from fedloom.cli.run import bundled_studies
 from fedloom.common import schema
 from fedloom.common.key_path import KeyPath
 from fedloom.common.run_tables import OF_RUNS
 from fedloom.config import kinds
-from fedloom.config.kinds import KINDS
 from fedloom.config.reading import merge, read
 from fedloom.config.study import Config
 from fedloom.contract import driver
-from fedloom.data.federation import Batch, Federation
-from fedloom.federated.local_training import Trained
-from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
 from fedloom.hooks import manifest
 from fedloom.hooks.manifest import Plugin, discover_methods
 from fedloom.machine.install import ROOT
 from fedloom.planning import runs
 from fedloom.planning.load_plan import resolve
+from pages_of_docs import Block, blocks_of
 from pretraining.__main__ import MODELS
 
 pytestmark = pytest.mark.slow
 
+
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
 SCRIPT = re.compile(r"\b(?:benchmarks|tests)/[\w/]+\.py")
+
+
 LANGUAGES = {"sh", "yaml", "toml", "python", "text", "math"}
 
 
-class Block(NamedTuple):
-    """A code block of a page."""
-
-    page: Path
-    language: str
-    text: str
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
-def _blocks(page: Path) -> list[Block]:
-    return [Block(page, language, text) for language, text in BLOCK.findall(page.read_text())]
-
-
-BLOCKS = [block for page in PAGES for block in _blocks(page)]
-
-
-def _name(value: object) -> str:
+def name_of_page(value: object) -> str:
     page = value.page if isinstance(value, Block) else value
     return str(page.relative_to(ROOT))
 
@@ -73,7 +56,7 @@ def _name(value: object) -> str:
 def _each(language: str):
     """Run a test for each block of a language."""
     return pytest.mark.parametrize(
-        "block", [block for block in BLOCKS if block.language == language], ids=_name
+        "block", [block for block in BLOCKS if block.language == language], ids=name_of_page
     )
 
 
@@ -81,7 +64,7 @@ def test_every_block_says_its_language():
     """A block without one, or of a language that no test here knows, would not be executed."""
     assert {block.language for block in BLOCKS} <= LANGUAGES
     for page in PAGES:
-        assert page.read_text().count("```") == 2 * len(_blocks(page)), page
+        assert page.read_text().count("```") == 2 * len(blocks_of(page)), page
 
 
 @_each("yaml")
@@ -109,16 +92,16 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
         if block.text.startswith(f"# {kind}.toml"):
             data = kind in ("source", "scheme")
             model = kinds.DataPlugin if data else kinds.KindPlugin
-            schema.checked(model, content, KeyPath(_name(block)))
+            schema.checked(model, content, KeyPath(name_of_page(block)))
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
-    schema.checked(Plugin, template | content, KeyPath(_name(block)))
+    schema.checked(Plugin, template | content, KeyPath(name_of_page(block)))
 
 
 def _pages_with(language: str):
     """Run a test for each page that has blocks of a language."""
     pages = dict.fromkeys(block.page for block in BLOCKS if block.language == language)
-    return pytest.mark.parametrize("page", pages, ids=_name)
+    return pytest.mark.parametrize("page", pages, ids=name_of_page)
 
 
 @_pages_with("python")
@@ -126,7 +109,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     """Blocks of a page build on each other."""
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "page.py"
-    script.write_text("\n".join(b.text for b in _blocks(page) if b.language == "python"))
+    script.write_text("\n".join(b.text for b in blocks_of(page) if b.language == "python"))
     runpy.run_path(str(script), run_name="__main__")
 
 
@@ -136,7 +119,7 @@ FIRST_METHOD = ROOT / "docs/your-first-method.md"
 def _make_first_method() -> None:
     """Make the plugin of FIRST_METHOD in the current folder: a new one, and the page's blocks."""
     folder = templates.new_method("near_home")
-    blocks = _blocks(FIRST_METHOD)
+    blocks = blocks_of(FIRST_METHOD)
     (code,) = [b.text for b in blocks if b.text.startswith(f"# {folder}/plugin.py\n")]
     (folder / "plugin.py").write_text(code.partition("\n")[2])
     with (folder / "method.toml").open("a") as file:
@@ -151,7 +134,7 @@ def test_the_method_that_a_page_grows_keeps_the_contract(tmp_path, monkeypatch):
 
 
 def test_the_functions_that_a_page_shows_are_those_of_its_whole_file():
-    *steps, whole = [b.text for b in _blocks(FIRST_METHOD) if b.language == "python"]
+    *steps, whole = [b.text for b in blocks_of(FIRST_METHOD) if b.language == "python"]
     for step in steps:
         for function in step.strip().split("\n\n\n"):
             if "def " in function:
@@ -175,7 +158,7 @@ def folder(tmp_path_factory):
 
 def _commands(page: Path) -> list[str]:
     """Return the commands of a page, continued lines joined, comments removed."""
-    text = "".join(b.text for b in _blocks(page) if b.language == "sh").replace("\\\n", " ")
+    text = "".join(b.text for b in blocks_of(page) if b.language == "sh").replace("\\\n", " ")
     lines = (re.sub(r"\s+#.*", "", line) for line in text.splitlines())
     return list(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
 
@@ -232,7 +215,7 @@ def test_the_commands_of_a_page_work(page, folder, monkeypatch):
     targets, of Snakemake's options and of scripts it is read whether they exist.
     """
     monkeypatch.chdir(folder)
-    for block in _blocks(page):
+    for block in blocks_of(page):
         title = re.match(r"# (\w+\.yaml)\n", block.text)
         if block.language == "yaml" and title:
             (folder / title[1]).write_text(block.text)
@@ -264,7 +247,7 @@ def test_the_commands_of_a_page_work(page, folder, monkeypatch):
                 raise AssertionError(f"no rule here says how to test the command: {command}")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=_name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name_of_page)
 def test_links_and_paths_of_a_page_exist(page):
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
@@ -288,100 +271,6 @@ def test_the_readme_is_short():
 def test_every_plugin_has_a_card_and_every_card_a_plugin():
     cards = {path.stem for path in (ROOT / "docs/methods").glob("*.md")} - {"index"}
     assert cards == set(discover_methods())
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The site, built strictly: a broken link, or a page outside of the navigation, fails."""
-    folder = tmp_path_factory.mktemp("site")
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow"), "NO_MKDOCS_2_WARNING": "1"}
-    # not --quiet, which would hide warnings from --strict as well
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", folder]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-def test_the_site_loads_nothing_from_the_network(site):
-    loads = re.compile(r'<(?:script|link|img|iframe)[^>]*(?:src|href)="?(?:https?:)?//[^>]*')
-    pages = list(site.rglob("*.html"))
-    assert len(pages) > 30
-    for page in pages:
-        text = page.read_text()
-        assert not loads.findall(text), page
-        assert 'class="mermaid"' not in text, f"{page}: the theme would fetch mermaid"
-    for style in site.rglob("*.css"):
-        assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text()), style
-
-
-def test_the_site_can_be_searched_as_a_file(site):
-    """From a file, browsers start no worker and read no JSON: the theme takes these instead."""
-    assert (site / "search/search_index.js").read_text().startswith("var __index = {")
-    assert "assets/iframe-worker/shim.js" in (site / "index.html").read_text()
-    assert "IFrameWorker" in (site / "assets/iframe-worker/shim.js").read_text()
-
-
-def test_formulas_of_cards_are_typeset(site):
-    for page in (ROOT / "docs/methods").glob("*.md"):
-        written = sum(block.language == "math" for block in _blocks(page))
-        card = (site / f"methods/{page.stem}.html").read_text()
-        assert card.count('<math display="block">') == written, page
-    assert "<mfrac>" in (site / "methods/fedavg.html").read_text()
-
-
-def test_links_to_source_lead_to_a_line(site):
-    for page in ("reference/hooks", "reference/toolbox", "methods/fedvpt"):
-        text = (site / f"{page}.html").read_text()
-        links = re.findall(r'href="\.\./(source/[^"#]+)#([^"]+)"', text)
-        assert links, page
-        for file, line in links:
-            assert f'id="{line}"' in (site / file).read_text(), (page, file)
-
-
-def test_the_gallery_shows_every_kind(site):
-    page = (site / "reference/gallery.html").read_text()
-    for section in ("tables", "figures"):
-        for kind in KINDS[section]:
-            (entry,) = re.findall(rf'<h3 id="{kind}">.*?(?=<h[23])', page, re.DOTALL)
-            assert ("<table>" if section == "tables" else "<img") in entry, kind
-    kept = (ROOT / "docs/gallery").glob("*.png")
-    assert sum(file.stat().st_size for file in kept) < 600_000
-    for study in (ROOT / "docs/gallery").glob("*.yaml"):
-        resolve(merge([(f, read(f)) for f in (ROOT / "config.yaml", study)]), [study])
-
-
-def test_the_site_says_what_the_schemas_and_plugins_say(site):
-    config = (site / "reference/config.html").read_text()
-    for room in KINDS.values():
-        for kind in room:
-            assert re.search(rf"<h3[^>]*>\w+: {kind}<", config), kind
-    for name, plugin in discover_methods().items():
-        card = (site / f"methods/{name}.html").read_text()
-        for option in plugin.option_schemas:
-            assert f"<td><code>{option}</code></td>" in card, f"{name}: {option}"
-    studies = (site / "reference/studies.html").read_text()
-    for path in bundled_studies.all_studies():
-        assert f">{path.parent.name}/{path.stem}<" in studies, path
-
-
-def test_the_site_lists_everything_that_a_hook_gets(site):
-    page = (site / "reference/arguments.html").read_text()
-    for kind in (
-        Task,
-        Cohort,
-        History,
-        Update,
-        WarmStart,
-        Batch,
-        Federation,
-        Trained,
-        FrozenViT,
-        FrozenCLIP,
-    ):
-        fields = {field.name for field in dataclasses.fields(kind)} if is_dataclass(kind) else set()
-        for name in fields | {name for name in vars(kind) if not name.startswith("_")}:
-            row, heading = f"<td><code>{name}</code></td>", rf"<h3[^>]*>{name}<"
-            assert row in page or re.search(heading, page), f"{kind.__name__}.{name}"
 
 
 def test_versions_and_licence_agree():

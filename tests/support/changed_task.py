@@ -13,3 +13,8 @@ def with_training(task: Task, **changes: object) -> Task:
 def with_facts(task: Task, **changes: object) -> Task:
     """Return the task as if its method.toml, or the study, said otherwise of the method."""
     return replace(task, plugin=replace(task.plugin, **changes))  # type: ignore[arg-type]
+
+
+def with_limits(task: Task, **changes: int) -> Task:
+    """Return the task with other limits of what is trained or evaluated as one batch."""
+    return replace(task, limits=replace(task.limits, **changes))

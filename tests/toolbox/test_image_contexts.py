@@ -7,21 +7,19 @@ import torch
 
 import clip_by_hand
 import fedloom.toolbox as fl
-from fedloom.toolbox import image_contexts
+from changed_task import with_limits
 from first_round import first_cohort
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 
 
 @pytest.mark.parametrize(("at_once", "sizes"), [(1, [1] * 4), (3, [3, 1]), (100, [4])])
-def test_every_image_is_compared_with_the_texts_of_its_own_context(
-    tiny, monkeypatch, at_once, sizes
-):
+def test_every_image_is_compared_with_the_texts_of_its_own_context(tiny, at_once, sizes):
     task, hooks = tiny("cocoop")
     _, clients, batch = first_cohort(task, hooks)
     features = batch.features  # [K, B, d']
     names = task.data.classes
-    monkeypatch.setattr(image_contexts, "PROMPTS_AT_ONCE", at_once * len(clients) * len(names))
+    task = with_limits(task, prompts=at_once * len(clients) * len(names))
     generator = torch.Generator().manual_seed(2)
     contexts = 0.5 * torch.randn(*features.shape[:2], 3, task.backbone.width, generator=generator)
 
@@ -38,8 +36,7 @@ def test_every_image_is_compared_with_the_texts_of_its_own_context(
             torch.testing.assert_close(found[k, b].double(), wanted[0], **CLOSE)
 
 
-def test_where_one_image_is_too_many_it_is_encoded_alone(tiny, monkeypatch):
-    task, _ = tiny("cocoop")
-    monkeypatch.setattr(image_contexts, "PROMPTS_AT_ONCE", 1)
+def test_where_one_image_is_too_many_it_is_encoded_alone(tiny):
+    task = with_limits(tiny("cocoop")[0], prompts=1)
     parts = fl.split_images(task, torch.zeros(2, 3, 5))
     assert [part.shape for part in parts] == [(2, 1, 5)] * 3

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from changed_task import with_limits
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.federated.task import cohort
-from fedloom.machine import memory
 from fedloom.toolbox import (
     Update,
     gather_prompts,
@@ -45,10 +45,9 @@ def _task(tiny, features):
 
 
 @pytest.mark.parametrize("at_once", [256, 12])
-def test_every_training_image_votes(tiny, monkeypatch, at_once):
+def test_every_training_image_votes(tiny, at_once):
     """In one batch, and in several whose last rows are padding for the smaller clients."""
-    monkeypatch.setattr(memory, "IMAGES_AT_ONCE", at_once)
-    task, _ = tiny("head_tuning")
+    task = with_limits(tiny("head_tuning")[0], images=at_once, features=at_once)
     ids = task.data.participating
     task.data.train[ids[0]] = task.data.train[ids[0]][:2]
     clients = cohort(task, ids, [{} for _ in ids])

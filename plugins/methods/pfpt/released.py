@@ -152,15 +152,15 @@ def next_pool(task: Task, server: Tree, updates: list[Update]) -> tuple[Tensor, 
     """Return the next pool [n', d], of the prompts that anybody picked; nothing else is kept."""
     uploaded = torch.stack([update.payload["params"]["shared_prompts"] for update in updates])
     union = torch.stack([update.payload["picked"] for update in updates]).any(0)  # [n]
-    return summarise(task, uploaded[:, union]), {}
+    return summarise(task, uploaded[:, union], init_nets(task), TURNS), {}
 
 
-def summarise(task: Task, uploaded: Tensor) -> Tensor:
-    """Return the next pool [n', d] from uploads [m, n_t, d]."""
+def summarise(task: Task, uploaded: Tensor, nets: Tree, turns: int) -> Tensor:
+    """Return the next pool [n', d] from uploads [m, n_t, d], with new networks of g and alpha."""
     clients, each = uploaded.shape[:2]
 
-    # what is trained: the candidates and new networks
-    tree = {"phi": uploaded.flatten(0, 1), "nets": init_nets(task)}
+    # what is trained: the candidates and the networks
+    tree = {"phi": uploaded.flatten(0, 1), "nets": nets}
     tree = fl.tensor_map(lambda v: v.clone().requires_grad_(), tree)
     phi = tree["phi"]
     nets = tree["nets"]
@@ -172,7 +172,7 @@ def summarise(task: Task, uploaded: Tensor) -> Tensor:
     z = z.to(phi.device)
 
     # in each turn, for each client: a gradient step, then a new assignment
-    for _ in range(TURNS):
+    for _ in range(turns):
         for t, w in enumerate(uploaded):
             with torch.no_grad():
                 g = network(phi, nets["g"])[:, 0]

@@ -16,10 +16,16 @@ from fedloom.machine.process_log import progress
 
 
 def write(
-    backbone: Backbone, store: ImageStore, cache: str, path: Path, dtype: torch.dtype | None = None
+    backbone: Backbone,
+    store: ImageStore,
+    cache: str,
+    path: Path,
+    dtype: torch.dtype | None = None,
+    at_once: int = CACHED_AT_ONCE,
 ) -> None:
     """Write the tensors of `backbone.compute_cache` for all images to a file, in `dtype`.
 
+    At most `at_once` images are computed together.
     Patches may be larger than memory: tensors are memory-mapped files beside `path`.
     """
     count = len(store)
@@ -27,7 +33,7 @@ def write(
     with temporary_folder(path) as folder:
         # compute part by part, so that memory holds one part at a time
         with progress(count, f"{cache} of {count} images") as bar:
-            for rows in np.array_split(np.arange(count), -(-count // CACHED_AT_ONCE)):
+            for rows in np.array_split(np.arange(count), -(-count // at_once)):
                 images = torch.from_numpy(store.images(rows)).to(backbone.device)
                 for name, value in backbone.compute_cache(images, cache).items():
                     value = value.to(dtype or value.dtype)

@@ -11,6 +11,7 @@ import stat
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
@@ -19,11 +20,6 @@ from fedloom.common.errors import FedLoomError, in_words
 
 # bytes that are read at once
 PIECE = 1 << 20
-# images hardly shrink; an archive may unpack to GROWTH times its own size, or to SMALL bytes
-GROWTH = 20
-SMALL = 100 << 20
-# files and folders of an archive, at most
-MEMBERS = 5_000_000
 # bytes that a member counts for beside its content, as in a tar archive, if no recipe states all
 OF_MEMBER = 512
 # headers of tar archives that tarfile reads into memory
@@ -36,6 +32,24 @@ EXTENDED = (
 )
 # the share of the free disk that an archive may fill
 SHARE = 0.95
+
+
+@dataclass(frozen=True)
+class UnpackLimits:
+    """How much an archive may unpack to; images hardly shrink.
+
+    Attributes:
+        growth, small: it may unpack to `growth` times its own size, or to `small` bytes, if no
+            recipe states its bytes.
+        members: files and folders, at most.
+    """
+
+    growth: int = 20
+    small: int = 100 << 20
+    members: int = 5_000_000
+
+
+USUAL = UnpackLimits()
 
 
 class Member(NamedTuple):
@@ -56,10 +70,12 @@ class BoundedHeader(tarfile.TarInfo):
         return super()._proc_member(archive)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def unpack(file: Path, into: Path, most: int | None = None) -> list[str]:
+def unpack(
+    file: Path, into: Path, most: int | None = None, limits: UnpackLimits = USUAL
+) -> list[str]:
     """Unpack a .zip or a tar archive and return the top-level names in it.
 
-    It may unpack to `most` bytes, or GROWTH times its size. A damaged archive is deleted, so that
+    It may unpack to `most` bytes, or to what `limits` allow. A damaged archive is deleted, so that
     another try fetches it anew. It stays where it has links, paths out of the folder, encrypted
     members or too many bytes, or cannot be written.
     """
@@ -70,7 +86,7 @@ def unpack(file: Path, into: Path, most: int | None = None) -> list[str]:
         _remove(aside)
 
         with _opened(file) as archive:
-            members = [*_checked(_members(archive), file, into, most)]
+            members = [*_checked(_members(archive), file, into, most, limits)]
             aside.mkdir()
             _write(members, aside)
         _move(aside, into)
@@ -136,14 +152,14 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[Member]:
 
 
 def _checked(
-    members: Iterable[Member], file: Path, into: Path, most: int | None
+    members: Iterable[Member], file: Path, into: Path, most: int | None, limits: UnpackLimits
 ) -> Iterator[Member]:
     """Yield the members; refuse all but plain ones within the folder, and too many bytes.
 
     What lies in the folder already must not lead out of it. Members are looked at one by one, so
     that a long archive is refused before it is read to its end.
     """
-    stated = most or max(SMALL, GROWTH * file.stat().st_size)
+    stated = most or max(limits.small, limits.growth * file.stat().st_size)
     free = int(SHARE * shutil.disk_usage(into).free)
     size = 0
     looked_at = set[Path]()
@@ -167,10 +183,10 @@ def _checked(
         size += member.size
         if most is None:
             size += OF_MEMBER
-        if size > stated or count > MEMBERS:
+        if size > stated or count > limits.members:
             raise RuntimeError(
-                f"it holds more than {stated:,} bytes or {MEMBERS:,} files; if it is to, state its "
-                "bytes in the recipe, as unpacked_bytes of the archive"
+                f"it holds more than {stated:,} bytes or {limits.members:,} files; if it is to, "
+                "state its bytes in the recipe, as unpacked_bytes of the archive"
             )
         if size > free:
             raise RuntimeError(f"it holds more than {free:,} bytes, which the disk has left")

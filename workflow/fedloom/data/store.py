@@ -44,12 +44,14 @@ def write_images(
     skipped: Sized = (),
     named: bool = True,
     test_split: str = "official",
+    batch: int = BATCH,
 ) -> None:
     """Write `examples` of both splits one by one into the file `store`, and write its receipt.
 
     Args:
         skipped: images that are left out; it may grow while `examples` are drawn.
         named, test_split: see ImageList.
+        batch: images of one chunk of the file, at most.
     """
     # a row per image, its pixels as bytes
     height, width, channels = shape
@@ -67,7 +69,7 @@ def write_images(
     # the images, a chunk at a time
     total = 0
     tests = 0
-    size = max(1, min(BATCH, CHUNK // bytes_of_image))
+    size = max(1, min(batch, CHUNK // bytes_of_image))
     iterator = iter(examples)
     with atomic_write(store) as temporary, pa.ipc.new_file(temporary, schema) as writer:
         while group := list(islice(iterator, size)):

@@ -3,8 +3,8 @@
 The head, `checkpoint.safetensors`, holds the server's state. A part, `checkpoint/0007.safetensors`,
 holds the states of the clients that took part in round 7, and the round's rows. A round writes its
 part first and then the head: a job that is killed between the two resumes from the round before.
-Where all parts would take FOLD times the space of the current states, or would be more than
-MOST_PARTS, the round writes the current states to one part.
+Where all parts would take `fold` times the space of the current states, or would be more than
+`most_parts`, the round writes the current states to one part.
 """
 
 from collections.abc import Iterable
@@ -16,8 +16,6 @@ from fedloom.common.trees import count_bytes
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
 
-FOLD = 1.5
-MOST_PARTS = 100
 # approximate bytes of what the server remembers of a client
 REMEMBERED = 64
 
@@ -76,9 +74,18 @@ def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | N
 class Checkpoint:
     """The checkpoint of a job, written after every round."""
 
-    def __init__(self, head: Path, fingerprint: str, saved: Saved | None = None):
+    def __init__(
+        self,
+        head: Path,
+        fingerprint: str,
+        saved: Saved | None = None,
+        fold: float = 1.5,
+        most_parts: int = 100,
+    ):
         """Resume from the saved checkpoint, or begin a new one; `head` names its parts."""
         self._head = head
+        self._fold = fold
+        self._most_parts = most_parts
         self._fingerprint = fingerprint
         self._rows: list[Rows] = []
         self._digests: dict[str, str] = {}
@@ -110,7 +117,7 @@ class Checkpoint:
         current = sum(each.size for each in self._rows) + sum(self._sizes.values())
 
         # write all current states to one part where the parts take too much
-        fold = self._taken > FOLD * current or len(self._digests) >= MOST_PARTS
+        fold = self._taken > self._fold * current or len(self._digests) >= self._most_parts
         if fold:
             changed = self._sizes
             rows = self.rows

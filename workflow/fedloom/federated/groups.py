@@ -14,9 +14,6 @@ from fedloom.federated.task import Task
 from fedloom.machine import memory
 from fedloom.machine.memory import ClientStep
 
-# logits of 1000 classes are then 16 MB
-FEATURES_AT_ONCE = 4096
-
 
 def clients_at_once(task: Task[Any], *states: Tree) -> int:
     """Return how many clients, who receive and keep `states` each, may train as one batch."""
@@ -26,7 +23,7 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
     if task.plugin.whole_cohorts:
         return task.data.num_clients
     step = client_step(task, *states)
-    return memory.clients_at_once(step, _activation_bytes(task, step))
+    return memory.clients_at_once(step, _activation_bytes(task, step), task.limits)
 
 
 def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
@@ -43,7 +40,7 @@ def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
         images = task.data.store.nbytes
     else:
         images = 0
-    kept = step.states(task.clients_per_round)
+    kept = step.states(task.clients_per_round, task.limits)
     return memory.activation_bytes(federation.gpu_bytes(device), weights, kept, images)
 
 
@@ -83,14 +80,15 @@ def clients_evaluated_at_once(task: Task[Any], state: State) -> int:
         state_bytes=count_bytes(sent) + count_bytes(one_client),
         text_floats=_floats_of_texts(task, texts),
     )
-    return min(memory.clients_at_once(step), images_at_once(task))
+    return min(memory.clients_at_once(step, limits=task.limits), images_at_once(task))
 
 
 def images_at_once(task: Task[Any]) -> int:
     """Return how many images a pass without training encodes, or reads features of, at once."""
     if task.plugin.features_only:
-        return FEATURES_AT_ONCE
-    return memory.images_at_once(task.backbone.image_floats, task.data.device.type != "cpu")
+        return task.limits.features
+    on_gpu = task.data.device.type != "cpu"
+    return memory.images_at_once(task.backbone.image_floats, on_gpu, task.limits)
 
 
 def equal_groups(count: int, width: int) -> list[range]:

@@ -18,6 +18,7 @@ from fedloom.common.trees import Tree, stack, tensor_map
 from fedloom.config.settings import ResolvedSeeds
 from fedloom.data.federation import Arrived, Batch, Federation, missing_cache_reader, to_device
 from fedloom.federated.state import Participation
+from fedloom.machine.memory import USUAL, BatchLimits
 
 # for type checkers alone: to import these takes timm and open_clip
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class Task(Generic[FrozenBackbone, Options]):
         wrappers: options of each of the method's wrappers, by the wrapper's name.
         warm_start: see `prototypes`; None if the method does not need it.
         secret: 32 bytes of the operating system, others in every job; see `secret_uniform`.
+        limits: how much is trained or evaluated as one batch, at most.
         round: 1 in the first round of training; 0 while states are initialised.
         selected: ids of the round's clients, ascending; empty before the selection, and in
             evaluation.
@@ -151,6 +153,7 @@ class Task(Generic[FrozenBackbone, Options]):
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
     warm_start: WarmStart | None = None
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    limits: BatchLimits = USUAL
     round: int = 0
     selected: tuple[int, ...] = ()
 

@@ -14,21 +14,14 @@ SAVED = 11
 SAVED_BF16 = 8
 TRAINED = 1.7
 
-# Bytes of state of the clients that train at once: a ViT-B/16 of 343 MB trains alone. About COPIES
-# of it exist at once: received, trained, gradient, one or two moments of the optimiser.
-BYTES_AT_ONCE = 256 * 2**20
+# About so many copies of a state exist at once: received, trained, gradient, one or two moments of
+# the optimiser.
 COPIES = 5
 
-# Floats between two blocks of a backbone that fit the caches of a core: 80 images of the micro ViT.
-# Larger batches are not faster and need more memory. The second limit is that of prompts before all
-# classes, at the inputs of a text tower's blocks: 1,000 classes of five clients of the micro CLIP.
-FLOATS_AT_ONCE = 2**17
-TEXT_FLOATS_AT_ONCE = 6 * 2**20
-
-# Images of a pass without training: at least the first number, or a large backbone would read its
-# weights for every image, and at most the second. The third is that of a pass for a cache.
+# Images of a pass without training, at least, or a large backbone would read its weights for every
+# image.
 FEWEST = 16
-IMAGES_AT_ONCE = 256
+# Images of a pass for a cache.
 CACHED_AT_ONCE = 128
 
 # Share of a GPU's memory that images, or their patches, may take.
@@ -36,6 +29,32 @@ RESIDENT = 0.5
 # Share of the memory that weights, states and images leave for activations that wait for the
 # backward pass. A step's peak is 1.2 times as large, and CUDA itself takes a gigabyte.
 GPU_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """How much is trained or evaluated as one batch, at most.
+
+    Attributes:
+        state_bytes: of the clients that train at once: a ViT-B/16 of 343 MB trains alone.
+        floats: between two blocks of a backbone that fit the caches of a core: 80 images of the
+            micro ViT. Larger batches are not faster and need more memory.
+        text_floats: of prompts before all classes, at the inputs of a text tower's blocks: 1,000
+            classes of five clients of the micro CLIP.
+        prompts: of all clients, each before a class's name, where an image has its own context.
+        images: of a pass without training.
+        features: of images, where a pass reads nothing else; logits of 1000 classes are then 16 MB.
+    """
+
+    state_bytes: int = 256 * 2**20
+    floats: int = 2**17
+    text_floats: int = 6 * 2**20
+    prompts: int = 6400
+    images: int = 256
+    features: int = 4096
+
+
+USUAL = BatchLimits()
 
 
 def training_bytes(
@@ -85,9 +104,9 @@ class ClientStep:
             of_images *= TRAINED
         return of_images + 4 * SAVED * self.text_floats
 
-    def states(self, clients: int) -> float:
+    def states(self, clients: int, limits: BatchLimits = USUAL) -> float:
         """Return the bytes of all copies of the state in a round of `clients`, uploads included."""
-        at_once = max(self.state_bytes, min(BYTES_AT_ONCE, clients * self.state_bytes))
+        at_once = max(self.state_bytes, min(limits.state_bytes, clients * self.state_bytes))
         return COPIES * at_once + clients * self.state_bytes
 
 
@@ -118,12 +137,12 @@ def forward_counts(inputs: Sequence[str], passes: int | str, images: float) -> F
     return ForwardCounts(image_passes * images, text_passes)
 
 
-def images_at_once(image_floats: int, on_gpu: bool = False) -> int:
+def images_at_once(image_floats: int, on_gpu: bool = False, limits: BatchLimits = USUAL) -> int:
     """Return how many images a pass without training encodes at once."""
-    fit = IMAGES_AT_ONCE
+    fit = limits.images
     if not on_gpu:
-        fit = FLOATS_AT_ONCE // image_floats
-    return min(IMAGES_AT_ONCE, max(FEWEST, fit))
+        fit = limits.floats // image_floats
+    return min(limits.images, max(FEWEST, fit))
 
 
 def stays_on_gpu(size: float, gpu_bytes: float) -> bool:
@@ -139,10 +158,12 @@ def activation_bytes(gpu_bytes: float, weights: float, states: float, images: fl
     return GPU_SHARE * max(0.0, gpu_bytes - weights - states - resident)
 
 
-def clients_at_once(step: ClientStep, room: float | None = None) -> int:
+def clients_at_once(
+    step: ClientStep, room: float | None = None, limits: BatchLimits = USUAL
+) -> int:
     """Return how many clients may train as one batch; `room` is a GPU's `activation_bytes`."""
     # as many as have room for their states
-    fit = BYTES_AT_ONCE // max(1, step.state_bytes)
+    fit = limits.state_bytes // max(1, step.state_bytes)
 
     # on a GPU, as many as have room for their activations; one without any is not bounded
     if room is not None:
@@ -151,8 +172,8 @@ def clients_at_once(step: ClientStep, room: float | None = None) -> int:
         return max(1, int(fit))
 
     # on a core, as many as fit its caches: the share that one client takes of them
-    share = step.images * step.image_floats / FLOATS_AT_ONCE
-    share += step.text_floats / TEXT_FLOATS_AT_ONCE
+    share = step.images * step.image_floats / limits.floats
+    share += step.text_floats / limits.text_floats
     if share:
         fit = min(fit, 1 / share)
     return max(1, int(fit))

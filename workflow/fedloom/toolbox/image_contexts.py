@@ -10,15 +10,12 @@ from torch import Tensor
 
 from fedloom.federated.task import CLIPTask
 
-# contexts before a class's name, of all clients
-PROMPTS_AT_ONCE = 6400
-
 
 def split_images(task: CLIPTask, values: Tensor) -> tuple[Tensor, ...]:
     """Divide values [K, B, ...] of images into the parts [K, b, ...] that are encoded at once."""
     # contexts before a class's name that one image of each client makes
     prompts = len(values) * len(task.data.classes)
-    return values.split(max(1, PROMPTS_AT_ONCE // prompts), 1)
+    return values.split(max(1, task.limits.prompts // prompts), 1)
 
 
 def contextual_logits(task: CLIPTask, features: Tensor, contexts: Iterable[Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, lo
 from fedloom.backbones.blocks import Inserts, Weights, below, check_weights
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.image import ImageTower
-from fedloom.backbones.clip.text import Inside, TextTower
+from fedloom.backbones.clip.text import TOKENS_AT_ONCE, Inside, TextTower
 from fedloom.backbones.weights import check_finite, plain_clip_file, weights_file
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.config.settings import weights_file as named_file
@@ -41,17 +41,19 @@ class FrozenCLIP(Backbone):
         precision: str = "float32",
         gradient_checkpointing: bool = False,
         spec: dict[str, Any] | None = None,
+        tokens_at_once: int = TOKENS_AT_ONCE,
     ):
         """Freeze `model`, a CLIP or CustomTextCLIP, to compute in `precision`.
 
-        Images are normalised as open_clip says, or an entry `spec`.
+        Images are normalised as open_clip says, or an entry `spec`. Classes of at most
+        `tokens_at_once` tokens share a sequence of the text tower.
         """
         super().__init__(model, device, precision, gradient_checkpointing)
 
         # the towers, and which weights clients may train
         visual: Any = self.model.visual
         self._image = ImageTower(visual, name)
-        self._text = TextTower(model, tokenizer, name, precision)
+        self._text = TextTower(model, tokenizer, name, precision, tokens_at_once)
         self._text_prefix = ""
         if hasattr(model, "text"):
             self._text_prefix = "text."

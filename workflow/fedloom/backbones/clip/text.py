@@ -68,7 +68,14 @@ class Inside(NamedTuple):
 class TextTower:
     """Text features of contexts; a sequence has at most `places` tokens, SOS and EOT included."""
 
-    def __init__(self, model: nn.Module, tokenizer: Any, name: str, precision: str):
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        name: str,
+        precision: str,
+        tokens_at_once: int = TOKENS_AT_ONCE,
+    ):
         """Take the tower of `model`, a CLIP or a CustomTextCLIP (which keeps it in `.text`)."""
         text: Any = getattr(model, "text", model)
         if not _readable(text, tokenizer):
@@ -81,6 +88,7 @@ class TextTower:
         self._text = text
         self._tokenizer = tokenizer
         self._precision = precision
+        self._tokens_at_once = tokens_at_once
         self._groups = dict[tuple, list[Group]]()
 
         # sizes, and the token that every text starts with
@@ -237,7 +245,9 @@ class TextTower:
         key = (*endings, filling)
         if key not in self._groups:
             tokens = [[*self.ids(text), self._tokenizer.eot_token_id] for text in endings]
-            self._groups[key] = [self._group(part, filling) for part in _parts(tokens)]
+            self._groups[key] = [
+                self._group(part, filling) for part in _parts(tokens, self._tokens_at_once)
+            ]
         return self._groups[key]
 
     def _group(self, tokens: list[list[int]], filling: int) -> Group:
@@ -270,11 +280,11 @@ def _readable(text: Any, tokenizer: Any) -> bool:
     return pool == "argmax" or (pool == "eos" and end == eot)
 
 
-def _parts(tokens: list[list[int]]) -> list[list[list[int]]]:
-    """Cut the classes into runs of at most TOKENS_AT_ONCE tokens; a longer class is its own."""
+def _parts(tokens: list[list[int]], at_once: int) -> list[list[list[int]]]:
+    """Cut the classes into runs of at most `at_once` tokens; a longer class is its own."""
     parts: list[list[list[int]]] = [[]]
     for ids in tokens:
-        if parts[-1] and sum(map(len, parts[-1])) + len(ids) > TOKENS_AT_ONCE:
+        if parts[-1] and sum(map(len, parts[-1])) + len(ids) > at_once:
             parts.append([])
         parts[-1].append(ids)
     return parts

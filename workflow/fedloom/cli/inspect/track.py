@@ -47,7 +47,7 @@ Log = Callable[[int, dict[str, float]], object]
 Tracker = Callable[[Path, str, str, Settings], AbstractContextManager[Log]]
 
 
-def track_study(name: str) -> None:
+def track_study(name: str, poll: float = POLL) -> None:
     """Tell a tracker of all rounds of the study that was begun last here, until it ends."""
     tracker: Tracker = find_tracker(name).load()
     first_event = run_progress.last_begun()
@@ -67,7 +67,7 @@ def track_study(name: str) -> None:
         for each in followed:
             each.read_new_rounds()
         if not has_ended:
-            time.sleep(POLL)
+            time.sleep(poll)
 
     for each in followed:
         each.context.close()

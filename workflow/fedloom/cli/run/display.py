@@ -26,7 +26,13 @@ TOLD = ("train", "dataset", "cache")
 COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
 
 
-def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] = ()) -> None:
+def follow(
+    ended: Callable[[], bool],
+    console: Console,
+    signals: Sequence[int] = (),
+    poll: float = POLL,
+    quiet: float = SECONDS_BETWEEN_LINES,
+) -> None:
     """Show the progress of the run whose events are in EVENTS until it has ended.
 
     The display stops at the first of `signals`: jobs that it ends would seem to have failed.
@@ -47,7 +53,7 @@ def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] =
 
             # a file or a pipe, where nothing is redrawn, gets a line now and then
             silent = not told and not console.is_terminal
-            if silent and time.monotonic() - told_at >= SECONDS_BETWEEN_LINES:
+            if silent and time.monotonic() - told_at >= quiet:
                 told = [_line(progress, "at work", job) for job in progress.running.values()]
 
             # lines stay, and what is drawn in place is below them
@@ -57,7 +63,7 @@ def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] =
             live.update(_drawing(progress), refresh=True)
 
             if not over:
-                time.sleep(POLL)
+                time.sleep(poll)
     console.print(_heading(progress, over=True), highlight=False, soft_wrap=True)
 
 

@@ -1,0 +1,101 @@
+"""Sources and schemes that misbehave, or whose TOML is wrong, are one line."""
+
+import numpy as np
+import pytest
+
+from data_plugin_cases import dropping, entry_of, source_code, write_plugin
+from fedloom.config import kinds
+from fedloom.data import sources
+from fedloom.data.partition import divide_dataset
+from refusals import refused
+
+
+@pytest.fixture
+def drop(tmp_path, monkeypatch):
+    """drop(*names) makes these examples the plugins of this process; returns their folder."""
+    return dropping(tmp_path, monkeypatch)
+
+
+READ = "def read(settings):\n    return "
+
+
+LABELS = "the source's labels"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("x = 1", ["own/plugin.py", "read(settings)"]),
+        ("import nothing_of_that_name", ["own", "plugin.py", "nothing_of_that_name"]),
+        (f"{READ}1 / 0", ["own/plugin.py:2", "ZeroDivisionError"]),
+        (f"{READ}[1]", ["plugin.py", "ImageList", "list"]),
+        (
+            source_code().replace("[Item", "(1 / k for k in [0]) or [Item"),
+            ["py:5", "ZeroDivisionError"],
+        ),
+        (source_code(n=7), ["8 labels", "fewer items"]),
+        (source_code(n=9), ["8 labels", "more items"]),
+        (source_code(labels=[0, 1] * 3 + [0, 2]), ["label 2 of image 7", "0..1"]),
+        (source_code(labels=[0.5] * 8), [LABELS, "[8]", "float64"]),
+        (source_code(labels=[[0, 1]] * 4), [LABELS, "[4, 2]", "int64"]),
+        (source_code(load="np.zeros((4, 4))"), ["i: unreadable image"]),
+        (source_code(load="open('nowhere')"), ["i: unreadable image", "Errno 2"]),
+        (source_code(labels=[]), ["no images (me)"]),
+    ],
+)
+def test_a_source_that_misbehaves_is_one_line(drop, tmp_path, code, words):
+    write_plugin(drop(), "source", code)
+    settings = entry_of("datasets", source="own").datasets["mine"].settings
+    with refused(*words):
+        sources.build("own", settings, tmp_path / "images.arrow")
+    assert not list(tmp_path.glob("*images*"))
+
+
+def divide_with(**settings):
+    labels, test = np.tile(np.arange(4), 60), np.arange(240) % 3 == 0
+    spec = {"scheme": "own", "held_out": 0, **settings}
+    return divide_dataset(labels, test, np.full(240, "all"), spec, 0)
+
+
+DIVIDE = "def divide(labels, settings, rng):\n    return "
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("x = 1", ["own/plugin.py", "divide(labels, settings, rng)"]),
+        (f"{DIVIDE}settings['x']", ["plugin.py:2", "KeyError: 'x'"]),
+        (f"{DIVIDE}labels[:3]", ["divide", "[1 2 0]", "160"]),
+        (f"{DIVIDE}labels / 2", ["divide", "[0.5 "]),
+        (f"{DIVIDE}0 * labels + 5", ["divide", "[5 5", "0..4"]),
+    ],
+)
+def test_a_scheme_that_misbehaves_is_one_line(drop, code, words):
+    write_plugin(drop(), "scheme", code)
+    with refused(*words):
+        divide_with(clients=5)
+
+
+OWN = 'name = "own"\ndescription = "x"\n'
+
+
+OPTION = 'type = "{type}"\ndescription = "y"\n{more}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "toml", "words"),
+    [
+        ("source", 'name = "own"', ["description"]),
+        ("source", "name = ", []),
+        ("source", f"{OWN}[options.image_size]\n{OPTION}", ["options.image_size"]),
+        ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.type", "numeric"]),
+        ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.default"]),
+    ],
+)
+def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, words):
+    values = {"type": "numeric" if "numeric" in words else "integer", "more": ""}
+    if "options.beta.default" in words:
+        values["more"] = 'default = "z"'
+    write_plugin(tmp_path / "plugins", kind, "", toml.format(**values))
+    with refused(f"plugins/own/{kind}.toml", *words):
+        kinds.plugins_of_kind(kind, tmp_path / "plugins")["own"]

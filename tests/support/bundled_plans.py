@@ -1,0 +1,19 @@
+"""The studies that ship, and their plans."""
+
+from functools import cache
+
+from fedloom.cli.run import bundled_studies
+from fedloom.planning.load_plan import load_plan
+
+STUDIES = bundled_studies.all_studies()
+
+
+def name_of_study(file):
+    """The name that a study must have in `study.name`, by its file."""
+    folder, stem = file.parent.name, file.stem
+    return stem if folder == "micro" else f"{folder}_{stem}"
+
+
+@cache
+def plan_of(path):
+    return load_plan([path])

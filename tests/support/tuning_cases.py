@@ -1,0 +1,80 @@
+"""Studies that tune options on a few letters."""
+
+import os
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace as Wildcards
+
+from default_config import default_config
+from fedloom.jobs import (
+    cache_job,
+    choose_job,
+    dataset_job,
+    evaluate_job,
+    partition_job,
+    prototypes_job,
+    train_job,
+)
+from fedloom.planning import paths
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
+
+DEFAULT = default_config()
+
+
+RATES = {"training.lr": [0.1, 0.3]}
+
+
+def settings_of(tune, methods=("head_tuning", "fedvpt"), **study):
+    config = deepcopy(DEFAULT)
+    config["study"] |= {"seeds": [0, 1], "rounds": 3, "report": {"last_evaluations": 1}} | study
+    config["study"]["tune"] = {"trials": 2, "values": RATES, "rounds": 2} | tune
+    config["datasets"]["letters"] = {"source": "glyphs", "classes": 4, "draws": 1}
+    config["partitions"]["two"] = {"scheme": "iid", "clients": 2}
+    config["study"]["clients_per_round"] = 2
+    config["select"] |= {
+        "datasets": ["letters"],
+        "partitions": ["two"],
+        "methods": list(methods),
+        "tables": ["main"],
+        "figures": [],
+    }
+    return resolve(config)
+
+
+def labels_of(method, seed=0, **more):
+    labels = {"dataset": "letters", "partition": "two", "backbone": "micro_vit"}
+    return Wildcards(**labels | {"method": method, "seed": seed} | more)
+
+
+def make_letters(tmp_path_factory):
+    """The dataset, the partitions and the features of `settings_of`."""
+    folder, here = tmp_path_factory.mktemp("letters"), Path.cwd()
+    os.chdir(folder)
+    plan = Plan(settings_of({}))
+    dataset_job.run(plan.job("dataset", labels_of("fedvpt")), 1)
+    cache_job.run(plan.job("cache", labels_of("fedvpt", cache="features")), 1)
+    partition_job.run(plan.job("partition", labels_of("fedvpt", 0)), 1)
+    partition_job.run(
+        plan.job("partition", labels_of("fedvpt", 1000, partition="two.validation")), 1
+    )
+    os.chdir(here)
+    return folder
+
+
+def tune_study(folder, method, monkeypatch):
+    """Train a method's trials in the folder, choose, and return states and choice as bytes."""
+    monkeypatch.chdir(folder)
+    plan = Plan(settings_of({}, [method]))
+    states = []
+    if "prototypes" in plan.settings.methods[method].needs:
+        of_trials = labels_of(method, 1000, partition="two.validation")
+        prototypes_job.run(plan.job("prototypes", of_trials), 1)
+    for trial in plan.settings.trials[method]:
+        labels = labels_of(trial.label, 1000, partition="two.validation", end="0002")
+        train_job.run(plan.job("train", labels), 1)
+        evaluate_job.run(plan.job("evaluate", labels), 1)
+        run = plan.job("evaluate", labels).run
+        states.append(paths.path_for(paths.STATE, run, end="0002").read_bytes())
+    choose_job.run(plan.job("choose", labels_of(method)), 1)
+    return plan, states, paths.path_for(paths.CHOICE, **vars(labels_of(method))).read_bytes()
