@@ -6,7 +6,6 @@ Files of the study lie below the working directory, as for every study.
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace as Wildcards
 from typing import Any
 
 import yaml
@@ -18,6 +17,7 @@ from fedloom.machine.device import prepare_torch
 from fedloom.planning import paths
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.plan import Plan
+from fedloom.planning.run_labels import Run, Wildcards
 
 STUDY = Path("study.yaml")
 SGD = {"lr": 0.1, "schedule": "constant", "momentum": 0.9, "clip": 10.0}
@@ -80,9 +80,8 @@ def make_files(
 
 def prepared(plan: Plan, label: str) -> tuple[Task, Hooks]:
     """Return the task and hooks of a method's run, as its job would prepare them."""
-    rounds = plan.settings.study.rounds
     (backbone,) = plan.settings.select.backbones
-    spec = plan.job("train", _scenario(backbone, method=label, end=paths.end(rounds))).spec
+    spec = plan.run_spec(Run("images", "ten", backbone, label, 0))
     inputs = paths.run_inputs(spec.run, spec.method.needs)
     return build_task(spec, inputs, prepare_torch(1, spec.backbone.precision))
 

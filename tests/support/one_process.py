@@ -10,13 +10,13 @@ import importlib
 import sys
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace as Wildcards
 
 from fedloom.config.protocols import job_ends
 from fedloom.config.settings import VALIDATION
 from fedloom.planning import paths
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.plan import Plan
+from fedloom.planning.run_labels import Wildcards
 from fedloom.report import page
 
 
@@ -53,7 +53,7 @@ def tune(plan: Plan, scenario: Wildcards) -> None:
 def run_all(plan: Plan) -> None:
     """Run every job of a study of ViTs, in an order in which each finds its inputs."""
     select, seeds = plan.settings.select, plan.settings.study.seeds
-    figures = [plan.job("figure", Wildcards(label=label)) for label in select.figures]
+    figures = [plan.figure_job(label) for label in select.figures]
     artefacts = {job.shown.artefact for job in figures if job.shown and job.shown.artefact}
     for dataset in select.datasets:
         run("dataset", plan.job("dataset", Wildcards(dataset=dataset)))

@@ -3,21 +3,13 @@
 import os
 from copy import deepcopy
 from pathlib import Path
-from types import SimpleNamespace as Wildcards
 
 from default_config import default_config
-from fedloom.jobs import (
-    cache_job,
-    choose_job,
-    dataset_job,
-    evaluate_job,
-    partition_job,
-    prototypes_job,
-    train_job,
-)
 from fedloom.planning import paths
 from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
+from fedloom.planning.run_labels import Run, Wildcards
+from one_process import run
 
 DEFAULT = default_config()
 
@@ -52,12 +44,11 @@ def make_letters(tmp_path_factory):
     folder, here = tmp_path_factory.mktemp("letters"), Path.cwd()
     os.chdir(folder)
     plan = Plan(settings_of({}))
-    dataset_job.run(plan.job("dataset", labels_of("fedvpt")), 1)
-    cache_job.run(plan.job("cache", labels_of("fedvpt", cache="features")), 1)
-    partition_job.run(plan.job("partition", labels_of("fedvpt", 0)), 1)
-    partition_job.run(
-        plan.job("partition", labels_of("fedvpt", 1000, partition="two.validation")), 1
-    )
+    run("dataset", plan.job("dataset", labels_of("fedvpt")))
+    run("cache", plan.job("cache", labels_of("fedvpt", cache="features")))
+    run("partition", plan.job("partition", labels_of("fedvpt", 0)))
+    of_trials = labels_of("fedvpt", 1000, partition="two.validation")
+    run("partition", plan.job("partition", of_trials))
     os.chdir(here)
     return folder
 
@@ -69,12 +60,12 @@ def tune_study(folder, method, monkeypatch):
     states = []
     if "prototypes" in plan.settings.methods[method].needs:
         of_trials = labels_of(method, 1000, partition="two.validation")
-        prototypes_job.run(plan.job("prototypes", of_trials), 1)
+        run("prototypes", plan.job("prototypes", of_trials))
     for trial in plan.settings.trials[method]:
         labels = labels_of(trial.label, 1000, partition="two.validation", end="0002")
-        train_job.run(plan.job("train", labels), 1)
-        evaluate_job.run(plan.job("evaluate", labels), 1)
-        run = plan.job("evaluate", labels).run
-        states.append(paths.path_for(paths.STATE, run, end="0002").read_bytes())
-    choose_job.run(plan.job("choose", labels_of(method)), 1)
+        run("train", plan.job("train", labels))
+        run("evaluate", plan.job("evaluate", labels))
+        state = paths.path_for(paths.STATE, Run.of(labels), end="0002")
+        states.append(state.read_bytes())
+    run("choose", plan.job("choose", labels_of(method)))
     return plan, states, paths.path_for(paths.CHOICE, **vars(labels_of(method))).read_bytes()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from safetensors import SafetensorError
 
 from fedloom.common.errors import FedLoomError, one_line, shortened
+from fedloom.common.json_types import JsonDict
 from fedloom.common.temporary import remove, sweep, temporary_name
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def read_json(path: Path) -> dict:
+def read_json(path: Path) -> JsonDict:
     """Read a JSON object that FedLoom wrote."""
     try:
         return {**json.loads(Path(path).read_text(encoding="utf-8"))}

@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fedloom.common.files import read_table
+from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import is_number
 from fedloom.config import grids
 from fedloom.config.settings import VALIDATION, Trial
@@ -21,7 +21,7 @@ def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
     return [(trial, paths.path_for(paths.EVALUATION, run)) for trial, run in runs]
 
 
-def chosen_options(file: Path) -> dict[str, Any]:
+def chosen_options(file: Path) -> JsonDict:
     """Read the options of the chosen trial, `training.` before those of training."""
     # imports pyarrow, which plans do not need
     from fedloom.common.run_tables import CHOICE
@@ -29,7 +29,7 @@ def chosen_options(file: Path) -> dict[str, Any]:
     return json.loads(read_table(file, CHOICE)["options"][0].as_py())
 
 
-def read_trials(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read_trials(file: Path) -> tuple[JsonDict, list[JsonDict]]:
     """Read the options of the chosen trial and of all trials from trials.parquet."""
     # imports pyarrow, which plans do not need
     from fedloom.common.run_tables import TRIALS
@@ -39,7 +39,7 @@ def read_trials(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return json.loads(best), [json.loads(row["options"]) for row in rows]
 
 
-def at_edge(chosen: dict[str, Any], trials: list[dict[str, Any]]) -> dict[str, str]:
+def at_edge(chosen: JsonDict, trials: list[JsonDict]) -> dict[str, str]:
     """Return the options whose chosen number is the lowest or highest tried, and which it is."""
     edges = {}
     for name, value in chosen.items():

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby, product
-from typing import Any
 
+from fedloom.common.json_types import JsonDict
 from fedloom.config import protocols
 from fedloom.config import settings as config
 from fedloom.config.protocols import is_trial, job_ends, method_of, reported, study_of
@@ -12,11 +12,11 @@ from fedloom.config.settings import VALIDATION, Output, Settings
 from fedloom.config.study import Study
 from fedloom.hooks.manifest import TEST_SETS, find_method
 from fedloom.planning import job_specs
-from fedloom.planning.run_labels import Run
+from fedloom.planning.run_labels import Run, Wildcards
 from fedloom.planning.runs import output_seeds
 
 
-def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
+def make_job(settings: Settings, rule: str, wildcards: Wildcards) -> job_specs.Job:
     """Return the job of a rule; that of `train` without the digest of its sources."""
     w = wildcards
     match rule:
@@ -38,36 +38,36 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
         case "train":
             return _train_job(settings, w)
         case "choose":
-            return _choose_job(settings, w)
+            return choose_job(settings, w)
         case "evaluate":
             return _evaluate_job(settings, w)
         case "artefact":
-            return _artefact_job(settings, w)
+            return artefact_job(settings, w)
 
         # jobs of many runs
         case "table":
-            return _output_job(settings, settings.tables[w.label])
+            return table_job(settings, w.label)
         case "figure":
-            return _output_job(settings, settings.figures[w.label])
+            return figure_job(settings, w.label)
 
     raise ValueError(f"no rule '{rule}'")
 
 
-def _dataset_job(settings: Settings, w: Any) -> job_specs.DatasetJob:
+def _dataset_job(settings: Settings, w: Wildcards) -> job_specs.DatasetJob:
     """Return the job that writes a store, which a recipe's estimates and notes do not change."""
     dataset = settings.datasets[w.dataset]
     plain = replace(dataset, expected=config.Expected(), domains=None, notes=())
     return job_specs.DatasetJob(plain)
 
 
-def _partition_job(settings: Settings, w: Any) -> job_specs.PartitionJob:
+def _partition_job(settings: Settings, w: Wildcards) -> job_specs.PartitionJob:
     """Return the job that divides images, which datasets of later tests do not change."""
     partition = settings.partitions[w.partition]
     keys = {key: value for key, value in partition.settings.items() if key != "transfer_to"}
     return job_specs.PartitionJob(w.dataset, replace(partition, settings=keys), int(w.seed))
 
 
-def _prototypes_job(settings: Settings, w: Any) -> job_specs.PrototypesJob:
+def _prototypes_job(settings: Settings, w: Wildcards) -> job_specs.PrototypesJob:
     """Return the job that computes the warm start from a sample of the study's size."""
     study = study_of(settings, w.partition)
     return job_specs.PrototypesJob(
@@ -80,7 +80,7 @@ def _prototypes_job(settings: Settings, w: Any) -> job_specs.PrototypesJob:
     )
 
 
-def _train_job(settings: Settings, w: Any) -> job_specs.TrainJob:
+def _train_job(settings: Settings, w: Wildcards) -> job_specs.TrainJob:
     """Return the job that trains the rounds up to the wildcard `end`, without its sources."""
     study = study_of_run(settings, w)
     rounds = rounds_of(settings, w)
@@ -105,7 +105,7 @@ def _train_job(settings: Settings, w: Any) -> job_specs.TrainJob:
     )
 
 
-def _choose_job(settings: Settings, w: Any) -> job_specs.ChooseJob:
+def choose_job(settings: Settings, w: Wildcards) -> job_specs.ChooseJob:
     """Return the job that chooses among a method's trials after their last round."""
     tune = settings.study.tune
     assert tune is not None
@@ -123,7 +123,7 @@ def _choose_job(settings: Settings, w: Any) -> job_specs.ChooseJob:
     )
 
 
-def _evaluate_job(settings: Settings, w: Any) -> job_specs.EvaluateJob:
+def _evaluate_job(settings: Settings, w: Wildcards) -> job_specs.EvaluateJob:
     """Return the job that joins the rows of all training jobs of a run."""
     study = study_of_run(settings, w)
     return job_specs.EvaluateJob(
@@ -134,7 +134,7 @@ def _evaluate_job(settings: Settings, w: Any) -> job_specs.EvaluateJob:
     )
 
 
-def _artefact_job(settings: Settings, w: Any) -> job_specs.ArtefactJob:
+def artefact_job(settings: Settings, w: Wildcards) -> job_specs.ArtefactJob:
     """Return the job that computes a table from the state after a run's last round."""
     # test sets alone are of other datasets too
     targets: tuple[str, ...] = ()
@@ -149,31 +149,43 @@ def _artefact_job(settings: Settings, w: Any) -> job_specs.ArtefactJob:
     )
 
 
-def _output_job(settings: Settings, output: Output) -> job_specs.TableJob | job_specs.FigureJob:
-    """Return the job that writes a table or draws a figure."""
-    shared: dict[str, Any] = {
-        "study": settings.study.name,
-        "label": output.label,
-        "kind": output.kind,
-        "module": type(output.keys).__module__,
-        "settings": output.settings,
-    }
+def table_job(settings: Settings, label: str) -> job_specs.TableJob:
+    """Return the job that writes a table."""
+    output = settings.tables[label]
+    return job_specs.TableJob(
+        study=settings.study.name,
+        label=label,
+        kind=output.kind,
+        module=type(output.keys).__module__,
+        title=getattr(output.keys, "title", None),
+        settings=output.settings,
+        published=output.published,
+        shown=_shown(settings, output),
+        tuned=_tuned(settings, output),
+    )
 
-    # a figure of frozen backbones has no runs
+
+def figure_job(settings: Settings, label: str) -> job_specs.FigureJob:
+    """Return the job that draws a figure."""
+    output = settings.figures[label]
     if output.keys.needs().shows == "backbones":
+        # a figure of frozen backbones has no runs
+        shown = None
         datasets = dict.fromkeys(scenario.dataset for scenario in output.scenarios)
-        pairs = map("/".join, product(datasets, output.backbones))
-        return job_specs.FigureJob(**shared, shown=None, backbones=tuple(pairs))
+        backbones = tuple(map("/".join, product(datasets, output.backbones)))
+    else:
+        shown = _shown(settings, output)
+        backbones = ()
 
-    # any other figure shows runs
-    shared["shown"] = _shown(settings, output)
-    if output.section == "figures":
-        return job_specs.FigureJob(**shared, backbones=())
-
-    # a table says of its runs how their options were chosen, and has the paper's numbers
-    title = getattr(output.keys, "title", None)
-    tuned = _tuned(settings, output)
-    return job_specs.TableJob(**shared, title=title, published=output.published, tuned=tuned)
+    return job_specs.FigureJob(
+        study=settings.study.name,
+        label=label,
+        kind=output.kind,
+        module=type(output.keys).__module__,
+        settings=output.settings,
+        shown=shown,
+        backbones=backbones,
+    )
 
 
 def _tuned(settings: Settings, output: Output) -> job_specs.Tuned | None:
@@ -209,9 +221,9 @@ def _shown(settings: Settings, output: Output) -> job_specs.PlotInputs:
     )
 
 
-def _reported(settings: Settings, output: Output) -> dict[str, Any]:
+def _reported(settings: Settings, output: Output) -> dict[str, config.Reported]:
     """Return the reported rounds of an output's runs by label, see job_specs.PlotInputs."""
-    result = dict[str, Any]()
+    result = dict[str, config.Reported]()
     partitions = {scenario.partition for scenario in output.scenarios}
     for partition in partitions:
         result[partition] = reported(study_of(settings, partition))
@@ -290,31 +302,31 @@ def run_spec(settings: Settings, run: Run) -> job_specs.RunSpec:
     )
 
 
-def transferred_to(settings: Settings, labels: Any) -> tuple[str, ...]:
+def transferred_to(settings: Settings, labels: Run | Wildcards) -> tuple[str, ...]:
     """Return the datasets, others than the run's, that its clients are tested on after training."""
     targets = settings.partitions[labels.partition].settings.get("transfer_to", ())
     return tuple(label for label in targets if label != labels.dataset)
 
 
-def study_of_run(settings: Settings, labels: Any) -> Study:
+def study_of_run(settings: Settings, labels: Run | Wildcards) -> Study:
     """Return the study as the run of these labels has it, see fedloom.config.protocols."""
     return study_of(settings, labels.partition, labels.method)
 
 
-def trials_of(settings: Settings, labels: Any) -> tuple[config.Trial, ...]:
+def trials_of(settings: Settings, labels: Run | Wildcards) -> tuple[config.Trial, ...]:
     """Return the trials that a run's options are chosen from; none if they are the config's."""
     if is_trial(settings, labels.partition):
         return ()
     return settings.trials.get(labels.method, ())
 
 
-def backbone_of(settings: Settings, labels: Any) -> config.Backbone:
+def backbone_of(settings: Settings, labels: Run | Wildcards) -> config.Backbone:
     """Return a run's backbone, with the settings that its study adds."""
     study = settings.study
     backbone = settings.backbones[labels.backbone]
 
     # a default is left out: the settings of the backbone stay as the config has them
-    added = dict[str, Any]()
+    added = JsonDict()
     if study.precision != "float32":
         added["precision"] = study.precision
     if study.gradient_checkpointing:
@@ -322,7 +334,7 @@ def backbone_of(settings: Settings, labels: Any) -> config.Backbone:
     return replace(backbone, settings=backbone.settings | added)
 
 
-def rounds_of(settings: Settings, wildcards: Any) -> range:
+def rounds_of(settings: Settings, wildcards: Wildcards) -> range:
     """Return the rounds of a training job, counted from 0."""
     size = settings.study.rounds_per_job
     last = int(wildcards.end)

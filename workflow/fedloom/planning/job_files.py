@@ -12,7 +12,7 @@ from fedloom.planning import choices, job_specs, output_runs, paths
 LARGE = (".arrow", ".safetensors")
 
 
-def outputs(rule: str, job: Any) -> list[Path]:
+def outputs(rule: str, job: job_specs.Job) -> list[Path]:
     """Return the files that a job writes, with the receipts beside large ones.
 
     The job's log and receipt are named after the first.
@@ -69,7 +69,7 @@ def outputs(rule: str, job: Any) -> list[Path]:
     raise ValueError(f"no rule '{rule}'")
 
 
-def inputs(rule: str, job: Any) -> list[Path]:
+def inputs(rule: str, job: job_specs.Job) -> list[Path]:
     """Return the results that a job reads, each large file by its receipt."""
     match job:
         case job_specs.DatasetJob():

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, read_sealed, sha256, write_sealed
 from fedloom.planning import job_files, paths
-from fedloom.planning.job_specs import to_json
+from fedloom.planning.job_specs import Job, to_json
 from fedloom.planning.plan import Plan
 from fedloom.planning.study_jobs import jobs_of_study
 
@@ -35,11 +35,11 @@ class Making:
     """A job at work, and the digests of what its result is made from."""
 
     rule: str
-    job: Any
+    job: Job
     made_from: dict[str, str]
 
 
-def begin(rule: str, job: Any, sources: str) -> Making:
+def begin(rule: str, job: Job, sources: str) -> Making:
     """Digest what a job's result is to be made from, and remove the receipt of its last result.
 
     Killed from here on, the job leaves outputs without a receipt, which are not taken for results.
@@ -61,12 +61,12 @@ def end(making: Making) -> None:
     write_sealed(_file_of(making.rule, making.job), facts)
 
 
-def _file_of(rule: str, job: Any) -> Path:
+def _file_of(rule: str, job: Job) -> Path:
     """Return where the receipt of a job lies."""
     return paths.job_receipt(job_files.outputs(rule, job)[0])
 
 
-def _made_from(job: Any, sources: str, inputs: Mapping[str, str]) -> dict[str, str]:
+def _made_from(job: Job, sources: str, inputs: Mapping[str, str]) -> dict[str, str]:
     """Return the digests of a job, of its source files, and of its inputs by their names."""
     return {"job": digest(to_json(job)), "sources": sources, "inputs": digest(inputs)}
 
@@ -78,7 +78,7 @@ def stale(plan: Plan) -> dict[Path, str]:
     since. Results that are missing are not among them, nor those that only follow from stale ones.
     """
     # every job of the study, with its rule, by the first file that it writes
-    jobs = dict[Path, tuple[str, Any]]()
+    jobs = dict[Path, tuple[str, Job]]()
     for rule, by_file in jobs_of_study(plan).items():
         for file, labels in by_file.items():
             jobs[file] = (rule, plan.job(rule, labels))
@@ -110,8 +110,8 @@ def stale(plan: Plan) -> dict[Path, str]:
 
 def _forget_outdated(
     plan: Plan,
-    jobs: Mapping[Path, tuple[str, Any]],
-    receipts: Mapping[Path, dict[str, Any] | None],
+    jobs: Mapping[Path, tuple[str, Job]],
+    receipts: Mapping[Path, JsonDict | None],
     digests: dict[str, str],
 ) -> None:
     """Give NO_DIGEST to the outputs of jobs whose result is missing and would be another one now.
@@ -143,7 +143,7 @@ def _forget_outdated(
 
 
 def _differing(
-    plan: Plan, job: tuple[str, Any], receipt: dict[str, Any], digests: Mapping[str, str]
+    plan: Plan, job: tuple[str, Job], receipt: JsonDict, digests: Mapping[str, str]
 ) -> list[str]:
     """Return in what a result was made otherwise than the study asks for, as REASONS have it."""
     # what the result would be made from now
@@ -154,7 +154,7 @@ def _differing(
     return [reason for fact, reason in REASONS.items() if receipt[fact] != now[fact]]
 
 
-def _digests_of(receipts: Iterable[dict[str, Any] | None]) -> dict[str, str]:
+def _digests_of(receipts: Iterable[JsonDict | None]) -> dict[str, str]:
     """Return the digests of small results by their names, as the receipts of their jobs have them.
 
     A result may have been deleted since.
@@ -175,7 +175,7 @@ def _digest_of(file: Path, digests: Mapping[str, str]) -> str:
     return NO_DIGEST
 
 
-def _is_changed(receipt: dict[str, Any]) -> bool:
+def _is_changed(receipt: JsonDict) -> bool:
     """Return True if a small output is there that is not as its job wrote it."""
     for name, written in receipt["outputs"].items():
         file = Path(name)
@@ -184,7 +184,7 @@ def _is_changed(receipt: dict[str, Any]) -> bool:
     return False
 
 
-def _read(rule: str, job: Any) -> dict[str, Any] | None:
+def _read(rule: str, job: Job) -> JsonDict | None:
     """Return the facts of a job's receipt; None if it is missing, damaged or of another format."""
     try:
         facts = read_sealed(_file_of(rule, job))

@@ -5,16 +5,17 @@ It holds all that its result depends on and nothing else; its files follow from 
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import cattrs
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical
+from fedloom.common.json_types import JsonDict
 from fedloom.config import settings as config
 from fedloom.planning.run_labels import Run
 
-Job = TypeVar("Job")
+AnyJob = TypeVar("AnyJob")
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class MethodSpec:
     """The parts of a method's label that a run's numbers depend on."""
 
     plugin: str
-    options: dict[str, Any]
-    training: dict[str, Any]
+    options: JsonDict
+    training: JsonDict
     wrappers: tuple[config.Wrapper, ...]
     needs: tuple[str, ...]
 
@@ -216,9 +217,9 @@ class TableJob:
     module: str
     title: str | None
     # the keys of the kind, and what it adds
-    settings: dict[str, Any]
+    settings: JsonDict
     # the paper's numbers, if the table has them
-    published: dict[str, Any] | None
+    published: JsonDict | None
     shown: PlotInputs
     tuned: Tuned | None = None
 
@@ -231,18 +232,35 @@ class FigureJob:
     label: str
     kind: str
     module: str
-    settings: dict[str, Any]
+    settings: JsonDict
     # None if the kind shows frozen backbones, then each is a "dataset/backbone" of `backbones`
     shown: PlotInputs | None
     backbones: tuple[str, ...]
 
 
-def to_json(job: object) -> str:
+# the job of any rule
+Job = (
+    DatasetJob
+    | PartitionJob
+    | PartitionChartJob
+    | CacheJob
+    | PrototypesJob
+    | BlockAccuracyJob
+    | TrainJob
+    | ChooseJob
+    | EvaluateJob
+    | ArtefactJob
+    | TableJob
+    | FigureJob
+)
+
+
+def to_json(job: Job) -> str:
     """Write a job as canonical JSON."""
-    return canonical(asdict(job))  # type: ignore[call-overload]
+    return canonical(asdict(job))
 
 
-def from_json(text: str, kind: type[Job]) -> Job:
+def from_json(text: str, kind: type[AnyJob]) -> AnyJob:
     """Read a job of the given kind; refuse a text that is not its JSON."""
     try:
         return cattrs.structure(json.loads(text), kind)

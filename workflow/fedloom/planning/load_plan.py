@@ -2,12 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedloom.common.errors import FedLoomError, legible
 from fedloom.common.folders import is_folder
+from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG as CONFIG_KEY
 from fedloom.common.key_path import InvalidKeyError
 from fedloom.config.reading import Change, locate_error, merge, merge_values, read_all, read_change
@@ -30,7 +31,7 @@ CHANGES_KEY = "set"
 LAUNCHER = "FEDLOOM_LAUNCHER"
 
 
-def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
+def load_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> Plan:
     """Read a study as `read_plan` does, whose backbones' packages must be there."""
     plan = read_plan(files, overrides)
     for label in plan.settings.select.backbones:
@@ -38,7 +39,7 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     return plan
 
 
-def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
+def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> Plan:
     """Read config.yaml and the study's files over it, then `overrides` (Snakemake's --config).
 
     Their key `set` is a list of changes, as "study.rounds=4": Snakemake would make text of the
@@ -114,10 +115,10 @@ def files_below(files: Sequence[Path], folder: Path = Path()) -> list[Path]:
 
 
 def resolve(
-    merged: dict[str, Any],
+    merged: JsonDict,
     files: Iterable[Path] = (),
     changes: Iterable[Change] = (),
-    own: dict[str, Any] | None = None,
+    own: JsonDict | None = None,
 ) -> Settings:
     """Check a merged config, and return its labels with the settings behind them.
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from fedloom.common.receipts import receipt_of
 from fedloom.config import grids
@@ -108,12 +107,13 @@ def plotted_backbones(job: FigureJob) -> list[PlottedBackbone]:
     items = []
     for pair in job.backbones:
         dataset, backbone = pair.split("/")
-        labels: dict[str, Any] = {"dataset": dataset, "backbone": backbone}
+        labels = {"dataset": dataset, "backbone": backbone}
         accuracy = paths.path_for(paths.BLOCK_ACCURACY, **labels)
 
         # its accuracy was computed from the store and the features
-        read: dict[str, Any] = paths.inputs("block_accuracy", **labels)
-        items.append(PlottedBackbone(**labels, accuracy=accuracy, **read))
+        read = paths.inputs("block_accuracy", **labels)
+        item = PlottedBackbone(dataset, backbone, accuracy, read["features"], read["store"])
+        items.append(item)
     return items
 
 

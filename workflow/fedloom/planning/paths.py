@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from fedloom.common.receipts import receipt_of
 from fedloom.planning.run_labels import NAME, Run
@@ -68,16 +67,16 @@ INPUTS = {
 }
 
 
-def path_for(pattern: str, run: Run | None = None, /, **wildcards: Any) -> Path:
+def path_for(pattern: str, run: Run | None = None, /, **wildcards: object) -> Path:
     """Fill in a pattern's wildcards, from a run's labels and by name."""
-    labels = dict[str, Any]()
+    labels = dict[str, object]()
     if run is not None:
         labels.update(vars(run))
     labels.update(wildcards)
     return Path(pattern.format(**labels))
 
 
-def inputs(rule: str, **wildcards: Any) -> dict[str, Path]:
+def inputs(rule: str, **wildcards: object) -> dict[str, Path]:
     """Return the data files that a job of this rule reads, by name."""
     return {name: path_for(DATA_OF_A_RUN[name], **wildcards) for name in INPUTS[rule]}
 

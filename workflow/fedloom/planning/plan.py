@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+from fedloom.common.json_types import JsonDict
 from fedloom.config.protocols import job_ends
 from fedloom.config.reading import Change
 from fedloom.config.settings import OutputKind, Settings, local_weights
@@ -21,7 +21,7 @@ from fedloom.planning import (
     staleness,
 )
 from fedloom.planning.resources.estimates import Resources, request
-from fedloom.planning.run_labels import Run
+from fedloom.planning.run_labels import Run, Wildcards
 from fedloom.planning.runs import runs, scenarios
 
 
@@ -31,13 +31,17 @@ class Plan:
 
     settings: Settings
     # the merged config from which the settings were made
-    config: dict[str, Any] = field(default_factory=dict)
+    config: JsonDict = field(default_factory=dict)
     # the files that the settings were read from, later ones over earlier ones
     files: tuple[Path, ...] = ()
     # changes of single keys, over the files
     changes: tuple[Change, ...] = ()
-    # the digests of source files, and of the sources of jobs, as far as they are known
-    _digests: dict[Any, str] = field(default_factory=dict)
+    # the digests of source files by their names, as far as they are known
+    _digests_of_files: dict[str, str] = field(default_factory=dict)
+    # the digests of the sources of jobs, by the modules and the folders of plugins that they use
+    _digests_of_jobs: dict[tuple[tuple[str, ...], tuple[Path, ...]], str] = field(
+        default_factory=dict
+    )
 
     @property
     def name(self) -> str:
@@ -77,92 +81,105 @@ class Plan:
         confusion = self.settings.study.confusion
         return [name for name in paths.RUN_TABLES if confusion or name != "confusion"]
 
-    def job(self, rule: str, wildcards: Any) -> Any:
+    def job(self, rule: str, wildcards: Wildcards) -> job_specs.Job:
         """Return the job of a rule, see fedloom.planning.job_factory."""
         job = job_factory.make_job(self.settings, rule, wildcards)
-        if rule == "train":
+        if isinstance(job, job_specs.TrainJob):
             return replace(job, sources=self.sources(rule, job))
         return job
+
+    def table_job(self, label: str) -> job_specs.TableJob:
+        """Return the job that writes a table."""
+        return job_factory.table_job(self.settings, label)
+
+    def figure_job(self, label: str) -> job_specs.FigureJob:
+        """Return the job that draws a figure."""
+        return job_factory.figure_job(self.settings, label)
 
     def run_spec(self, run: Run) -> job_specs.RunSpec:
         """Return everything that a run's numbers depend on, except the options of `choose`."""
         return job_factory.run_spec(self.settings, run)
 
-    def study(self, labels: Any) -> Study:
+    def study(self, labels: Run | Wildcards) -> Study:
         """Return the study as a run has it, see fedloom.config.protocols."""
         return job_factory.study_of_run(self.settings, labels)
 
-    def sources(self, rule: str, job: Any) -> str:
+    def sources(self, rule: str, job: job_specs.Job) -> str:
         """Return a digest of the source files that a job depends on: a parameter of its rule."""
         modules, plugins = staleness.code_of(rule, job)
         key = (modules, tuple(plugin.folder for plugin in plugins))
-        if key not in self._digests:
-            self._digests[key] = staleness.digest_of(modules, plugins, self._digests)
-        return self._digests[key]
+        known = self._digests_of_jobs
+        if key not in known:
+            known[key] = staleness.digest_of(modules, plugins, self._digests_of_files)
+        return known[key]
 
     def resources(
-        self, rule: str, wildcards: Any, attempt: int = 1, on_gpu: bool = False
+        self, rule: str, wildcards: Wildcards, attempt: int = 1, on_gpu: bool = False
     ) -> Resources:
         """Return the request of a job of this rule to a cluster."""
         return request(self.settings, rule, wildcards, attempt, on_gpu)
 
-    def run_inputs(self, labels: Any) -> dict[str, Path]:
+    def run_inputs(self, labels: Run | Wildcards) -> dict[str, Path]:
         """Return the data files that a run reads, see paths.run_inputs."""
         return paths.run_inputs(Run.of(labels), self.settings.methods[labels.method].needs)
 
-    def other_inputs(self, labels: Any) -> list[Path]:
+    def other_inputs(self, wildcards: Wildcards) -> list[Path]:
         """Return the data files of other datasets that clients are tested on for an artefact."""
-        needs = self.settings.methods[labels.method].needs
-        run = Run.of(labels)
+        needs = self.settings.methods[wildcards.method].needs
+        run = Run.of(wildcards)
         files = list[Path]()
-        for name in self.job("artefact", labels).transfer_to:
+        for name in job_factory.artefact_job(self.settings, wildcards).transfer_to:
             files += paths.other_inputs(name, run, needs).values()
         return files
 
-    def job_files(self, labels: Any, pattern: str, ends: Sequence[int] | None = None) -> list[str]:
+    def job_files(
+        self, labels: Run | Wildcards, pattern: str, ends: Sequence[int] | None = None
+    ) -> list[str]:
         """Return a file of every job of a run, or of those that end at these rounds."""
         run = Run.of(labels)
         if ends is None:
             ends = job_ends(self.study(labels))
         return [str(paths.path_for(pattern, run, end=paths.end(number))) for number in ends]
 
-    def start(self, wildcards: Any, pattern: str) -> list[str]:
+    def start(self, wildcards: Wildcards, pattern: str) -> list[str]:
         """Return a file of the job before; the first job of a run has none."""
         first = job_factory.rounds_of(self.settings, wildcards).start
         if first == 0:
             return []
         return self.job_files(wildcards, pattern, [first])
 
-    def last(self, wildcards: Any, pattern: str) -> str:
+    def last(self, wildcards: Wildcards, pattern: str) -> str:
         """Return a file of the last job of a run."""
         return self.job_files(wildcards, pattern)[-1]
 
-    def trials(self, wildcards: Any) -> list[str]:
+    def trials(self, wildcards: Wildcards) -> list[str]:
         """Return the evaluations of a method's trials."""
-        return [str(path) for _, path in choices.evaluations(self.job("choose", wildcards))]
+        job = job_factory.choose_job(self.settings, wildcards)
+        return [str(path) for _, path in choices.evaluations(job)]
 
-    def choice(self, wildcards: Any) -> list[str]:
+    def choice(self, labels: Run | Wildcards) -> list[str]:
         """Return the file with the options that a run is trained with, if they are tuned."""
-        if not job_factory.trials_of(self.settings, wildcards):
+        if not job_factory.trials_of(self.settings, labels):
             return []
-        return [str(paths.path_for(paths.CHOICE, Run.of(wildcards)))]
+        return [str(paths.path_for(paths.CHOICE, Run.of(labels)))]
 
-    def weights(self, wildcards: Any) -> list[str]:
+    def weights(self, wildcards: Wildcards) -> list[str]:
         """Return the backbone's local weights file, unless it ships and so is always there."""
         path = local_weights(self.settings.backbones[wildcards.backbone])
         if path is None or path.is_relative_to(ROOT / "workflow"):
             return []
         return [os.path.relpath(path)]
 
-    def shown_files(self, rule: str, wildcards: Any) -> list[str]:
+    def shown_files(self, rule: str, wildcards: Wildcards) -> list[str]:
         """Return the Parquet files that a table or figure is made of."""
-        return output_runs.files(self.job(rule, wildcards), self._kind(rule, wildcards).spec)
+        make = self.table_job if rule == "table" else self.figure_job
+        return output_runs.files(make(wildcards.label), self._kind(rule, wildcards).spec)
 
-    def caption(self, rule: str, wildcards: Any) -> str:
+    def caption(self, rule: str, wildcards: Wildcards) -> str:
         """Return what the report says of the kind of a table or figure."""
         return self._kind(rule, wildcards).caption
 
-    def _kind(self, rule: str, wildcards: Any) -> OutputKind:
+    def _kind(self, rule: str, wildcards: Wildcards) -> OutputKind:
         """Return the kind, with its keys, of the table or figure that the wildcards name."""
         outputs = self.settings.tables if rule == "table" else self.settings.figures
         return outputs[wildcards.label].keys

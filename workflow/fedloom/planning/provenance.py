@@ -7,10 +7,10 @@ files or weights; such jobs are never mixed. A run's evaluation.parquet has the 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical, read_facts, read_json, write_text
+from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, read_receipt
 from fedloom.config.settings import Backbone, local_weights
 from fedloom.planning import paths
@@ -55,7 +55,7 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
     of |= {key: backbone.settings.get(key) for key in ("name", "weights", "image_size")}
     now = {"of": of, "sha256": loaded()}
     record = paths.path_for(paths.WEIGHTS, backbone=backbone.label)
-    before = dict[str, Any]()
+    before = JsonDict()
     if record.exists():
         before = read_json(record)
 
@@ -70,7 +70,7 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
     return now["sha256"]
 
 
-def check_same(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same(run: Run, before: Mapping[str, object], now: Mapping[str, object]) -> None:
     """Check that a job was made from the same as the job before it, by the facts of receipts."""
     for key in now:
         if before.get(key) != now.get(key):

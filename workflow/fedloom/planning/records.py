@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from platform import python_version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 
@@ -105,7 +105,7 @@ def _as_yaml(plan: Plan) -> str:
     return text.getvalue()
 
 
-def _given(plan: Plan, run: Run) -> dict[str, Any]:
+def _given(plan: Plan, run: Run) -> dict[str, str | float | None]:
     """Return what a run was given, which no seed changes."""
     method = choices.with_choice(plan.run_spec(run)).method
 

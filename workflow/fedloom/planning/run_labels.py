@@ -1,10 +1,32 @@
-"""A run, named by its labels."""
+"""A run, named by its labels, and the wildcards of rules."""
 
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
 
 # the name of a run, which is its folder
 NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"
+
+
+class Wildcards(SimpleNamespace):
+    """The wildcards of a rule; only those that the rule's pattern names are there.
+
+    Snakemake passes an object of its own, which has the same attributes.
+    """
+
+    dataset: str
+    partition: str
+    backbone: str
+    method: str
+    # Snakemake's wildcards are text
+    seed: int | str
+    # "features" or "patches"
+    cache: str
+    artefact: str
+    # the last round of a training job, see paths.end
+    end: str
+    # of a table or figure
+    study: str
+    label: str
 
 
 @dataclass(frozen=True, order=True)
@@ -18,8 +40,8 @@ class Run:
     seed: int
 
     @classmethod
-    def of(cls, w: Any) -> "Run":
-        """Return the run that a rule's wildcards name."""
+    def of(cls, w: "Run | Wildcards") -> "Run":
+        """Return the run that a rule's wildcards, or a run with more facts, name."""
         return cls(w.dataset, w.partition, w.backbone, w.method, int(w.seed))
 
     @property

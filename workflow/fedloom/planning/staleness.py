@@ -9,10 +9,10 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_python
+from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, sha256
 from fedloom.config import kinds
 from fedloom.hooks.discovery import PluginManifest
@@ -24,7 +24,7 @@ from fedloom.planning import job_specs
 Code = tuple[tuple[str, ...], tuple[PluginManifest, ...]]
 
 
-def code_of(rule: str, job: Any) -> Code:
+def code_of(rule: str, job: job_specs.Job | job_specs.RunSpec) -> Code:
     """Return the code that a rule's job starts from; imports lead to the rest."""
     modules = [f"fedloom.jobs.{rule}_job"]
     plugins = list[PluginManifest]()
@@ -62,7 +62,7 @@ def code_of(rule: str, job: Any) -> Code:
     return tuple(modules), tuple(plugins)
 
 
-def _sources(source: str, settings: dict[str, Any]) -> list[str]:
+def _sources(source: str, settings: JsonDict) -> list[str]:
     """Return the names of a source and of those of its parts."""
     names = [source]
     for part in settings.get("parts", {}).values():

@@ -3,8 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from fedloom.config.protocols import job_ends
 from fedloom.planning import paths
@@ -12,11 +10,11 @@ from fedloom.planning.job_factory import study_of_run, transferred_to, trials_of
 from fedloom.planning.job_specs import PlotInputs
 from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.plan import Plan
-from fedloom.planning.run_labels import Run
+from fedloom.planning.run_labels import Run, Wildcards
 from fedloom.planning.runs import trial_runs
 
 # the labels of each job by the file that it makes, by rule
-Jobs = defaultdict[str, dict[Path, Any]]
+Jobs = defaultdict[str, dict[Path, Wildcards]]
 
 
 def jobs_of_study(plan: Plan) -> Jobs:
@@ -40,18 +38,18 @@ def jobs_of_study(plan: Plan) -> Jobs:
         _add(jobs, "figure", paths.FIGURE, study=plan.name, label=label)
 
     # what tables and figures read beside the evaluations of runs
-    outputs = [plan.job("table", labels) for labels in jobs["table"].values()]
-    outputs += [plan.job("figure", labels) for labels in jobs["figure"].values()]
-    for output in outputs:
+    tables = [plan.table_job(label) for label in settings.select.tables]
+    figures = [plan.figure_job(label) for label in settings.select.figures]
+    for output in (*tables, *figures):
         if output.shown is not None:
             _add_shown(jobs, plan, output.shown)
         _add_backbones(jobs, getattr(output, "backbones", ()))
     return jobs
 
 
-def _add(jobs: Jobs, rule: str, pattern: str, **labels: Any) -> None:
+def _add(jobs: Jobs, rule: str, pattern: str, **labels: object) -> None:
     """Add a job of a rule that makes the file of a pattern; the same job may be added again."""
-    jobs[rule][paths.path_for(pattern, **labels)] = SimpleNamespace(**labels)
+    jobs[rule][paths.path_for(pattern, **labels)] = Wildcards(**labels)
 
 
 def _add_run(jobs: Jobs, plan: Plan, run: Run) -> None:

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical, read_json, write_text
+from fedloom.common.json_types import JsonDict
 from fedloom.config.settings import Backbone
 from fedloom.machine.install import ROOT
 from fedloom.machine.memory import training_bytes
@@ -73,7 +73,7 @@ def sizes(backbone: Backbone) -> Sizes:
 
 def key(backbone: Backbone) -> str:
     """Return the library and the settings that sizes depend on, under which they are kept."""
-    given = dict[str, Any]()
+    given = JsonDict()
     for name in ("name", "image_size"):
         value = backbone.settings.get(name)
         if value:
@@ -85,7 +85,7 @@ def key(backbone: Backbone) -> str:
 def _sizes(key: str) -> Sizes:
     """Look the sizes up, or count and keep them."""
     counted = paths.path_for(paths.BACKBONE_SIZES)
-    kept = dict[str, Any]()
+    kept = JsonDict()
     if counted.exists():
         kept = read_json(counted)
     known = read_json(SHIPPED) | kept

@@ -8,7 +8,7 @@ too long: a profile's `set-resources` may shorten them.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
@@ -19,6 +19,7 @@ from fedloom.hooks.manifest import TEST_SETS, Plugin, find_method
 from fedloom.machine import memory
 from fedloom.planning import job_factory, paths
 from fedloom.planning.resources.backbone_sizes import FLOAT, Sizes, sizes
+from fedloom.planning.run_labels import Run, Wildcards
 
 # what stands in for numbers that are not known before a store is written
 UNKNOWN_IMAGES = 60_000
@@ -119,12 +120,14 @@ def image_megabytes(dataset: Dataset) -> float:
     return contents(dataset).images * 3 * side**2 / 1e6
 
 
-def request(settings: Settings, rule: str, labels: Any, attempt: int, on_gpu: bool) -> Resources:
+def request(
+    settings: Settings, rule: str, wildcards: Wildcards, attempt: int, on_gpu: bool
+) -> Resources:
     """Return `attempt` times a job's first request.
 
     Training resumes in its next attempt, so it never asks for more than MAX_TRAINING_MINUTES.
     """
-    work = estimate_job(settings, rule, labels)
+    work = estimate_job(settings, rule, wildcards)
 
     # memory, in steps of 500 MB
     own = work.megabytes
@@ -141,7 +144,7 @@ def request(settings: Settings, rule: str, labels: Any, attempt: int, on_gpu: bo
     return Resources(mem_mb=attempt * megabytes, runtime=attempt * minutes)
 
 
-def estimate_job(settings: Settings, rule: str, wildcards: Any) -> Work:
+def estimate_job(settings: Settings, rule: str, wildcards: Wildcards) -> Work:
     """Estimate a job of this rule, which its wildcards name."""
     w = wildcards
     dataset = settings.datasets[wildcards.dataset]
@@ -178,7 +181,7 @@ def estimate_job(settings: Settings, rule: str, wildcards: Any) -> Work:
     return estimate_run(settings, w, job_factory.rounds_of(settings, w))
 
 
-def estimate_run(settings: Settings, labels: Any, rounds: range | None = None) -> Work:
+def estimate_run(settings: Settings, labels: Run | Wildcards, rounds: range | None = None) -> Work:
     """Estimate the most that a run's training, or a job's `rounds`, take with any of its trials."""
     study = job_factory.study_of_run(settings, labels)
     rounds = range(study.rounds) if rounds is None else rounds
@@ -329,7 +332,7 @@ class Workload:
         return megabytes, self.encoding(times * self.data.test)
 
 
-def workload(settings: Settings, labels: Any, method: str) -> Workload:
+def workload(settings: Settings, labels: Run | Wildcards, method: str) -> Workload:
     """Return what the estimate of a run, or of one of its trials, is made of."""
     found = method_of(settings, labels.partition, method)
     dataset = settings.datasets[labels.dataset]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace as Wildcards
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -20,6 +19,7 @@ from fedloom.planning import paths
 from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.overview import overview
 from fedloom.planning.plan import Plan
+from fedloom.planning.run_labels import Wildcards
 from fedloom.report import tables
 from fedloom.report.page import curves, machines, run_details
 
@@ -66,7 +66,7 @@ def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, A
     """Yield every table: its cells, and where each number leads."""
     for label, file in zip(plan.settings.select.tables, map(Path, plan.tables), strict=True):
         chosen = Wildcards(label=label)
-        job = plan.job("table", chosen)
+        job = plan.table_job(label)
         shown = plotted_runs(job.shown)
         built = tables.build(job, shown)
         cells = built.texts.cells
@@ -103,7 +103,7 @@ def _figures(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, 
     """Yield every figure of the study."""
     for label, file in zip(plan.settings.select.figures, map(Path, plan.figures), strict=True):
         chosen = Wildcards(label=label)
-        shown = plan.job("figure", chosen).shown
+        shown = plan.figure_job(label).shown
         behind = []
         if shown:
             behind = run_details.among(groups, plotted_runs(shown))

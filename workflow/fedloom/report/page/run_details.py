@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace as Wildcards
 from typing import Any
 
 import pandas as pd
@@ -69,13 +68,12 @@ def groups(plan: Plan) -> list[Group]:
     """Return the runs of a study's tables and figures, in the order of the config."""
     # the runs that tables and figures show, each once
     select = plan.settings.select
-    chosen = [("table", label) for label in select.tables]
-    chosen += [("figure", label) for label in select.figures]
+    tables = [plan.table_job(label) for label in select.tables]
+    figures = [plan.figure_job(label) for label in select.figures]
     shown = dict[Run, PlottedRun]()
-    for rule, label in chosen:
-        inputs = plan.job(rule, Wildcards(label=label)).shown
-        if inputs:
-            shown |= {Run.of(run): run for run in plotted_runs(inputs)}
+    for job in (*tables, *figures):
+        if job.shown:
+            shown |= {Run.of(run): run for run in plotted_runs(job.shown)}
 
     # one group per label, with a run per seed
     found = []
