@@ -108,7 +108,7 @@ def test_clients_train_on_the_newest_part_and_are_tested_on_all_that_arrived(str
 def test_classes_are_trained_on_and_seen_where_a_participating_client_holds_them(tiny):
     uneven = STREAM | {"scheme": "pathological", "classes_per_client": 2}
     task, _ = tiny("fedvpt", partition=uneven)
-    labels, arrives = task.data.labels.numpy(), task.data.rounds[0]
+    labels, arrives = task.data.labels.numpy(), task.data.rounds.arrives
     for client, rows in enumerate(task.data.train):
         alone = replace(task, data=replace(task.data, participating=[client]))
         for number in (1, 3):
@@ -139,7 +139,7 @@ def test_states_are_initialised_while_the_first_part_is_there(tiny):
 
 def test_priors_are_of_all_training_images_that_arrived(stream):
     task, _ = stream
-    arrives, labels = task.data.rounds[0], task.data.labels.numpy()
+    arrives, labels = task.data.rounds.arrives, task.data.labels.numpy()
     for number in (1, 3):
         for client, rows in enumerate(task.data.train):
             counts = np.bincount(labels[rows[arrives[rows] <= number]], minlength=task.num_classes)
@@ -171,7 +171,7 @@ def test_evaluations_hold_the_accuracy_on_each_part(stream):
     task, hooks = stream
     now = task.at(3)
     rows = evaluate(now, hooks, initial_state(task, hooks))
-    arrives = task.data.rounds[0]
+    arrives = task.data.rounds.arrives
     for row in rows:
         images = now.data.test[row.client_id]
         sizes = [int((arrives[images] == start).sum()) for start in (1, 3)]

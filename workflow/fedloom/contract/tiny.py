@@ -137,7 +137,7 @@ def tiny_task(
         return tokens[:, block - 1]
 
     # the clients' images; a method gets the caches alone that it declares
-    caches: dict[str, Any] = {}
+    caches: federation.Caches = {}
     if "features" in method.needs:
         caches["tokens"] = cached
     if "patches" in method.needs:

@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -35,6 +35,31 @@ def missing_cache_reader(cache: str) -> Callable[..., NoReturn]:
         )
 
     return read
+
+
+class Caches(TypedDict, total=False):
+    """The readers of caches that a Federation has, see its `tokens` and `patches`."""
+
+    tokens: Callable[[int | None], torch.Tensor]
+    patches: Callable[[], torch.Tensor]
+
+
+class OtherImages(Caches, total=False):
+    """The images of a store that takes the place of a Federation's, with their caches."""
+
+    store: ImageStore
+
+
+class Stream(NamedTuple):
+    """The rounds in which clients have the images of a stream.
+
+    Attributes:
+        arrives: the first round [N] in which each image is there.
+        leaves: the first round [N] in which clients no longer train on it.
+    """
+
+    arrives: np.ndarray
+    leaves: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -75,8 +100,7 @@ class Federation:
         unseen: other test images, by a name; every client is tested on all of them, among classes
             that it never trained on.
         device: of a batch's tensors.
-        rounds: of a partition with `arrivals`, the first round [N] in which each image is there,
-            and the first in which clients no longer train on it [N].
+        rounds: of a partition with `arrivals`, when each image arrives and leaves.
         arrived: the parts of the stream that have arrived; set in the data of a round (see
             `for_round`).
         earlier: rows of the training images that have arrived and left again, per client, in the
@@ -97,7 +121,7 @@ class Federation:
     numbers: np.ndarray | None = None
     unseen: "dict[str, Federation]" = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    rounds: tuple[np.ndarray, np.ndarray] | None = None
+    rounds: Stream | None = None
     arrived: Arrived | None = None
     earlier: list[np.ndarray] | None = None
     whole: "Federation | None" = None
@@ -110,7 +134,7 @@ class Federation:
         """
         if self.rounds is None:
             return self
-        starts = np.unique(self.rounds[0])
+        starts = np.unique(self.rounds.arrives)
         part = int(np.searchsorted(starts, max(number, 1), "right")) - 1
         return _data_of_part(self.whole or self, part, tuple(starts))
 
@@ -129,7 +153,7 @@ class Federation:
         rows = self.train_so_far[client]
         if self.rounds is None:
             return [rows]
-        arrives = self.rounds[0][rows]
+        arrives = self.rounds.arrives[rows]
         return [rows[arrives == start] for start in np.unique(arrives)]
 
     @property
@@ -519,7 +543,7 @@ def load_partition(
     domains = table["domain"].to_numpy(zero_copy_only=False)
     rounds = None
     if "arrives" in table.column_names:
-        rounds = (table["arrives"].to_numpy(), table["leaves"].to_numpy())
+        rounds = Stream(table["arrives"].to_numpy(), table["leaves"].to_numpy())
 
     # the rows of every client
     train_rows = _rows_of_clients(client, ~test)
@@ -563,7 +587,11 @@ def _positions(labels: np.ndarray, numbers: np.ndarray, classes: int) -> np.ndar
 
 
 def with_test_images(
-    data: Federation, rows: np.ndarray, labels: np.ndarray, classes: Sequence[str], **other: Any
+    data: Federation,
+    rows: np.ndarray,
+    labels: np.ndarray,
+    classes: Sequence[str],
+    **other: Unpack[OtherImages],
 ) -> Federation:
     """Return the same clients, each tested on all `rows`, among `classes` that it never trained on.
 

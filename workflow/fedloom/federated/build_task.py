@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from fedloom.backbones.backbone import load_backbone
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import OTHER_DATASET_PREFIX
+from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import check_receipt, read_receipt
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
@@ -75,7 +75,7 @@ def build_task(
 
 
 def method_facts(
-    method: Plugin, options: dict[str, Any], wrappers: Sequence[Plugin] = (), stacked: bool = True
+    method: Plugin, options: JsonDict, wrappers: Sequence[Plugin] = (), stacked: bool = True
 ) -> MethodFacts:
     """Return what method.toml says of the method with these options and wrappers.
 
@@ -121,16 +121,16 @@ def with_datasets(
     return replace(task, data=replace(task.data, unseen=unseen))
 
 
-def _checked_receipts(files: Mapping[str, Path]) -> dict[str, Any]:
+def _checked_receipts(files: Mapping[str, Path]) -> JsonDict:
     """Check all files but the image store, whose reader verifies it, and return its receipt."""
     for name in files.keys() - {"store"}:
         check_receipt(files[name])
     return read_receipt(files["store"])
 
 
-def _caches(files: Mapping[str, Path], device: torch.device) -> dict[str, Any]:
+def _caches(files: Mapping[str, Path], device: torch.device) -> federation.Caches:
     """Return `tokens` and `patches` of a Federation, of the caches among the files."""
-    caches: dict[str, Any] = {}
+    caches: federation.Caches = {}
     if "features" in files:
         caches["tokens"] = cached_tokens(files["features"], device)
     if "patches" in files:

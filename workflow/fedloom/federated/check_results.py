@@ -4,7 +4,6 @@ A check raises a FedLoomError that names the hook, the round, the client and the
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import torch
@@ -20,6 +19,8 @@ from fedloom.hooks.plugin_code import describe_call
 
 # columns that the stage `evaluate` adds
 LABELS = ("dataset", "partition", "backbone", "method", "seed")
+# how an error calls a leaf of a tree, and the leaf
+NamedLeaf = tuple[str, Tensor | float]
 CLIENT_COLUMNS = (*LABELS, *CLIENTS.names)
 ROUND_COLUMNS = (*LABELS, *ROUNDS.names, "updates")
 
@@ -45,14 +46,14 @@ def describe_value(value: object) -> str:
     return type(value).__name__
 
 
-def require_tree(where: str, tree: object, path: str = "") -> list[tuple[str, Any]]:
+def require_tree(where: str, tree: object, path: str = "") -> list[NamedLeaf]:
     """Require a nested dict with plain names, of dense tensors and plain numbers.
 
     Return its leaves, each with the name that an error calls it by: `where` and its path.
     """
     if not isinstance(tree, dict):
         raise unexpected_value(f"{where} must be a dict of tensors", tree)
-    items: list[tuple[str, Any]] = []
+    items: list[NamedLeaf] = []
     for key, value in tree.items():
         if not isinstance(key, str) or not key or "/" in key:
             raise FedLoomError(f"{where} has the key {key!r}; use names without '/'")
@@ -111,7 +112,7 @@ def require_alike(
             raise FedLoomError(f"{where} '{path}' is {found}, but {words} has {wanted}")
 
 
-def _are_alike(value: Any, like: Any, first_axis: int, equal_numbers: bool) -> bool:
+def _are_alike(value: object, like: object, first_axis: int, equal_numbers: bool) -> bool:
     """Return True for tensors of one type and shape, from an axis on, and for two plain numbers.
 
     If they must be `equal_numbers`, plain numbers must be equal too.
@@ -129,7 +130,7 @@ CURE = "lower training.lr or set training.clip"
 LEAVE_OUT = "its wrapper declares rejects_non_finite; leave such an update out in receive"
 
 
-def require_finite(items: Iterable[tuple[str, Any]], cure: str = CURE) -> None:
+def require_finite(items: Iterable[NamedLeaf], cure: str = CURE) -> None:
     """Require that no tensor or number holds NaN or infinity; the first one that does is named.
 
     Every device is asked once for all of its tensors, since each answer is a wait for it.
@@ -137,8 +138,9 @@ def require_finite(items: Iterable[tuple[str, Any]], cure: str = CURE) -> None:
     # let every device compute its answers, a flag per tensor
     flags: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, value in items:
-        tensor = value
-        if not isinstance(value, Tensor):
+        if isinstance(value, Tensor):
+            tensor = value
+        else:
             tensor = torch.as_tensor(value, dtype=torch.float64)
         flags.setdefault(tensor.device, []).append((name, tensor.isfinite().all()))
 
@@ -172,7 +174,7 @@ def check_work(task: Task, client: int, share: object) -> None:
         )
 
 
-def check_federation(task: Task, hook: str, data: Any) -> Federation:
+def check_federation(task: Task, hook: str, data: object) -> Federation:
     """Check and return what training_data or triggered returns."""
     if not isinstance(data, Federation):
         raise unexpected_value(
@@ -192,7 +194,7 @@ def check_states(
     first = next((client for client in states if client in trained), next(iter(states)))
 
     # what training has made was checked when it was made
-    items: list[tuple[str, Any]] = []
+    items: list[NamedLeaf] = []
     for client, state in states.items():
         where = f"{describe_hook_call(task, hook, client)}: the client's state"
         if client not in trained:
@@ -246,7 +248,7 @@ def check_downloads(
     task: Task, server: Tree, ids: Sequence[int], sent: Sequence[Tree], delivered: Sequence[Tree]
 ) -> None:
     """Check what download and deliver return for every client; all must receive the same keys."""
-    items: list[tuple[str, Any]] = []
+    items: list[NamedLeaf] = []
     for client, packed, tree in zip(ids, sent, delivered, strict=True):
         # as the server sends it, and as wrappers unpack it, if they do
         where = f"{describe_hook_call(task, 'download', client)}: the download"
@@ -264,7 +266,7 @@ def check_downloads(
 
 
 def check_loss(
-    task: Task, clients: Sequence[int], mask: Tensor, result: Any, counters: Collection[str]
+    task: Task, clients: Sequence[int], mask: Tensor, result: object, counters: Collection[str]
 ) -> tuple[Tensor, Tree]:
     """Check and return a loss [K, B] of the clients still training, and its extras [K, B, ...].
 
@@ -275,7 +277,7 @@ def check_loss(
 
     # a loss may come alone, or with extras behind it
     values = result
-    extras: Any = {}
+    extras: object = {}
     if isinstance(result, tuple) and len(result) == 2:
         values, extras = result
 
@@ -305,7 +307,7 @@ def check_loss(
     return values, dict(extras)
 
 
-def _require_updates(where: str, updates: Any) -> None:
+def _require_updates(where: str, updates: object) -> None:
     """Require a list of Updates."""
     if not isinstance(updates, list | tuple):
         raise unexpected_value(f"{where}: must return a list of Updates", updates)
@@ -335,8 +337,8 @@ def check_updates(
         )
 
     # collect what must be finite, of attackers apart
-    items: list[tuple[str, Any]] = []
-    of_attackers: list[tuple[str, Any]] = []
+    items: list[NamedLeaf] = []
+    of_attackers: list[NamedLeaf] = []
     for client, update, before in zip(clients.ids, updates, states, strict=True):
         where = describe_hook_call(task, "client_update", client)
 
@@ -382,7 +384,7 @@ def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Upd
 
     # uploads that are alike, and finite
     sent = {id(update) for update in updates}
-    items: list[tuple[str, Any]] = []
+    items: list[NamedLeaf] = []
     for update in accepted:
         # an error names the hook that made the update
         is_new = id(update) not in sent
@@ -402,7 +404,7 @@ def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Upd
         require_finite(items)
 
 
-def _sent(where: str, update: Update) -> list[tuple[str, Any]]:
+def _sent(where: str, update: Update) -> list[NamedLeaf]:
     """Check an Update's upload and plain numbers; return all that must be finite, by name."""
     items = require_tree(f"{where}: upload", update.payload)
     if type(update.num_examples) is not int or update.num_examples < 1:
@@ -435,7 +437,7 @@ def check_logits(task: Task, clients: Cohort, labels: Tensor, logits: object) ->
     return logits
 
 
-def check_artefact(task: Task, hook: str, name: str, table: Any) -> None:
+def check_artefact(task: Task, hook: str, name: str, table: object) -> None:
     """Check the table of `hook`, artefact or audit_table: a dict of equally long lists."""
     where = describe_hook_call(task, hook)
     if table is None:

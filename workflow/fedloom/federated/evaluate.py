@@ -196,7 +196,7 @@ def _by_part(task: Task, scores: list[Score]) -> dict[str, float]:
     correct = predicted == task.data.labels.cpu().numpy()[images]
 
     # the part of every image, in the order of arrival
-    arrives = task.data.rounds[0]
+    arrives = task.data.rounds.arrives
     part_of_image = np.unique(arrives, return_inverse=True)[1]  # [N], from 0
     parts = part_of_image[images]
     return {

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,9 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.run_tables import CLIENTS, CONFUSION, EVALUATION, ROUNDS
 from fedloom.common.run_tables import TEST_SETS as TEST_SETS
 from fedloom.federated.task import Task
+
+# the values of a row by the names of their columns
+Columns = dict[str, str | float | None]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class ClientRow:
     attacker: bool | None
     metrics: dict[str, float]
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Return the values of the row by the names of their columns."""
         values = {name: getattr(self, name) for name in CLIENTS.names}
         if self.attacker is not None:
@@ -73,7 +75,7 @@ class RoundRow:
     updates: list[ClientRow]
     metrics: dict[str, float]
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Return the values of the row by the names of their columns."""
         values = {name: getattr(self, name) for name in ROUNDS.names}
         return values | self.metrics
@@ -101,7 +103,7 @@ class EvaluationRow:
     loss: float
     metrics: dict[str, float] = field(default_factory=dict)
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Return the values of the row by the names of their columns."""
         values = {name: getattr(self, name) for name in EVALUATION.names}
         return values | self.metrics
@@ -114,7 +116,7 @@ class TestSetRow:
     evaluation: EvaluationRow
     test_set: str
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Return the values of the row by the names of their columns."""
         return self.evaluation.columns() | {"test_set": self.test_set}
 
@@ -201,7 +203,7 @@ def _of_rounds(table: pa.Table, rounds: list[int]) -> pa.Table:
     return table.filter(pa.array(is_kept)).combine_chunks()
 
 
-def table_with_metrics(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+def table_with_metrics(rows: Sequence[Columns], schema: pa.Schema) -> pa.Table:
     """Return a table of rows: the columns of a schema, then what else there is, as numbers."""
     names = sorted(set().union(*rows) - set(schema.names))
     full = pa.schema([*schema, *((name, pa.float64()) for name in names)])

@@ -35,7 +35,7 @@ class PersonalStates(Mapping[int, Tree]):
         """Store the states. They, and their means, are moved to the device on first access."""
         self._states = states
         self._device = device
-        self._means: dict[str, Any] = {}
+        self._means: Tree = {}
 
     def __getitem__(self, client: int) -> Tree:
         return on_device(self._states[client], self._device)
