@@ -1,7 +1,9 @@
-"""The type of a mapping that JSON, YAML or TOML holds."""
+"""The types of values that JSON, YAML or TOML hold."""
 
 from typing import Any
 
-# a value is text, a number, a truth value, None, a list or a mapping; a schema, or the code that
-# wrote the mapping, says which of them a key has, so that its reader needs no check
+# one that nothing has checked yet
+JsonValue = None | bool | int | float | str | list | dict
+# a mapping from names to such values: a schema, or the code that wrote it, says which of them a
+# key has, so that its reader needs no check
 JsonDict = dict[str, Any]

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, overload
 
 from pydantic import PrivateAttr
 
@@ -22,6 +22,7 @@ FILES = ("method.toml", "source.toml", "scheme.toml", "table.toml", "figure.toml
 SUBFOLDERS = ("methods", "wrappers", "sources", "schemes", "tables", "figures")
 
 Item = TypeVar("Item")
+Default = TypeVar("Default")
 
 
 class PluginCatalogue(Mapping[str, Item]):
@@ -44,7 +45,13 @@ class PluginCatalogue(Mapping[str, Item]):
     def __contains__(self, name: object) -> bool:
         return name in self._plugins
 
-    def get(self, name: str, default: Any = None) -> Any:
+    @overload
+    def get(self, name: str, /) -> Item | None: ...
+
+    @overload
+    def get(self, name: str, default: Item | Default, /) -> Item | Default: ...
+
+    def get(self, name: str, default: object = None, /) -> object:
         """Return a plugin; the default if there is none, or if it is broken."""
         return self._plugins.get(name, default)
 

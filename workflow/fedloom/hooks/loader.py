@@ -5,9 +5,8 @@ import importlib.machinery
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
 
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.hooks import hookspecs
@@ -129,7 +128,7 @@ def check_hooks(module: ModuleType, plugin: Plugin) -> None:
         )
 
 
-def _mistakes(name: str, function: Any, kind: str) -> Iterator[str]:
+def _mistakes(name: str, function: Callable[..., object], kind: str) -> Iterator[str]:
     """Yield what is wrong with how a function is marked and written, if it is or may be a hook."""
     # the mark and the name must go together
     mark = getattr(function, "fedloom_impl", None)

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field
 
+from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import KeyPath
 from fedloom.common.renamed import renamed
 from fedloom.common.schema import Identifier, Keys
@@ -37,7 +38,7 @@ METHOD = KeyPath("method")
 TEST_SETS = "test_sets"
 
 Item = TypeVar("Item")
-Condition = bool | dict[str, Any]
+Condition = bool | JsonDict
 # not strict, since TOML has lists and no tuples
 Items: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]
 
@@ -58,7 +59,7 @@ class Artefact(Keys):
 
     description: str
     """What the table holds."""
-    options: dict[str, Any] = Field({})
+    options: JsonDict = Field({})
     """Values of options with which the hook returns the table. Default: any values."""
 
 
@@ -172,7 +173,7 @@ class Plugin(PluginManifest):
     others."""
     training_defaults: Training = Field(Training(), alias="training")
     """The paper's values of all training options of config.yaml."""
-    option_schemas: dict[str, Any] = Field({}, alias="options")
+    option_schemas: JsonDict = Field({}, alias="options")
     """JSON Schema of every option, with type, default and description."""
 
     def check(self, where: KeyPath) -> None:
@@ -361,7 +362,7 @@ def _holds(condition: Condition, options: dict) -> bool:
     return condition.items() <= options.items()
 
 
-def _names_in(value: Any) -> list[str]:
+def _names_in(value: object) -> list[str]:
     """Return the options that the value of a key names: itself, or texts among its entries."""
     if isinstance(value, str):
         return [value]

@@ -2,13 +2,17 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedloom.common.errors import shortened, suggestion
+from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import is_number
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
 
 # a number is finite, since no digest and no optimiser can take infinity; 1.0 is not an integer,
 # since it would become a path and a tensor's size; files cannot hold a lone surrogate
@@ -20,7 +24,7 @@ TYPES = {
 TYPE = {"enum": ["string", "integer", "number", "boolean", "array", "object", "null"]}
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems")
 # the schema of each key of a schema; that of a list's `items` is a schema itself
-KEYS: dict[str, dict[str, Any]] = {
+KEYS: dict[str, JsonDict] = {
     "type": {"anyOf": [TYPE, {"type": "array", "items": TYPE}]},
     "description": {"type": "string"},
     "default": {},
@@ -33,7 +37,9 @@ KEYS: dict[str, dict[str, Any]] = {
 }
 
 
-def check_schemas(schemas: Any, where: KeyPath, required: Sequence[str] = ()) -> None:
+def check_schemas(
+    schemas: dict[str, JsonDict], where: KeyPath, required: Sequence[str] = ()
+) -> None:
     """Check JSON Schemas of options, which have the `required` keys, and their defaults."""
     for name, option in schemas.items():
         _check_schema(option, where / name)
@@ -44,7 +50,7 @@ def check_schemas(schemas: Any, where: KeyPath, required: Sequence[str] = ()) ->
             check_value(option["default"], option, where / name / "default")
 
 
-def _check_schema(schema: Any, where: KeyPath) -> None:
+def _check_schema(schema: JsonDict, where: KeyPath) -> None:
     """Check the keys of a JSON Schema, and those of its `items`."""
     check_value(schema, {"type": "object"}, where)
     fill_in(schema, KEYS, where)
@@ -52,7 +58,7 @@ def _check_schema(schema: Any, where: KeyPath) -> None:
         _check_schema(schema["items"], where / "items")
 
 
-def fill_in(options: dict[str, Any], schemas: dict[str, dict], where: KeyPath) -> dict[str, Any]:
+def fill_in(options: JsonDict, schemas: dict[str, JsonDict], where: KeyPath) -> JsonDict:
     """Check options, and return them with the defaults of those that are left out."""
     for name, value in options.items():
         if name not in schemas:
@@ -63,7 +69,7 @@ def fill_in(options: dict[str, Any], schemas: dict[str, dict], where: KeyPath) -
     return defaults | options
 
 
-def check_value(value: Any, schema: dict[str, Any], where: KeyPath) -> None:
+def check_value(value: JsonValue, schema: JsonDict, where: KeyPath) -> None:
     """Check the value at `where` by a JSON Schema."""
     fault = find_fault(value, schema)
     if fault is None:
@@ -80,7 +86,7 @@ class Fault(NamedTuple):
     message: str
 
 
-def find_fault(value: Any, schema: dict[str, Any]) -> Fault | None:
+def find_fault(value: JsonValue, schema: JsonDict) -> Fault | None:
     """Return the first fault of a value by a JSON Schema; None if it has none."""
     for error in _validator()(schema).iter_errors(value):
         rule = shortened(f"{error.validator} {error.validator_value!r}", 60)
@@ -90,7 +96,7 @@ def find_fault(value: Any, schema: dict[str, Any]) -> Fault | None:
 
 
 @cache
-def _validator() -> Any:
+def _validator() -> Callable[[JsonDict], "Validator"]:
     """Return a class of validators with TYPES and the format `template`."""
     # imported here, since it takes 0.1 s
     from jsonschema import Draft202012Validator, FormatChecker

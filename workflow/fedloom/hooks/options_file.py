@@ -10,10 +10,10 @@ import keyword
 import re
 import textwrap
 from pathlib import Path
-from typing import Any
 
 from fedloom.common.files import write_text
 from fedloom.common.folders import read_python, read_text
+from fedloom.common.json_types import JsonDict
 from fedloom.hooks.manifest import Plugin
 
 NAME = "options.py"
@@ -86,7 +86,7 @@ def options_text(plugin: Plugin) -> str:
     return "\n".join(lines) + "\n"
 
 
-def type_of(schema: dict[str, Any]) -> str:
+def type_of(schema: JsonDict) -> str:
     """Return the annotation of the values that fit a JSON Schema."""
     names = list[str]()
 

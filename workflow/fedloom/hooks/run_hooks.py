@@ -26,15 +26,15 @@ HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom
 class HookFunction:
     """A function of a plugin, and the arguments that it takes: it may leave out some."""
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     arguments: tuple[str, ...]
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> "HookFunction":
+    def of(cls, function: Callable[..., object]) -> "HookFunction":
         """Return a hook with the names of its arguments."""
         return cls(function, tuple(inspect.signature(function).parameters))
 
-    def __call__(self, given: dict[str, Any]) -> Any:
+    def __call__(self, given: dict[str, object]) -> Any:
         """Call the function with those of the given arguments that it takes."""
         return self.function(**{name: given[name] for name in self.arguments})
 
@@ -90,20 +90,20 @@ class Hooks:
         functions = self._functions[hook] + self._wrappers[hook]
         return any(argument in each.arguments for each in functions)
 
-    def _call(self, hook: str, **given: Any) -> Any:
+    def _call(self, hook: str, **given: object) -> Any:
         """Call a hook with all of its arguments."""
         return run_plugin_code(
             lambda: self._wrapped(hook, self._wrappers[hook], given), self._plugins, hook, given
         )
 
-    def _wrapped(self, hook: str, wrappers: list[HookFunction], given: dict[str, Any]) -> Any:
+    def _wrapped(self, hook: str, wrappers: list[HookFunction], given: dict[str, object]) -> object:
         """Call a hook inside of some wrappers, of which the last is the outermost."""
         if not wrappers:
             return self._first_result(hook, given)
         *inner, outermost = wrappers
 
         # up to its `yield`
-        generator: Generator[None, Any, Any] = outermost(given)
+        generator: Generator[None, object, object] = outermost(given)
         try:
             next(generator)
         except StopIteration:
@@ -118,7 +118,7 @@ class Hooks:
             return _finish(partial(generator.throw, error), generator, hook)
         return _finish(partial(generator.send, result), generator, hook)
 
-    def _first_result(self, hook: str, given: dict[str, Any]) -> Any:
+    def _first_result(self, hook: str, given: dict[str, object]) -> object:
         """Return what the method gives, or else the default; None if both give nothing."""
         for function in self._functions[hook]:
             result = function(given)
@@ -198,7 +198,9 @@ class Hooks:
         return self._call("audit_table", task=task, answers=answers, name=name)
 
 
-def _finish(resume: Callable[[], Any], generator: Generator[None, Any, Any], hook: str) -> Any:
+def _finish(
+    resume: Callable[[], object], generator: Generator[None, object, object], hook: str
+) -> object:
     """Run a wrapper from its `yield` to its end, and return what it returns."""
     try:
         resume()

@@ -1,9 +1,10 @@
 """The training options: of method.toml, of a study, of a partition's protocol, of a method."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import UNSET, Count, Keys, Number
 
 # a method that trains says these in its method.toml; the others have a default
@@ -53,13 +54,13 @@ class Training(Keys):
     step up to rounding. `null`: the whole batch at once."""
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> JsonDict:
         """The options that are set, which override others."""
         return self.model_dump(exclude_unset=True)
 
 
 # defaults, as in torch, of options that neither method.toml nor the study sets
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: JsonDict = {
     name: field.default
     for name, field in Training.model_fields.items()
     if name not in REQUIRED_IN_METHOD_TOML
