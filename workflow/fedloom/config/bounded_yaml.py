@@ -32,14 +32,14 @@ def parse_bounded(text: str) -> Any:
 class BoundedComposer(Composer):
     """Build the nodes of a document, and count them."""
 
-    def __init__(self, loader: Any = None) -> None:
+    def __init__(self, loader: object = None) -> None:
         """Begin with no value counted."""
         super().__init__(loader)
         self.values = 0
         # by anchor: the number of values behind it, once its value is whole
         self.sizes: dict[str, int] = {}
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent: object, index: object) -> Any:
         """Build the next node, or raise a ComposerError at its place."""
         event = self.parser.peek_event()
         if isinstance(event, AliasEvent):
@@ -60,7 +60,7 @@ class BoundedComposer(Composer):
             self.sizes[event.anchor] = self.values - before
         return node
 
-    def _count_alias(self, event: Any) -> None:
+    def _count_alias(self, event: AliasEvent) -> None:
         """Count the values behind an alias, which must be whole by now."""
         if event.anchor in self.sizes:
             self._count(self.sizes[event.anchor], event)

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, walk
+from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import Count, Keys, Number, Several, require
 from fedloom.config.image_lists import list_files, listed_files
@@ -107,7 +108,7 @@ class PluginSource(ImageSource):
     test_fraction: TestFraction = 0.3
 
 
-def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict[str, Any] | None:
+def listing(dataset: dict, paths: Sequence[str] | None = None) -> JsonDict | None:
     """Return the number of files that a dataset is made of, and a sha256 that identifies them.
 
     None if it reads none. They are a dataset's parameters, since Snakemake would compare large

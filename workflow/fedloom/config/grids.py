@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from copy import deepcopy
 from itertools import product
-from typing import Any
 
+from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.common.schema import checked
 from fedloom.config.settings import Grid, GridMember
@@ -29,7 +29,7 @@ def split(axis: str) -> tuple[str, str | None]:
     return prefix + option, position if dot else None
 
 
-def split_training_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_training_options(options: JsonDict) -> tuple[JsonDict, JsonDict]:
     """Split a grid's options into those of the method and those of training, such as `lr`."""
     own = {}
     training = {}
@@ -74,12 +74,12 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: KeyPa
                 check_value(value, schema, at / number)
 
 
-def _placed(values: list, position: str, value: Any) -> list:
+def _placed(values: list, position: str, value: JsonValue) -> list:
     """Return a list with another value at a position."""
     return [value if str(number) == position else each for number, each in enumerate(values)]
 
 
-def combinations(label: str, axes: dict[str, list]) -> list[tuple[str, dict[str, Any]]]:
+def combinations(label: str, axes: dict[str, list]) -> list[tuple[str, JsonDict]]:
     """List label and values of each combination of a grid; the last axis changes fastest."""
     found = []
     for values in product(*axes.values()):
@@ -105,14 +105,14 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
     return result
 
 
-def describe_options(options: dict[str, Any]) -> list[str]:
+def describe_options(options: JsonDict) -> list[str]:
     """Return the options of a grid's member in words, as "lr 0.5"."""
     return [f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()]
 
 
 def with_partitions(keys: Config) -> Config:
     """Return the config in which grids of partitions are replaced by their members."""
-    partitions = dict[str, dict[str, Any]]()
+    partitions = dict[str, JsonDict]()
     members = dict[str, list[str]]()
     for label, entry in keys.partitions.items():
         where = CONFIG / "partitions" / label
@@ -158,7 +158,7 @@ def varied_lists(member: GridMember) -> dict[str, list]:
     return {option: member.options[option] for option, entry in axes if entry is not None}
 
 
-def text(value: Any) -> str:
+def text(value: JsonValue) -> str:
     """Write an option's value as text: 0.5, 1 for 1.0, true, null, 4-8-12 for a list."""
     if value is None:
         return "null"

@@ -12,13 +12,14 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedloom.common.errors import FedLoomError, in_words, shortened
 from fedloom.common.folders import check_regular, named_folder, printable, walk
 from fedloom.common.ids import NO_DOMAIN
+from fedloom.common.json_types import JsonDict
 
 # what editors and spreadsheets write before text that is not UTF-8
 OTHER_ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
@@ -49,7 +50,7 @@ class Row(NamedTuple):
     name: str | None = None
 
 
-def listed_files(root: Path, settings: dict[str, Any]) -> list[Row]:
+def listed_files(root: Path, settings: JsonDict) -> list[Row]:
     """Return the image files that the lists of both splits name; a missing file is an error.
 
     `settings` are the keys of the source `lists`. A file has one path, without links and dots, so
@@ -94,7 +95,7 @@ def listed_files(root: Path, settings: dict[str, Any]) -> list[Row]:
     return [*files.values()]
 
 
-def list_files(settings: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def list_files(settings: JsonDict) -> Iterator[tuple[str, str, str]]:
     """Yield every list of the source `lists`: its split, its file, and its domain or ""."""
     for half in ("train", "test"):
         by_domain = settings.get(half, [])
@@ -242,7 +243,11 @@ def _needed(columns: Columns, half: str) -> dict[str, str | int]:
 
 
 def _row(
-    where: str, cells: dict[Any, str], half: str, columns: Columns, needed: dict[str, str | int]
+    where: str,
+    cells: Mapping[str | int, str],
+    half: str,
+    columns: Columns,
+    needed: dict[str, str | int],
 ) -> Row:
     """Return a line's columns as a Row, among them those `needed`."""
     for key, column in needed.items():

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
 
 from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.common.schema import Identifier, Item, Keys, Number, checked, require
 from fedloom.config.datasets import ImageSize, PluginSource, SourceKind
@@ -113,7 +114,7 @@ class PluginKeys(Keys):
     """The options of a plugin's source or scheme."""
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JsonDict:
         """The keys and their values: an option may be null, and the others are left out then."""
         options = type(self).__annotations__
         return {k: v for k, v in self.model_dump().items() if v is not None or k in options}
@@ -186,7 +187,7 @@ class DataPlugin(KindPlugin):
 
     description: str
     """Says which data the source reads, or which images a client of the scheme holds."""
-    option_schemas: dict[Identifier, dict[str, Any]] = Field({}, alias="options")
+    option_schemas: dict[Identifier, JsonDict] = Field({}, alias="options")
     """A JSON Schema of every option; one without default must be given. One of a source that has
     format = "path" names the user's files; the store is made again when these change."""
 
@@ -216,10 +217,10 @@ class DataPlugin(KindPlugin):
         return create_model(self.name, __base__=bases, __doc__=about, **fields)
 
 
-def _field(option: dict[str, Any]) -> Any:
+def _field(option: JsonDict) -> tuple[object, object]:
     """Return type and default of an option, which its JSON Schema checks."""
 
-    def check(value: Any) -> Any:
+    def check(value: JsonValue) -> JsonValue:
         fault = find_fault(value, option)
         if fault is None:
             return value
@@ -325,7 +326,7 @@ class Entry(NamedTuple):
     keys: Any
 
 
-def check_entry(section: str, label: str, entry: dict[str, Any]) -> Entry:
+def check_entry(section: str, label: str, entry: JsonDict) -> Entry:
     """Return an entry of the config, checked against the keys of its kind."""
     named_by = SELECTOR_KEY[section]
     kinds = KINDS[section]

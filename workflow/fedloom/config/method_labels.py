@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain, product
 from math import lcm
-from typing import Any
 
 from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.config import grids
 from fedloom.config.settings import VALIDATION, Grid, Method, Partition, Settings, Trial, Wrapper
@@ -151,9 +151,7 @@ def grid_of(method: Method, axes: dict[str, list], where: KeyPath) -> Grid:
     return Grid(method.label, method.title, tuple(axes.items()), values)
 
 
-def _varied(
-    method: Method, label: str, title: str, options: dict[str, Any], where: KeyPath
-) -> Method:
+def _varied(method: Method, label: str, title: str, options: JsonDict, where: KeyPath) -> Method:
     """Return a method with another label and other values of some options, training's too."""
     plugin = find_method(method.plugin)
     own, swept = grids.split_training_options(options)
@@ -253,7 +251,7 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
     )
 
 
-def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[str, Any]]:
+def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[JsonDict]:
     """List the distinct combinations of option values that a method tries.
 
     The values that all methods try take turns, the last option changing fastest, and so do its own.
@@ -277,12 +275,12 @@ def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[
     return found
 
 
-def _crossed(axes: Axes) -> list[dict[str, Any]]:
+def _crossed(axes: Axes) -> list[JsonDict]:
     """Return all combinations of the options' values, the last option changing fastest."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
-def _trials(method: Method, tune: Tune) -> list[tuple[dict[str, Any], Method]]:
+def _trials(method: Method, tune: Tune) -> list[tuple[JsonDict, Method]]:
     """Return a method's trials, each after the options in which the trials differ."""
     where = KeyPath(TUNE, ("methods", method.label))
     own = tune.per_method.get(method.label, {})

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Count, Keys, Number, Seed, Several, Share
 
@@ -83,7 +84,7 @@ def novel_numbers(novel: float | list[str], classes: Sequence[str]) -> list[int]
     return numbers
 
 
-def held_out_count(clients: int, partition: dict[str, Any], where: KeyPath) -> int:
+def held_out_count(clients: int, partition: JsonDict, where: KeyPath) -> int:
     """Return how many clients of the partition at `where` never train.
 
     A share that rounds to no client is an error.
@@ -96,7 +97,7 @@ def held_out_count(clients: int, partition: dict[str, Any], where: KeyPath) -> i
     return count
 
 
-def participants(partition: dict[str, Any], where: KeyPath) -> int | None:
+def participants(partition: JsonDict, where: KeyPath) -> int | None:
     """Return how many of a partition's clients train; None if its keys do not state its clients."""
     clients = partition.get("clients")
     if clients is None:

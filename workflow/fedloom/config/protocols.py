@@ -6,8 +6,8 @@ And what follows from it: the rounds after which a job ends, clients are evaluat
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
+from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.config.partitions import participants
 from fedloom.config.settings import Method, Reported, Settings
@@ -142,7 +142,7 @@ def check_runs(settings: Settings) -> None:
                 reported(found, KeyPath(CONFIG / "methods" / method, where.keys))
 
 
-def fit_inherited_keys(settings: Settings, own: dict[str, Any]) -> Study:
+def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
     """Return the study with inherited keys lowered to fit its `own` keys.
 
     So `study: {rounds: 4}` is a whole study, and no error names a key that nobody wrote there.
@@ -151,7 +151,7 @@ def fit_inherited_keys(settings: Settings, own: dict[str, Any]) -> Study:
     given = own.get("study", {})
     select = settings.select
     methods = [settings.methods[label] for label in select.methods]
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
 
     # at most as many clients as take part
     if "clients_per_round" not in given:

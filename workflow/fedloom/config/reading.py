@@ -12,6 +12,7 @@ from ruamel.yaml.scalarbool import ScalarBoolean
 
 from fedloom.common.errors import FedLoomError, one_line
 from fedloom.common.folders import read_text
+from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import InvalidKeyError, KeyPath
 from fedloom.common.schema import read_yaml
 from fedloom.config.bounded_yaml import parse_bounded
@@ -30,7 +31,7 @@ NUMBERS = "numbers.yaml"
 CLAIMS = "claims.yaml"
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> JsonDict:
     """Read one YAML file; an error names file, line and column."""
     content = parse(read_text(path), str(path))
     if not isinstance(content, dict):
@@ -39,7 +40,7 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def parse(text: str, where: str) -> Any:
+def parse(text: str, where: str) -> JsonValue:
     """Return the value that a text of YAML stands for; errors begin with `where`."""
     try:
         return _plain(_tree(text))
@@ -58,7 +59,7 @@ def _tree(text: str) -> Any:
     return parse_bounded(text)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a value without ruamel's classes, which remember how a scalar was written.
 
     A value that no key of the config may have is a ValueError: half a character or none (a lone
@@ -85,7 +86,7 @@ def _plain(value: Any) -> Any:
     raise ValueError(f"{value!s} must be text, a number, true, false or null; put it in quotes")
 
 
-def _plain_key(key: Any) -> str | int:
+def _plain_key(key: object) -> str | int:
     """Return a key of a mapping without ruamel's classes."""
     if isinstance(key, bool) or not isinstance(key, str | int):
         raise ValueError(f"a key must be text or a whole number, got {key!r}; put it in quotes")
@@ -104,13 +105,13 @@ def _check_characters(text: str) -> None:
         ) from None
 
 
-def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
+def read_all(paths: Iterable[Path]) -> list[tuple[Path, JsonDict]]:
     """Read config files, each after those that its key `include` names, which is left out.
 
     Paths in `include` are relative to the file that names them. A file that is named several times
     is read once, where it is named first.
     """
-    contents: dict[Path, tuple[Path, dict[str, Any]]] = {}
+    contents: dict[Path, tuple[Path, JsonDict]] = {}
 
     def add(path: Path, above: tuple[Path, ...]) -> None:
         key = path.resolve()
@@ -131,7 +132,7 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
     return list(contents.values())
 
 
-def read_paper(paper: str, where: KeyPath, file: str = NUMBERS) -> dict[str, Any]:
+def read_paper(paper: str, where: KeyPath, file: str = NUMBERS) -> JsonDict:
     """Return the content of a paper's file; that of NUMBERS has `citation` and `tables`."""
     papers = [path.parent.name for path in PAPERS.glob(f"*/{file}")]
     where.check_known(paper, papers, "no")
@@ -142,7 +143,7 @@ class Change(NamedTuple):
     """A changed key of the config; `text` is the argument on the command line that changes it."""
 
     keys: list[str]
-    value: Any
+    value: JsonValue
     text: str
 
 
@@ -191,7 +192,9 @@ def has_prefix(keys: Sequence[str | int], above: Sequence[str | int]) -> bool:
     return list(keys[: len(above)]) == list(above)
 
 
-def find_definition(paths: Iterable[Path], keys: Sequence[str | int]) -> tuple[str, Any] | None:
+def find_definition(
+    paths: Iterable[Path], keys: Sequence[str | int]
+) -> tuple[str, JsonValue] | None:
     """Return "file, line n" of the last file that has a key, and its value; None if none has it."""
     found = None
     for path in paths:
@@ -223,14 +226,14 @@ def _walk(path: Path, keys: Sequence[str | int]) -> tuple[Any, int, int]:
     return node, line, reached
 
 
-def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict[str, Any]:
+def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> JsonDict:
     """Merge the contents of config files, later ones over earlier ones, as Snakemake does.
 
     Mappings are merged and lists replaced. A label of `tables` or `figures` is replaced as a whole.
     The `study.tune` of the first file, and of a folder's config.yaml over it, belongs to its study:
     one with another name starts without it.
     """
-    merged: dict[str, Any] = {}
+    merged: JsonDict = {}
     origin: dict[tuple[str, str], Path] = {}
     contents = [*(content for _, content in files), overrides or {}]
 
@@ -258,7 +261,7 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
     return merge_values(merged, overrides or {})
 
 
-def merge_values(old: Any, new: Any) -> Any:
+def merge_values(old: JsonValue, new: JsonValue) -> Any:
     """Merge `new` into `old`: mappings are merged, and anything else is replaced."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return deepcopy(new)

@@ -7,12 +7,13 @@ domainnet, root: /data/domainnet}}`. Jobs do not know recipes.
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.common.schema import Count, Distinct, Keys, Natural
 from fedloom.config.datasets import DATA_FOLDER, Expected
@@ -146,7 +147,7 @@ class Recipe(RecipeKeys):
 
     name: str
     file: Path
-    entry: dict[str, Any]
+    entry: JsonDict
 
     @property
     def folder(self) -> str:
@@ -184,13 +185,13 @@ class Recipe(RecipeKeys):
         parts = [recipe for _, recipe in self.parts()]
         return (*self.notes, *(f"{part.title}: {note}" for part in parts for note in part.notes))
 
-    def parts(self) -> "list[tuple[dict[str, Any], Recipe]]":
+    def parts(self) -> "list[tuple[JsonDict, Recipe]]":
         """Return the recipes that it is made of, each after its entry in `parts`."""
         parts = self.entry.get("parts", {}).values()
         return [(part, find_recipe(part["recipe"])) for part in parts if "recipe" in part]
 
 
-def _images_of_part(part: dict[str, Any], recipe: Recipe) -> int:
+def _images_of_part(part: JsonDict, recipe: Recipe) -> int:
     """Return the number of images of a part of several; 0 if unknown."""
     images, classes, _ = recipe.size()
     caps = [part.get(f"max_{half}_per_class", 0) for half in ("train", "test")]
@@ -221,13 +222,13 @@ def find_recipe(name: str) -> Recipe:
     return recipe
 
 
-def dataset_entry(label: str, entry: dict[str, Any], below: str | None = None) -> dict[str, Any]:
+def dataset_entry(label: str, entry: JsonDict, below: str | None = None) -> JsonDict:
     """Return a checked entry of the config's `datasets`, with recipe and defaults filled in."""
     source, keys = check_dataset(label, entry, below)
     return {"source": source} | keys.plain
 
 
-def check_dataset(label: str, entry: dict[str, Any], below: str | None = None) -> Entry:
+def check_dataset(label: str, entry: JsonDict, below: str | None = None) -> Entry:
     """Fill in the recipe of an entry of the config's `datasets`, and check the entry and its parts.
 
     The folder of a part's recipe lies `below` another.
@@ -257,7 +258,7 @@ def check_dataset(label: str, entry: dict[str, Any], below: str | None = None) -
     return Entry(kind, keys.model_copy(update={"parts": resolved, "root": None}))
 
 
-def _expanded(entry: dict[str, Any], below: str | None) -> dict[str, Any]:
+def _expanded(entry: JsonDict, below: str | None) -> JsonDict:
     """Return an entry that has a `recipe` with the recipe's keys, which the entry's override."""
     if "source" in entry:
         raise FedLoomError("a recipe brings its `source`, so leave one out")
@@ -273,7 +274,7 @@ def _expanded(entry: dict[str, Any], below: str | None) -> dict[str, Any]:
     return own | given
 
 
-def _filled_in(value: Any, root: str) -> Any:
+def _filled_in(value: JsonValue, root: str) -> JsonValue:
     """Return a value of a recipe with `root` in place of {root}, in lists and mappings too."""
     if isinstance(value, str):
         return value.replace("{root}", root)

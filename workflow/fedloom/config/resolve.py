@@ -1,12 +1,12 @@
 """Turn the merged config into settings: check it, and fill in every default. Imports no torch."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG, InvalidKeyError, KeyPath
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import checked
@@ -33,7 +33,7 @@ from fedloom.config.study import Config, Protocol
 from fedloom.hooks.discovery import PluginCatalogue
 
 
-def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> Settings:
+def resolve_with(config: JsonDict, own: JsonDict | None = None) -> Settings:
     """Check and resolve the merged config; keys outside of `own` are inherited by the study."""
     if own is None:
         own = config
@@ -61,7 +61,7 @@ def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> S
     return settings
 
 
-def _labels(config: dict[str, Any]) -> tuple[Settings, dict[str, dict[str, Entry]]]:
+def _labels(config: JsonDict) -> tuple[Settings, dict[str, dict[str, Entry]]]:
     """Return the labels of a config with what they stand for, and the entries of all kinds.
 
     Tables and figures are not resolved yet: they depend on the study's keys.
@@ -178,7 +178,7 @@ def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, 
     )
 
 
-def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) -> Dataset:
+def _dataset(label: str, entry: Entry, written: JsonDict, selected: bool) -> Dataset:
     """Return a dataset with what the recipe that is `written` says; list a selected one's files."""
     source = entry.kind
     settings = entry.keys.plain
@@ -191,7 +191,7 @@ def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) 
     return Dataset(label, source, settings, listed, expected, domains, recipe.all_notes())
 
 
-def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
+def _listing(entry: JsonDict) -> JsonDict | None:
     """Return number and digest of the files that a dataset is made of."""
     if "parts" in entry:
         parts = {name: _listing(part) for name, part in entry["parts"].items()}
@@ -215,8 +215,8 @@ def _backbone(label: str, entry: Entry, selected: bool) -> Backbone:
 
 
 def _outputs(
-    settings: Settings, section: str, entries: dict[str, Entry], own: dict[str, Any]
-) -> dict[str, Any]:
+    settings: Settings, section: str, entries: dict[str, Entry], own: JsonDict
+) -> dict[str, object]:
     """Return the fields of the settings that hold the selected tables, or figures.
 
     Those that the study inherits, and that do not suit its runs, are left out, but not all of them.
@@ -298,7 +298,7 @@ def _complete(settings: Settings, output: Output, where: KeyPath) -> Output:
         raise InvalidKeyError(error, where) from None
 
 
-def _select_known(wanted: list[str] | None, known: Any, where: KeyPath) -> list[str]:
+def _select_known(wanted: list[str] | None, known: Collection[str], where: KeyPath) -> list[str]:
     """Return those of the known names that are wanted (None: all), in the order of the known."""
     for name in wanted or ():
         where.check_known(name, known, "the study has no")
@@ -346,7 +346,7 @@ def _choose_methods(settings: Settings, output: Output, where: KeyPath) -> list[
 
 def _published_numbers(
     settings: Settings, output: Output, published: OfPaper, where: KeyPath
-) -> dict[str, Any]:
+) -> JsonDict:
     """Return the entry with the paper's citation and the values of the rows that it names."""
     entry = published.model_dump()
     paper = read_paper(published.paper, where / "paper")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import yaml
 
+from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Keys, Several
 from fedloom.machine.install import resource
@@ -41,7 +42,7 @@ class Trial:
 
     label: str
     # the options in which the trials differ; a training option is named `training.lr`
-    options: dict[str, Any]
+    options: JsonDict
 
 
 class Expected(NamedTuple):
@@ -60,9 +61,9 @@ class Dataset:
     label: str
     source: str
     # the keys of its entry that the source reads
-    settings: dict[str, Any]
+    settings: JsonDict
     # number and digest of the user's files, see fedloom.config.datasets
-    listing: dict[str, Any] | None = None
+    listing: JsonDict | None = None
     # the counts that its recipe or its keys state
     expected: Expected = field(default_factory=Expected)
     # the number of domains, if its recipe states it
@@ -77,7 +78,7 @@ class Partition:
 
     label: str
     scheme: str
-    settings: dict[str, Any]
+    settings: JsonDict
 
     @property
     def holds_out(self) -> bool:
@@ -93,7 +94,7 @@ class Backbone:
     label: str
     library: str
     # of its entry; of a run also a `precision` but float32, and `gradient_checkpointing` if true
-    settings: dict[str, Any]
+    settings: JsonDict
     # sha256 of the weights, if they are a local file
     sha256: str | None = None
 
@@ -152,7 +153,7 @@ class Wrapper:
     """A plugin around a method's hooks, with all its options."""
 
     plugin: str
-    options: dict[str, Any]
+    options: JsonDict
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,9 @@ class GridMember:
     grid: str
     position: int
     # the member's value on every axis
-    at: dict[str, Any]
+    at: JsonDict
     # the options that the axes change, as the member has them; lists are whole
-    options: dict[str, Any]
+    options: JsonDict
     # the title of the grid
     title: str
 
@@ -188,9 +189,9 @@ class Method:
     label: str
     plugin: str
     title: str
-    options: dict[str, Any]
+    options: JsonDict
     # every training option, before a partition's protocol overrides some
-    training: dict[str, Any]
+    training: JsonDict
     wrappers: tuple[Wrapper, ...]
     families: tuple[str, ...]
     needs: tuple[str, ...]
@@ -198,7 +199,7 @@ class Method:
     # the colour and marker that the plugin asks for
     look: dict[str, str]
     # the training options of the label's own entry; they override study and partition
-    own_training: dict[str, Any]
+    own_training: JsonDict
     # the number of rounds of the label's own entry; it overrides the partition's
     rounds: int | None = None
     member: GridMember | None = None
@@ -261,7 +262,7 @@ class OutputKind(Keys):
     """Labels of the backbones to show. Default: all of `select.backbones`."""
 
     @property
-    def own(self) -> dict[str, Any]:
+    def own(self) -> JsonDict:
         """The keys that its kind reads."""
         return self.model_dump(exclude=NOT_OF_A_KIND, exclude_none=True)
 
@@ -290,7 +291,7 @@ class OutputKind(Keys):
         return output
 
     @classmethod
-    def extra_of(cls, settings: dict[str, Any]) -> dict[str, Any]:
+    def extra_of(cls, settings: JsonDict) -> JsonDict:
         """Return the part of a job's settings that `complete` has added to the keys."""
         return {key: value for key, value in settings.items() if key not in cls.model_fields}
 
@@ -307,12 +308,12 @@ class Output:
     backbones: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     # for tables: a paper's numbers, shown beside the measured ones
-    published: dict[str, Any] | None = None
+    published: JsonDict | None = None
     # what `OutputKind.complete` adds to the keys
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: JsonDict = field(default_factory=dict)
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonDict:
         """All that its kind reads beside runs, for its job."""
         return self.keys.own | self.extra
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import UNSET, Count, Distinct, Keys, Label, Seed, Several, Share
 from fedloom.hooks.training_options import Training
 
@@ -142,7 +143,7 @@ class WrapperEntry(Keys):
 
     plugin: str
     """The name of the wrapper's plugin."""
-    options: dict[str, Any] = Field(default={})
+    options: JsonDict = Field(default={})
     """Values of options that the wrapper's method.toml declares."""
 
 
@@ -153,7 +154,7 @@ class MethodEntry(Keys):
     """The plugin's name: that of its folder below plugins/, or of an installed package's plugin."""
     title: str | None = None
     """The method's name in tables and figures."""
-    options: dict[str, Any] = Field(default={})
+    options: JsonDict = Field(default={})
     """Values of options that the plugin's method.toml declares."""
     grid: Grid | None = None
     """Maps an option, training.option, or option.position for an entry of a list (from 0), to its
@@ -187,7 +188,7 @@ class Select(Keys):
 
 
 # a section whose entries are of a kind, which fedloom.config.kinds checks
-Entries = Annotated[dict[Label, dict[str, Any]], Field(min_length=1)]
+Entries = Annotated[dict[Label, JsonDict], Field(min_length=1)]
 
 
 class Config(Keys):

@@ -4,11 +4,10 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedloom.common.errors import FedLoomError, legible
 from fedloom.common.folders import is_folder
-from fedloom.common.json_types import JsonDict
+from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import CONFIG as CONFIG_KEY
 from fedloom.common.key_path import InvalidKeyError
 from fedloom.config.reading import Change, locate_error, merge, merge_values, read_all, read_change
@@ -84,7 +83,7 @@ def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> 
     return Plan(settings, merged, tuple(read), tuple(changes))
 
 
-def _nested(keys: Sequence[str], value: Any) -> Any:
+def _nested(keys: Sequence[str], value: JsonValue) -> JsonValue:
     """Return {"a": {"b": value}} for the keys a and b."""
     for key in reversed(keys):
         value = {key: value}
