@@ -2,11 +2,12 @@
 
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from fedloom.common.files import read_table
 from fedloom.common.ids import UNASSIGNED
@@ -58,7 +59,9 @@ def _figure(
     # square points per image: the largest bubble just fits into its cell
     area = (72 * min(wide / clients, high / classes) * 0.95) ** 2 / counts.max()
 
-    def bubbles(x: Any, y: Any, images: Any, out: bool, label: str = "") -> Any:
+    def bubbles(
+        x: ArrayLike, y: ArrayLike, images: np.ndarray | float, out: bool, label: str = ""
+    ) -> PathCollection:
         """Draw bubbles for numbers of images, of clients that are held `out` or train."""
         face, edge, line = LOOKS[out]
         # the line belongs to the area

@@ -1,10 +1,11 @@
 """List the settings of a run, each with its origin: default, method.toml, study or trial."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from fedloom.common.json_types import JsonValue
 from fedloom.config import grids
 from fedloom.config.reading import find_definition, has_prefix
 from fedloom.config.settings import VALIDATION
@@ -22,7 +23,7 @@ NOT_OF_A_RUN |= {"report", "tune", "fixed_seeds"}
 class Setting(NamedTuple):
     """A value that a run was given, and where it was written."""
 
-    value: Any
+    value: JsonValue
     origin: str
 
 
@@ -68,7 +69,9 @@ def _of_method(
     plugin = find_method(spec.method.plugin)
     varied = _varied(plan, run)
 
-    def setting(name: str, value: Any, declared: bool, *places: list[str]) -> Setting:
+    def setting(
+        name: str, value: JsonValue, declared: bool, *places: Sequence[str | int]
+    ) -> Setting:
         """Return a setting; grids and trials come before the config, and method.toml after it."""
         if name in varied:
             return Setting(value, varied[name])
@@ -84,7 +87,7 @@ def _of_method(
     for number, wrapper in enumerate(spec.method.wrappers):
         default = f"method.toml of {wrapper.plugin}"
         for key, value in wrapper.options.items():
-            place: Any = ["methods", label, "wrappers", number, "options", key]
+            place = ["methods", label, "wrappers", number, "options", key]
             of_key = _setting(plan, value, place, default=default)
             yield f"wrappers.{wrapper.plugin}.{key}", of_key
 
@@ -95,7 +98,9 @@ def _of_method(
         yield name, setting(name, value, declared, *places)
 
 
-def _setting(plan: Plan, value: Any, *places: list[str], default: str = "default") -> Setting:
+def _setting(
+    plan: Plan, value: JsonValue, *places: Sequence[str | int], default: str = "default"
+) -> Setting:
     """Return a value with its origin: the first of the places that --set or a file of the plan has.
 
     A file may hold another value than that of the run, which was then capped.

@@ -4,7 +4,7 @@ Both take its record (fedloom.planning.records) with the `filename` of every run
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,9 @@ from fedloom.machine.extras import require
 from fedloom.planning import paths, provenance
 from fedloom.planning.run_labels import Run
 from fedloom.report.metrics import columns_of, percent
+
+if TYPE_CHECKING:
+    import duckdb
 
 COLUMNS = {
     "title": "the method's name in tables and figures",
@@ -135,7 +138,7 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
     return rows[columns].set_axis(list(COLUMNS), axis=1).reset_index(drop=True)
 
 
-def relation(runs: pd.DataFrame) -> Any:
+def relation(runs: pd.DataFrame) -> "duckdb.DuckDBPyRelation":
     """Return the rows of `frame` as a relation of DuckDB, which reads files when it is queried."""
     require("duckdb")
     import duckdb

@@ -110,7 +110,7 @@ class TwoMetrics(RunsFigure):
             for of_method in grouped(runs, ["method"]).values():
                 point = over_seeds(of_method, numbers).loc[names]
                 (across, up), (wide, high) = point["mean"], point["std"]
-                look: dict[str, Any] = style.of_run(of_method[0]) | {"linestyle": ""}
+                look: style.Keywords = style.of_run(of_method[0]) | {"linestyle": ""}
                 axis.errorbar([across], [up], [high], [wide], **look)
             axis.set_xlabel(AXES[self.x])
 
@@ -246,7 +246,7 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
 
     for (_, label), points in lines.items():
         band = over_seeds(points, lambda run: pd.Series({places[text(value(run))]: measure(run)}))
-        look: dict[str, Any] = style.of_run(points[0]) | {"label": style.legend_text(label)}
+        look: style.Keywords = style.of_run(points[0]) | {"label": style.legend_text(label)}
         axis.errorbar(band.index, band["mean"], band["std"], **look)
 
     # many words are slanted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -141,7 +141,7 @@ class Scatter(ArtefactFigure):
         # a panel per run
         figure, axes = style.by_run(series)
         for axis, run, frame in zip(axes, series, frames, strict=True):
-            points: dict[str, Any] = {"color": run.style.colour}
+            points: style.Keywords = {"color": run.style.colour}
             if scale is not None:
                 points = {"c": frame[self.colour], "norm": scale.norm}
             x = column(frame, self.x, run)

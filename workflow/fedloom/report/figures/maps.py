@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ POINTS = 2000
 # inches of a panel of one block
 BLOCK = (2.6, 2.5)
 # panels without ticks, since distances have no unit
-MAP: dict[str, Any] = {"subplot_kw": {"xticks": [], "yticks": []}}
+MAP: style.Keywords = {"subplot_kw": {"xticks": [], "yticks": []}}
 
 
 def evenly(count: int) -> np.ndarray:
@@ -93,7 +93,7 @@ class PromptPath(RunsFigure):
             axis.scatter(frame["x"], frame["y"], s=6, linewidth=0, **shade)
 
             centre = frame.groupby("round")[["x", "y"]].mean()
-            marks: dict[str, Any] = {"marker": "^", "mfc": "#E69F00", "mec": "black"}
+            marks: style.Keywords = {"marker": "^", "mfc": "#E69F00", "mec": "black"}
             axis.plot(centre["x"], centre["y"], "--", color="#D55E00", label="Centroid", **marks)
 
         figure.colorbar(scale, ax=axes, label="Round", shrink=0.8, alpha=0.7)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
+# keyword arguments of a function of matplotlib's, each of a type of its own
+Keywords = dict[str, Any]
 # Okabe and Ito's colours, told apart with any colour vision; without yellow, too pale on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -89,7 +91,7 @@ def with_styles(runs: Sequence[PlottedRun]) -> list[PlottedRun]:
     return [replace(run, style=styles[run.method]) for run in runs]
 
 
-def deal(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
+def deal(wishes: Sequence[Mapping[str, str]]) -> list[LineStyle]:
     """Return the line styles of a figure's rows, in their order: no two look alike.
 
     The first row that wishes a pair (`colour` and `marker`) gets it. All other rows take, in this
@@ -129,13 +131,13 @@ def deal(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
     return styles
 
 
-def of_run(run: PlottedRun) -> dict[str, Any]:
+def of_run(run: PlottedRun) -> Keywords:
     """Return the look of a run's method and its name in the legend, for Axes.plot."""
     look = {"color": run.style.colour, "linestyle": LINES[run.style.line]}
     return look | {"marker": run.style.marker, "label": legend_text(run.title)}
 
 
-def of_class(number: int) -> dict[str, Any]:
+def of_class(number: int) -> Keywords:
     """Return fill and edge of a class below NAMED, for Axes.scatter."""
     colour = CLASSES[number % len(CLASSES)]
     fill = "white"

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -62,7 +61,7 @@ def write(plan: Plan) -> Path:
     return out
 
 
-def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, Any]]:
+def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, object]]:
     """Yield every table: its cells, and where each number leads."""
     for label, file in zip(plan.settings.select.tables, map(Path, plan.tables), strict=True):
         chosen = Wildcards(label=label)
@@ -99,7 +98,7 @@ def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, A
         }
 
 
-def _figures(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, Any]]:
+def _figures(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, object]]:
     """Yield every figure of the study."""
     for label, file in zip(plan.settings.select.figures, map(Path, plan.figures), strict=True):
         chosen = Wildcards(label=label)
@@ -117,7 +116,7 @@ def _figures(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, 
         }
 
 
-def _png(path: Path | str) -> dict[str, Any]:
+def _png(path: Path | str) -> dict[str, str | int]:
     """Return an image as a data URL, and its width on screen in CSS pixels."""
     with Image.open(path) as image:
         width = round(image.width / image.info["dpi"][0] * ENLARGED)

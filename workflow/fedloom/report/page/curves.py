@@ -6,10 +6,10 @@ are escaped. Functions return charts: `spec` has Plotly's data and layout, `abou
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any
 
 import pandas as pd
 
+from fedloom.common.json_types import JsonDict
 from fedloom.planning.output_runs import LineStyle
 from fedloom.report.figures.style import deal, with_styles
 from fedloom.report.page.run_details import CURVES, LOSS, Group
@@ -23,7 +23,7 @@ SYMBOLS = {
 DECIMALS = 4
 
 
-def by_scenario(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
+def by_scenario(groups: Sequence[Group]) -> Iterator[JsonDict]:
     """Yield the curves of all methods: a chart per scenario and measure, a line per method.
 
     Members of grids, which may be thousands, have theirs among the runs alone.
@@ -47,7 +47,7 @@ def by_scenario(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
             yield from _chart(about, lines, name)
 
 
-def by_seed(group: Group) -> Iterator[dict[str, Any]]:
+def by_seed(group: Group) -> Iterator[JsonDict]:
     """Yield the curves of a group's runs: a chart per measure, a line per seed."""
     styles = deal([{}] * len(group.runs))
     for name, title in CURVES.items():
@@ -60,7 +60,7 @@ def by_seed(group: Group) -> Iterator[dict[str, Any]]:
         yield from _chart(about, lines, name)
 
 
-def _mean(group: Group, name: str, style: LineStyle) -> list[dict[str, Any]]:
+def _mean(group: Group, name: str, style: LineStyle) -> list[JsonDict]:
     """Return the mean over a group's seeds as a line, in a band of one standard deviation."""
     curves = [shown.curves[name] for shown in group.runs if name in shown.curves]
     if not curves:
@@ -76,9 +76,9 @@ def _mean(group: Group, name: str, style: LineStyle) -> list[dict[str, Any]]:
     line["hovertemplate"] += " ± %{customdata:.4g}"
 
     # accuracies end at 0 and 100 %; a loss has a log axis, which has no 0
-    ends: list[Any] = [0, 100]
+    ends: tuple[pd.Series | float, float | None] = (0, 100)
     if name == LOSS:
-        ends = [band["mean"] / 10, None]
+        ends = (band["mean"] / 10, None)
 
     # the edges have no line, and the upper one fills the band between them, 13 % opaque
     hidden = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
@@ -92,7 +92,7 @@ def _mean(group: Group, name: str, style: LineStyle) -> list[dict[str, Any]]:
     return [low, high, line]
 
 
-def _line(name: str, curve: pd.Series, style: LineStyle) -> dict[str, Any]:
+def _line(name: str, curve: pd.Series, style: LineStyle) -> JsonDict:
     """Return a line of Plotly's, its points marked."""
     return {
         "name": escape(name, quote=False),
@@ -110,7 +110,7 @@ def _numbers(values: pd.Series) -> list[float | None]:
     return [None if pd.isna(value) else round(value, DECIMALS) for value in values]
 
 
-def _chart(about: str, lines: list[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+def _chart(about: str, lines: list[JsonDict], name: str) -> Iterator[JsonDict]:
     """Yield a chart of some lines, none if there is no line; a loss has a logarithmic axis."""
     if not lines:
         return

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -16,7 +15,7 @@ from fedloom.planning.runs import trial_runs
 FACTS = {"machine": "Machines", "device": "Devices", "versions": "Versions"}
 
 
-def used(plan: Plan) -> dict[str, Any]:
+def used(plan: Plan) -> dict[str, object]:
     """Return time and memory of a study's jobs by rule and in all, and their machines and versions.
 
     Machines, devices and versions each come with their number of jobs.

@@ -1,14 +1,14 @@
 """Collect the runs behind a report's numbers: settings, trials, curves, logs and files."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from fedloom.common.files import read_table
+from fedloom.common.json_types import JsonDict
 from fedloom.common.run_tables import TRIALS
 from fedloom.config import grids
 from fedloom.planning import paths
@@ -61,7 +61,7 @@ class Group:
     # what it was given, the chosen options too
     settings: dict[str, Setting]
     # rows of trials.parquet, from which options were chosen
-    trials: list[dict[str, Any]]
+    trials: list[JsonDict]
 
 
 def groups(plan: Plan) -> list[Group]:
@@ -120,7 +120,7 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
     )
 
 
-def _trials(plan: Plan, run: PlottedRun) -> list[dict[str, Any]]:
+def _trials(plan: Plan, run: PlottedRun) -> list[JsonDict]:
     """Return the trials from which options of a run were chosen; none if it has no choice."""
     if not plan.choice(run):
         return []
@@ -141,7 +141,7 @@ def among(groups: Iterable[Group], runs: Iterable[Run]) -> list[Group]:
     return [group for group in groups if tuple(group.labels[key] for key in ROW) in rows]
 
 
-def of_row(groups: Iterable[Group], row: Mapping[Any, Any]) -> Group | None:
+def of_row(groups: Iterable[Group], row: Mapping[Hashable, object]) -> Group | None:
     """Return the group that a table's row is about; None if it is about several, or about none."""
     found = []
     for group in groups:

@@ -1,10 +1,10 @@
 """Test a paper's claims: the difference that a study's runs show, and a verdict."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,9 +32,17 @@ COURSE = "course_mean"
 
 Scenario = tuple[str, ...]
 # the scenarios that stand for settings of a claim's `in`, and of its `from`
-Place = tuple[list[Scenario], list[Scenario]]
 # runs by scenario and the paper's row
 Study = dict[Scenario, dict[str, list[PlottedRun]]]
+
+
+class Place(NamedTuple):
+    """The scenarios in which a claim is tested, all with one backbone."""
+
+    # those that the claim is about
+    ends: list[Scenario]
+    # those that it starts from, if it is on a change
+    starts: list[Scenario]
 
 
 class NotRunError(Exception):
@@ -135,7 +143,7 @@ class Claims(TableKind):
                     reasons[str(reason)] = None
         return rows, [*reasons]
 
-    def _scenarios(self, study: Study, settings: Any) -> list[Scenario]:
+    def _scenarios(self, study: Study, settings: Collection[str] | None) -> list[Scenario]:
         """Return the scenarios of the study that stand for one of a paper's settings."""
         pairs = {pair for pair, names in self.stands_for.items() if {*names} & {*(settings or ())}}
         return [scenario for scenario in study if "/".join(scenario[:2]) in pairs]
@@ -143,7 +151,7 @@ class Claims(TableKind):
     def _tested(self, claim: dict, setting: str, place: Place, study: Study) -> dict:
         """Return the row of a claim in a scenario, or in the average of some, or of its change."""
         # the claim's methods, as far as they were run
-        of_row = study[place[0][0]]
+        of_row = study[place.ends[0]]
         named = dict.fromkeys([*claim["above"], *claim["below"]])
         missing = ", ".join(row for row in named if row not in of_row)
         above = [row for row in claim["above"] if row in of_row]
@@ -320,15 +328,15 @@ def _places(claim: dict, ends: list[Scenario], starts: list[Scenario]) -> Iterat
             end = [scenario for scenario in ends if scenario[2] == backbone]
             start = [scenario for scenario in starts if scenario[2] == backbone]
             if start or "from" not in claim:
-                yield end, start
+                yield Place(end, start)
         return
 
     for end in ends:
         if "from" not in claim:
-            yield [end], []
+            yield Place([end], [])
         for start in starts:
             if start != end and (start[0], start[2]) == (end[0], end[2]):
-                yield [end], [start]
+                yield Place([end], [start])
 
 
 def _name_of(place: Place) -> str:
@@ -336,9 +344,8 @@ def _name_of(place: Place) -> str:
 
     For example "styles/iid/vit to styles/skewed/vit and 2 more".
     """
-    ends, starts = place
     names = []
-    for scenarios in (starts, ends):
+    for scenarios in (place.starts, place.ends):
         if not scenarios:
             continue
         first, *more = scenarios
@@ -378,7 +385,7 @@ def _against(claim: dict, metric: str, above: str, below: str | None) -> str | N
     return text.strip() or None
 
 
-def _row(claim: dict, settings: list[str], verdict: str, reason: str) -> dict[str, Any]:
+def _row(claim: dict, settings: list[str], verdict: str, reason: str) -> dict[str, object]:
     """Return a row of the table without numbers from runs, with the paper's of all settings."""
     # the paper's smallest and largest differences
     ends = []
@@ -407,7 +414,7 @@ def _row(claim: dict, settings: list[str], verdict: str, reason: str) -> dict[st
     }
 
 
-def _cells(row: dict[Any, Any]) -> dict[str, str]:
+def _cells(row: Mapping[Hashable, Any]) -> dict[str, str]:
     """Write a row of the table as text, by heading."""
     claim = row["says"]
     if row["bound"] == "ours":

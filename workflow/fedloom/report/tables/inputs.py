@@ -1,5 +1,6 @@
 """Tabulate the inputs of a study's runs: settings of methods, and sizes of datasets."""
 
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -66,7 +67,7 @@ class Protocol(RunsTable):
         return Built(frame, unmarked(cells, len(keys) + 1, titles), "settings of every method.")
 
 
-def _setting(row: dict[Any, Any], name: str, entry: dict | None) -> str:
+def _setting(row: Mapping[Hashable, Any], name: str, entry: dict | None) -> str:
     """Write a setting, and the paper's in brackets if it is another one."""
     text = _text(row[name])
     paper = printed(entry, f"{row['dataset']}/{row['partition']}", row["method"]).get(name)

@@ -3,9 +3,9 @@
 import html
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -13,6 +13,9 @@ from tabulate import LATEX_ESCAPE_RULES
 
 from fedloom.common.files import atomic_write, write_table, write_text
 from fedloom.report.tables.summary import GROUP, differing_columns, metrics
+
+if TYPE_CHECKING:
+    from pandas.io.formats.style import Styler
 
 EMPTY = "-"
 # before text that a spreadsheet would compute, unlike a dash or a number with its sign
@@ -206,12 +209,12 @@ def page(table: Texts, caption: str) -> str:
 
 def _styler(
     cells: pd.DataFrame, marks: pd.DataFrame, look: dict[str, str], titles: list[str]
-) -> Any:
+) -> "Styler":
     """Return pandas' Styler of the cells, without row numbers, the best and second best marked."""
     # imported here, for it takes a while, and plans need none
     from pandas.io.formats.style import Styler
 
-    headings: dict[Any, str] = dict(zip(cells, titles, strict=True))
+    headings: dict[Hashable, str] = dict(zip(cells, titles, strict=True))
     styler = Styler(cells, cell_ids=False).hide(axis="index")
     styler.format_index(lambda column: headings[column], axis="columns")
     return styler.apply(lambda _: marks.map(look.get), axis=None)

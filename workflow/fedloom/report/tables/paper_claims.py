@@ -2,10 +2,11 @@
 
 import math
 from itertools import product
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, checked
 from fedloom.config.reading import CLAIMS, read_paper
@@ -19,7 +20,7 @@ EACH_DOMAIN = "each_domain"
 DOMAIN = "domain_"
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: JsonValue) -> JsonValue:
     """Return a value that stands alone as a list of one."""
     return value if isinstance(value, list) else [value]
 
@@ -43,7 +44,7 @@ class Row(Keys):
 
     plugin: str
     """Name of the method's plugin."""
-    options: dict[str, Any] = Field({})
+    options: JsonDict = Field({})
     """Options that differ from the plugin's defaults."""
     wrappers: list[str] = Field([])
     """Names of the plugins that wrap the method."""
@@ -114,7 +115,7 @@ class PaperClaims(Keys):
     """The claims, an entry for each."""
 
 
-def read_claims(paper: str, where: KeyPath) -> dict[str, Any]:
+def read_claims(paper: str, where: KeyPath) -> JsonDict:
     """Return the rows, settings and claims of the paper that is named at `where`.
 
     Defaults are filled in, and the paper's citation is added.
@@ -231,7 +232,7 @@ def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, li
 
 
 def _rank(
-    row: str, entry: dict, options: dict[str, Any], method: Method, chosen: dict[str, list[str]]
+    row: str, entry: dict, options: JsonDict, method: Method, chosen: dict[str, list[str]]
 ) -> float:
     """Return how well a method stands for a paper's row, lower for better; infinite if it does not.
 
