@@ -13,6 +13,7 @@ from typing import Any
 
 from fedloom.common.errors import FedLoomError, in_words
 from fedloom.common.files import canonical, read_json, write_text
+from fedloom.common.json_types import JsonDict
 from fedloom.common.locks import file_lock
 from fedloom.config.recipes import Recipe, dataset_entry, find_recipe
 from fedloom.data.archives import unpack
@@ -107,7 +108,7 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
         )
 
 
-def fetch_archive(archive: dict[str, Any], root: Path) -> None:
+def fetch_archive(archive: JsonDict, root: Path) -> None:
     """Download an entry of a recipe's `get.archives`, and put or unpack it below the root.
 
     Nothing is done if a record says that it was.

@@ -1,11 +1,10 @@
 """Check a source's numbers of images against its recipe."""
 
-from typing import Any
-
 import numpy as np
 
 from fedloom.common.errors import shortened
 from fedloom.common.ids import NO_DOMAIN
+from fedloom.common.json_types import JsonDict
 from fedloom.data.image_list import Prepared
 
 IMAGES = {"images": "images", "train": "training images", "test": "test images"}
@@ -13,7 +12,7 @@ IMAGES = {"images": "images", "train": "training images", "test": "test images"}
 MANY = 5
 
 
-def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
+def differences(ready: Prepared, counts: JsonDict) -> list[str]:
     """Return a line for every number that differs from the recipe's `counts`."""
     # the whole set: images, classes and domains
     lines = _compared("", ready, np.ones(len(ready.labels), bool), counts)
@@ -49,7 +48,7 @@ def trained_classes(ready: Prepared) -> list[str]:
     return [name for name, count in zip(ready.classes, counts, strict=True) if count]
 
 
-def _compared(where: str, ready: Prepared, rows: np.ndarray, cell: dict[str, Any]) -> list[str]:
+def _compared(where: str, ready: Prepared, rows: np.ndarray, cell: JsonDict) -> list[str]:
     """Return a line for every number of images among `rows`, bool [N], that is not as expected."""
     lines = []
     at_least = cell.get("at_least", {})

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedloom.common.errors import FedLoomError, one_line
+from fedloom.common.json_types import JsonDict
 from fedloom.data import store
 from fedloom.data.image_list import ImageList, Item, Prepared
 from fedloom.data.pixels import highest_grey, is_transparent, to_pixels
@@ -27,7 +27,7 @@ class _UnreadableError(FedLoomError):
     """An image that cannot be read."""
 
 
-def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None:
+def write_store(listed: ImageList, settings: JsonDict, path: Path) -> None:
     """Read the listed images one at a time and write them into the store `path`.
 
     Grey images stay grey and coloured ones become RGB; where both occur, all are RGB.
@@ -54,7 +54,7 @@ class _Found:
     first_deep: str = ""
 
 
-def _write(ready: Prepared, settings: dict[str, Any], path: Path, rgb: bool) -> None:
+def _write(ready: Prepared, settings: JsonDict, path: Path, rgb: bool) -> None:
     """Write the images that can be read, as RGB or in their own colours."""
     # the first image has the shape of all
     found = _Found()
@@ -77,7 +77,7 @@ def _write(ready: Prepared, settings: dict[str, Any], path: Path, rgb: bool) -> 
 
 
 def _examples(
-    ready: Prepared, settings: dict[str, Any], rgb: bool, found: _Found
+    ready: Prepared, settings: JsonDict, rgb: bool, found: _Found
 ) -> Iterator[store.Example]:
     """Yield the images, all in the shape of the first; note in `found` what they are like."""
     # name and shape of the first image
@@ -126,7 +126,7 @@ def _examples(
     _check_found(found, settings, len(ready.labels))
 
 
-def _check_found(found: _Found, settings: dict[str, Any], images: int) -> None:
+def _check_found(found: _Found, settings: JsonDict, images: int) -> None:
     """Refuse images of 16 bits that use few of them, and log what a key could change."""
     # grey images of 16 bits must use the upper half of them, unless a key says how many count
     highest = found.highest_grey
@@ -149,7 +149,7 @@ def _check_found(found: _Found, settings: dict[str, Any], images: int) -> None:
         )
 
 
-def _pixels(item: Item, settings: dict[str, Any], rgb: bool, found: _Found) -> np.ndarray:
+def _pixels(item: Item, settings: JsonDict, rgb: bool, found: _Found) -> np.ndarray:
     """Read an image and return its pixels, see `to_pixels`; note in `found` what it is like."""
     try:
         image = item.load()

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from fedloom.common.errors import FedLoomError, one_line, shortened
+from fedloom.common.json_types import JsonDict
 from fedloom.config.datasets import described
 from fedloom.config.kinds import DataPlugin, plugins_of_kind
 from fedloom.data.image_list import ImageList, Item
@@ -14,7 +14,7 @@ from fedloom.hooks.loader import import_plugin
 from fedloom.hooks.plugin_code import run_plugin_code
 
 
-def read(source: str, settings: dict[str, Any]) -> ImageList:
+def read(source: str, settings: JsonDict) -> ImageList:
     """Return the images that a plugin's source lists."""
     # what the plugin lists
     plugin = plugins_of_kind("source")[source]
@@ -38,7 +38,7 @@ def read(source: str, settings: dict[str, Any]) -> ImageList:
 
 
 def divide(
-    scheme: str, labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator
+    scheme: str, labels: np.ndarray, settings: JsonDict, rng: np.random.Generator
 ) -> np.ndarray:
     """Divide training images with a plugin's scheme; return the client of each."""
     plugin = plugins_of_kind("scheme")[scheme]
@@ -56,7 +56,7 @@ def divide(
     )
 
 
-def _function_of(plugin: DataPlugin, name: str, arguments: str) -> Callable[..., Any]:
+def _function_of(plugin: DataPlugin, name: str, arguments: str) -> Callable[..., object]:
     """Import a plugin and return its function of that name, which takes these arguments."""
     function = getattr(import_plugin(plugin), name, None)
     if not callable(function):

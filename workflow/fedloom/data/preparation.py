@@ -7,12 +7,12 @@ import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.ids import NO_DOMAIN
+from fedloom.common.json_types import JsonDict
 from fedloom.common.seeds import numpy_generator
 from fedloom.data.image_list import ImageList, Item, Prepared, check_columns
 from fedloom.data.labels import tidy
@@ -22,7 +22,7 @@ from fedloom.data.splits import fixed_test_split
 log = logging.getLogger(__name__)
 
 
-def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
+def prepared(listed: ImageList, settings: JsonDict) -> Prepared:
     """Return the images that the store will hold, with their domains and their test split.
 
     The `settings` of the dataset lack the keys that its source has not.
@@ -107,7 +107,7 @@ def _check_names(names: Iterable[str]) -> None:
             )
 
 
-def _class_names(listed: ImageList, settings: dict[str, Any]) -> list[str]:
+def _class_names(listed: ImageList, settings: JsonDict) -> list[str]:
     """Return the names of the classes: those of the config, or else of the source."""
     classes = settings.get("class_names", listed.classes)
     if len(classes) != len(listed.classes):
@@ -171,7 +171,7 @@ def _choose_by_caps(
     test: np.ndarray,
     domains: np.ndarray,
     names: list[str],
-    settings: dict[str, Any],
+    settings: JsonDict,
 ) -> np.ndarray:
     """Choose training images by `first_per_domain` and `long_tail`, and both halves by the caps.
 

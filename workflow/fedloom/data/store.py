@@ -8,16 +8,17 @@ in a job that reads labels alone.
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import atomic_write
+from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import changed, read_receipt, write_receipt
 
 # the most images of one chunk of the file
@@ -107,7 +108,7 @@ def write_images(
     )
 
 
-def _checksums(store: Path) -> dict[str, Any]:
+def _checksums(store: Path) -> JsonDict:
     """Return position, length and CRC-32 of each chunk's pixels, and the sha256 of the rest."""
     whole = pa.memory_map(str(store)).read_buffer()
     data = memoryview(whole)
@@ -132,7 +133,7 @@ def _digest_between(data: memoryview, parts: Sequence[tuple[int, int, int]]) -> 
 class ImageStore:
     """Read a store; the pixels of an image are read from disk when they are used."""
 
-    def __init__(self, path: Path, facts: Mapping[str, Any] | None = None):
+    def __init__(self, path: Path, facts: JsonDict | None = None):
         """Map the file into memory, and verify all but the pixels by `facts`, its receipt."""
         if facts is None:
             facts = read_receipt(path)

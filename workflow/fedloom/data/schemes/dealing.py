@@ -1,13 +1,14 @@
 """Deal images and classes to clients, for several schemes."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 
-Divide = Callable[[np.ndarray, dict[str, Any], np.random.Generator], np.ndarray]
+Divide = Callable[[np.ndarray, JsonDict, np.random.Generator], np.ndarray]
 
 
 class Group(NamedTuple):
@@ -23,7 +24,7 @@ class Group(NamedTuple):
     name: str
     images: np.ndarray
     divide: Divide
-    settings: dict[str, Any]
+    settings: JsonDict
 
 
 def largest_remainder(total: int, shares: np.ndarray) -> np.ndarray:

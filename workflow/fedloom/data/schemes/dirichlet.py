@@ -1,11 +1,12 @@
 """Divide images by label proportions from a symmetric Dirichlet distribution."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import Number
 from fedloom.config.partitions import ClientScheme, MinImages
 from fedloom.data.schemes.dealing import deal
@@ -28,7 +29,7 @@ class Dirichlet(ClientScheme):
     min_images: MinImages = None
 
 
-def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
     """Divide images by label proportions from Dir(alpha), which `kind` interprets.
 
     With `client` (PEP-FedPT after Acar et al.; PFPT's text), clients draw their images one by one,
@@ -70,7 +71,7 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
 
 
 def _by_class(
-    column: np.ndarray, classes: int, settings: dict[str, Any], rng: np.random.Generator
+    column: np.ndarray, classes: int, settings: JsonDict, rng: np.random.Generator
 ) -> np.ndarray:
     """Return the client of every image [N]; each class of `column` [N] draws proportions."""
     clients = settings["clients"]

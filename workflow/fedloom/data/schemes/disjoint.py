@@ -1,10 +1,9 @@
 """Give every client classes that no other client holds (FedPHA, Section 4.1)."""
 
-from typing import Any
-
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 from fedloom.config.partitions import ClientScheme
 
 
@@ -16,7 +15,7 @@ class Disjoint(ClientScheme):
     rest (FedPHA's released code). By default, the numbers of classes differ by at most one."""
 
 
-def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
     """Give each client classes that no other holds; `Disjoint` says how many."""
     clients = settings["clients"]
     classes, column = np.unique(labels, return_inverse=True)

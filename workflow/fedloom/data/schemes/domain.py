@@ -1,12 +1,13 @@
 """Give every client one domain, or a part of one."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import NO_DOMAIN
+from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import Count, Natural, Number, Several, require
 from fedloom.config.partitions import MinImages, PositiveShare, SchemeKind
 from fedloom.data.schemes import dirichlet, iid, imbalance
@@ -68,7 +69,7 @@ class Domain(SchemeKind):
         )
 
 
-def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
+def groups(domains: np.ndarray, settings: JsonDict) -> list[Group]:
     """Return the domains of the dataset's images, str [N]; those of NO_DOMAIN are in no group.
 
     The keys `alpha` and `dominant_share` say how each is divided.

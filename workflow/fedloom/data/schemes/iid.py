@@ -1,9 +1,8 @@
 """Deal images at random."""
 
-from typing import Any
-
 import numpy as np
 
+from fedloom.common.json_types import JsonDict
 from fedloom.config.partitions import ClientScheme
 
 
@@ -11,6 +10,6 @@ class Iid(ClientScheme):
     """Images are dealt at random to clients of equal size."""
 
 
-def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
     """Deal images at random to clients whose sizes differ by at most one."""
     return rng.permutation(np.arange(len(labels)) % settings["clients"])

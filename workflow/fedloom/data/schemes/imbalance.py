@@ -1,10 +1,9 @@
 """Give every client most of its images from few classes (PFPT, Section 4)."""
 
-from typing import Any
-
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 from fedloom.config.partitions import ClientScheme, PositiveShare
 from fedloom.data.schemes.dealing import deal_classes, largest_remainder
 
@@ -23,7 +22,7 @@ class Imbalance(ClientScheme):
     """Share of the classes that dominate a client, but at least one class."""
 
 
-def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
     """Give each client `dominant_share` of its images from `dominant_classes` of the classes.
 
     Clients are of equal size, and all images are dealt out. As many as possible, and as evenly, go
@@ -66,9 +65,7 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     return owner
 
 
-def divide_pooled(
-    labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator
-) -> np.ndarray:
+def divide_pooled(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
     """Give `dominant_share` of every class to the clients that it dominates, the rest to everyone.
 
     It is PFPT's partition of each of its four data sets (Section 4): the clients of a class get

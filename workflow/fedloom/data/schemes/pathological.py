@@ -1,10 +1,9 @@
 """Give every client the same number of classes (SGPT, E.1)."""
 
-from typing import Any
-
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import Count
 from fedloom.config.partitions import ClientScheme
 from fedloom.data.schemes.dealing import deal, deal_classes
@@ -17,7 +16,7 @@ class Pathological(ClientScheme):
     """Number of classes that every client holds."""
 
 
-def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
     """Give each client `classes_per_client` classes, in shares from U(0.4, 0.6) (SGPT, E.1)."""
     clients = settings["clients"]
     each = settings["classes_per_client"]

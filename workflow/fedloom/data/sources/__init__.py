@@ -5,15 +5,16 @@ It has `read(settings)`, which returns an ImageList.
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedloom.common.json_types import JsonDict
 from fedloom.config.kinds import KINDS_FROM_PLUGINS
 
 if TYPE_CHECKING:
     from fedloom.data.image_list import ImageList
 
 
-def build(source: str, settings: dict[str, Any], images: Path) -> None:
+def build(source: str, settings: JsonDict, images: Path) -> None:
     """Write the image store of an entry of the config's `datasets`, see `read`."""
     # imported here, for a plan imports sources for their keys alone
     from fedloom.data.images import write_store
@@ -21,7 +22,7 @@ def build(source: str, settings: dict[str, Any], images: Path) -> None:
     write_store(read(source, settings), settings, images)
 
 
-def read(source: str, settings: dict[str, Any]) -> "ImageList":
+def read(source: str, settings: JsonDict) -> "ImageList":
     """Return the images that a source lists for the other keys of its entry."""
     own = KINDS_FROM_PLUGINS["source"].own
     if source not in own:

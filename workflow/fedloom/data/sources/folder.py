@@ -4,13 +4,14 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from fedloom.common.errors import FedLoomError, shortened
 from fedloom.common.folders import named_folder, printable, walk
+from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import Count, Keys
 from fedloom.config.datasets import ImageSource, TestFraction, described
 from fedloom.config.image_lists import Columns, Row, rows, text_of
@@ -84,7 +85,7 @@ class Folder(ImageSource):
     test_fraction: TestFraction = 0.3
 
 
-def read(settings: dict[str, Any]) -> ImageList:
+def read(settings: JsonDict) -> ImageList:
     """List the images of a folder; domains are called as their folders, classes as in `names`."""
     # the folder, and its split
     root = root_folder(settings["root"], "[domain/]class/file or {train,test}/[domain/]class/file")
@@ -131,7 +132,7 @@ def read(settings: dict[str, Any]) -> ImageList:
     )
 
 
-def _split(root: Path, settings: dict[str, Any]) -> list[str]:
+def _split(root: Path, settings: JsonDict) -> list[str]:
     """Return the names of the training and the test folder, or [] without official split."""
     # the folders that the config names, or those of the usual names
     folder, names, entries = next(walk(str(root)))
@@ -156,7 +157,7 @@ def _split(root: Path, settings: dict[str, Any]) -> list[str]:
     return chosen or []
 
 
-def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
+def _tree(base: Path, test: bool, settings: JsonDict) -> Iterator[Row]:
     """Yield the images below a folder in a fixed order; its layers must be as the keys say."""
     # a layer has a folder of one name, or one for every domain or class (*)
     above = Path(settings.get("classes_in", "")).parts
@@ -264,7 +265,7 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Row]:
     return files
 
 
-def _classes(root: Path, folders: set[str], settings: dict[str, Any]) -> dict[str, str]:
+def _classes(root: Path, folders: set[str], settings: JsonDict) -> dict[str, str]:
     """Return the name of every folder's class, in the order of the classes."""
     if "names" not in settings:
         return {folder: folder for folder in sorted(folders)}

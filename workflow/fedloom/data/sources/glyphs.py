@@ -18,6 +18,7 @@ from PIL import Image, ImageFont
 from pydantic import Field
 
 from fedloom.common.files import read_json
+from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import Count, Several
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.datasets import Expected, SourceKind, TestFraction
@@ -79,7 +80,7 @@ class Glyphs(SourceKind):
         return Expected(self.classes * 12 * self.draws * len(self.styles or [1]), self.classes)
 
 
-def read(settings: dict[str, Any]) -> ImageList:
+def read(settings: JsonDict) -> ImageList:
     """Draw `classes` target characters in 12 faces, `draws` times each: 32 x 32 pixels, grey."""
     import matplotlib
 

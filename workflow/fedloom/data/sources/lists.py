@@ -1,12 +1,13 @@
 """Read images that lists name with their classes; see config/image_lists.py for the formats."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import OneOrMore
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.config.image_lists import Row, listed_files
@@ -51,7 +52,7 @@ class Lists(ImageSource):
     test_fraction: TestFraction = 0.3
 
 
-def read(settings: dict[str, Any]) -> ImageList:
+def read(settings: JsonDict) -> ImageList:
     """List the images that the lists `train` and `test` name, in their order."""
     root = root_folder(settings["root"], "lists and images")
     provenance = f"lists: {described(settings)}"
@@ -71,7 +72,7 @@ def read(settings: dict[str, Any]) -> ImageList:
     )
 
 
-def _classes(files: list[Row], settings: dict[str, Any]) -> tuple[np.ndarray, list[str], bool]:
+def _classes(files: list[Row], settings: JsonDict) -> tuple[np.ndarray, list[str], bool]:
     """Return the class of every file, the classes, and whether these are more than numbers."""
     if settings["class_from"] == "folder":
         return _by_folder(tidied([Path(file.path).parent.name for file in files]))

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from fedloom.common.errors import FedLoomError, check_known, in_words, one_line
+from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import OneOrMore
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
@@ -48,7 +49,7 @@ class Parquet(ImageSource):
     test_fraction: TestFraction = 0.3
 
 
-def read(settings: dict[str, Any]) -> ImageList:
+def read(settings: JsonDict) -> ImageList:
     """List the images of `train_files` and, if given, `test_files`.
 
     Labels are numbers, named by the Hugging Face metadata if it is there, or strings.
@@ -78,7 +79,7 @@ def read(settings: dict[str, Any]) -> ImageList:
     )
 
 
-def _files(settings: dict[str, Any]) -> dict[Path, str]:
+def _files(settings: JsonDict) -> dict[Path, str]:
     """Return the files, each once, with the key that names it, `train_files` or `test_files`."""
     files: dict[Path, str] = {}
     for key in ("train_files", "test_files"):
@@ -115,7 +116,7 @@ def _open(file: Path) -> Iterator[pq.ParquetFile]:
         raise FedLoomError(f"{file}: damaged Parquet file ({reason}); fetch it again") from None
 
 
-def _names(file: Path, settings: dict[str, Any]) -> dict[str, list[str] | None]:
+def _names(file: Path, settings: JsonDict) -> dict[str, list[str] | None]:
     """Return the names of values by column, of those that options name, which must be there."""
     with _open(file) as parquet:
         columns = parquet.schema_arrow.names
@@ -149,7 +150,7 @@ def _values(file: Path, column: str) -> Iterator[Any]:
             yield from piece.to_pylist()
 
 
-def _load(data: Any) -> Image.Image:
+def _load(data: object) -> Image.Image:
     """Decode the bytes of an image; a ValueError says what else a row holds."""
     if not isinstance(data, bytes):
         raise ValueError(f"no encoded image, but {type(data).__name__}")
@@ -157,7 +158,7 @@ def _load(data: Any) -> Image.Image:
 
 
 def _classes(
-    named: dict[Path, dict[str, list[str] | None]], settings: dict[str, Any]
+    named: dict[Path, dict[str, list[str] | None]], settings: JsonDict
 ) -> tuple[np.ndarray, list[str], bool]:
     """Return the class of every image, the classes, and whether these are more than numbers."""
     values, names = _column(named, settings, "label_column")
@@ -178,7 +179,7 @@ def _classes(
 
 
 def _domains(
-    named: dict[Path, dict[str, list[str] | None]], settings: dict[str, Any]
+    named: dict[Path, dict[str, list[str] | None]], settings: JsonDict
 ) -> np.ndarray | None:
     """Return the domain of every image, str [N]; None if no column says it."""
     if "domain_column" not in settings:
@@ -190,7 +191,7 @@ def _domains(
 
 
 def _column(
-    named: dict[Path, dict[str, list[str] | None]], settings: dict[str, Any], key: str
+    named: dict[Path, dict[str, list[str] | None]], settings: JsonDict, key: str
 ) -> tuple[list[Any], list[str] | None]:
     """Read a column of classes, or of domains, from all files, which must agree on the names.
 

@@ -1,10 +1,10 @@
 """Join several data sets to one, in which each data set has its own classes and is a domain."""
 
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
+from fedloom.common.json_types import JsonDict
 from fedloom.config.datasets import DATA_FOLDER, ImageSize, ImageSource
 from fedloom.data import sources
 from fedloom.data.image_list import ImageList
@@ -16,7 +16,7 @@ class Several(ImageSource):
     domain with the name of its part.
     """
 
-    parts: dict[str, Any]
+    parts: JsonDict
     """Maps the name of each part to its entry, in the form of an entry of `datasets`. A part must
     not set `image_size`, `resize`, `grey_bits`, `transparency` or `skip_unreadable`, which are set
     here for all parts; those of its recipe are ignored."""
@@ -29,7 +29,7 @@ class Several(ImageSource):
     centre is cut out as a square."""
 
 
-def read(settings: dict[str, Any]) -> ImageList:
+def read(settings: JsonDict) -> ImageList:
     """List the images of the parts, one after the other, each prepared by its keys first."""
     # the images of each part
     parts = {}

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.common.json_types import JsonDict
 from fedloom.config.datasets import Expected, SourceKind, TestFraction
 from fedloom.data.image_list import ImageList, array_items
 
@@ -18,7 +19,7 @@ class SklearnDigits(SourceKind):
         return Expected(1797, 10)
 
 
-def read(settings: dict[str, Any]) -> ImageList:
+def read(settings: JsonDict) -> ImageList:
     """List the digits, their 17 grey levels stretched to 0..255, with scikit-learn's own split."""
     import sklearn
     from sklearn.datasets import load_digits

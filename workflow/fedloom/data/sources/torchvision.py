@@ -12,6 +12,7 @@ from pydantic import Field
 
 from fedloom.common.errors import FedLoomError, check_known, in_words, one_line
 from fedloom.common.folders import printable
+from fedloom.common.json_types import JsonDict
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
 from fedloom.machine.install import resource
@@ -29,19 +30,19 @@ class Torchvision(ImageSource):
     """Folder that torchvision takes as `root`, relative to the checkout."""
     download: bool = False
     """Whether torchvision downloads the files if they are not there."""
-    options: dict[str, Any] = Field({})
+    options: JsonDict = Field({})
     """Further arguments of the class, such as {split: letters} for EMNIST."""
-    train: dict[str, Any] = Field({})
+    train: JsonDict = Field({})
     """Arguments for the training images. Default: train=True or split=train, whichever the class
     takes."""
-    test: dict[str, Any] = Field({})
+    test: JsonDict = Field({})
     """Arguments for the test images, such as {split: val} for ImageNet. Default: train=False or
     split=test, whichever the class takes."""
     class_names: ClassNames = None
     test_fraction: TestFraction = 0.3
 
 
-def read(settings: dict[str, Any]) -> ImageList:
+def read(settings: JsonDict) -> ImageList:
     """List the images of a torchvision dataset; its official test split is kept if it has one."""
     import torchvision
 
@@ -94,7 +95,7 @@ def _class(name: str) -> type:
     return getattr(datasets, name)
 
 
-def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
+def _arguments(kind: type, settings: JsonDict) -> list[JsonDict]:
     """Return arguments of the training and the test half, or of the whole without halves."""
     # the arguments that the class takes; **kwargs are handed to a parent class
     names: set[str] = set()
@@ -118,7 +119,7 @@ def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
     return [common]
 
 
-def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> Any:
+def _open(kind: type, settings: JsonDict, arguments: JsonDict) -> Any:
     """Return the dataset, whose files must be whole, and which must take the arguments."""
     if arguments.get("download"):
         Path(arguments["root"]).mkdir(parents=True, exist_ok=True)
