@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.common.errors import FedLoomError, one_line, shortened, suggestion
+from fedloom.common.json_types import JsonDict
 
 Device = torch.device | str
 # the shares of red, green and blue in a grey value (ITU-R BT.601)
@@ -121,7 +122,7 @@ class Backbone:
         raise NotImplementedError
 
 
-def load_backbone(family: str, settings: dict[str, Any], device: Device = "cpu") -> Backbone:
+def load_backbone(family: str, settings: JsonDict, device: Device = "cpu") -> Backbone:
     """Build a backbone of a family (vit, clip or resnet) from a label's settings.
 
     The weights "none" are random. The family's module is imported here: open_clip takes seconds.
@@ -138,7 +139,7 @@ def weights_digest(backbone: Backbone) -> str:
     return result.hexdigest()
 
 
-def preprocessing(spec: dict[str, Any], usual: Mapping[str, Any], channels: int) -> dict[str, Any]:
+def preprocessing(spec: JsonDict, usual: Mapping[str, Any], channels: int) -> dict[str, Any]:
     """Return the `usual` preprocessing of a model, with the mean and deviation that `spec` sets.
 
     The job's log names the numbers that weights from a file are given.

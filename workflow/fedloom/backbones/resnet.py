@@ -21,6 +21,7 @@ from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, lo
 from fedloom.backbones.blocks import Weights, check_weights, per_client
 from fedloom.backbones.vit import linear
 from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
+from fedloom.common.json_types import JsonDict
 from fedloom.machine.device import arithmetic
 
 PREPROCESSING = {
@@ -146,7 +147,7 @@ class FrozenResNet(Backbone):
         size: int,
         device: Device = "cpu",
         precision: str = "float32",
-        spec: dict[str, Any] | None = None,
+        spec: JsonDict | None = None,
     ):
         """Freeze `model`, which gives features, for images of `size` pixels.
 
@@ -252,7 +253,7 @@ class FrozenResNet(Backbone):
         return {"final": self.features(images)}
 
 
-def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
+def load(spec: JsonDict, device: Device = "cpu") -> FrozenResNet:
     """Build a backbone from an entry of the config's `backbones`, see `backbone.load_backbone`.
 
     Untrained weights (`weights: none`) are drawn with a fixed seed: they are the same in all runs.

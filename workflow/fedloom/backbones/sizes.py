@@ -14,10 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.backbones.backbone import load_backbone
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 from fedloom.config.settings import FAMILIES
 
 
-def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
+def count(library: str, settings: JsonDict) -> dict[str, float]:
     """Count the fields of `Sizes` in planning, of name and image_size alone."""
     untrained = {key: settings[key] for key in ("name", "image_size") if key in settings}
     untrained["weights"] = "none"

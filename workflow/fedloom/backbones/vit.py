@@ -20,6 +20,7 @@ from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, lo
 from fedloom.backbones.blocks import Inserts, Weights, below, layer
 from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
 
@@ -47,7 +48,7 @@ class FrozenViT(Backbone):
         device: Device = "cpu",
         precision: str = "float32",
         gradient_checkpointing: bool = False,
-        spec: dict[str, Any] | None = None,
+        spec: JsonDict | None = None,
     ):
         """Freeze a ViT that classifies by its class token, to compute in `precision`.
 

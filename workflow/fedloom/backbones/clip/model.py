@@ -16,6 +16,7 @@ from fedloom.backbones.clip.image import ImageTower
 from fedloom.backbones.clip.text import TOKENS_AT_ONCE, Inside, TextTower
 from fedloom.backbones.weights import check_finite, plain_clip_file, weights_file
 from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.json_types import JsonDict
 from fedloom.config.settings import weights_file as named_file
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
@@ -40,7 +41,7 @@ class FrozenCLIP(Backbone):
         device: Device = "cpu",
         precision: str = "float32",
         gradient_checkpointing: bool = False,
-        spec: dict[str, Any] | None = None,
+        spec: JsonDict | None = None,
         tokens_at_once: int = TOKENS_AT_ONCE,
     ):
         """Freeze `model`, a CLIP or CustomTextCLIP, to compute in `precision`.
