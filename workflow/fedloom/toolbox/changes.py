@@ -2,7 +2,6 @@
 
 import logging
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -117,6 +116,6 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
     return update.payload["params"]
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: object) -> bool:
     """Return True for a tensor of floating-point numbers."""
     return isinstance(value, Tensor) and value.is_floating_point()
