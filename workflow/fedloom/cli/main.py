@@ -14,6 +14,7 @@ import click
 from fedloom.cli.inspect.doctor import print_findings
 from fedloom.cli.run.bundled_studies import file_of
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 from fedloom.machine.exits import one_line_errors
 from fedloom.machine.process_log import log, log_to
 from fedloom.planning.run_labels import Run
@@ -45,7 +46,7 @@ class Changing(click.Command):
         return super().parse_args(ctx, words)
 
 
-def options_of(text: str) -> dict[str, Any]:
+def options_of(text: str) -> JsonDict:
     """Return the options of a method that a JSON object gives."""
     try:
         options = json.loads(text)
@@ -285,7 +286,7 @@ def check(method: str | None) -> None:
 @click.option("--backbone", required=True, help="A model of timm, or of open_clip.")
 @click.option("--classes", type=SOME, required=True, help="Number of classes.")
 @click.option("--options", type=options_of, default="{}", help="The method's, as JSON.")
-def communication(method: str, backbone: str, classes: int, options: dict[str, Any]) -> None:
+def communication(method: str, backbone: str, classes: int, options: JsonDict) -> None:
     """Print the floats that a client is sent in one round, by kind."""
     from fedloom.hooks.manifest import find_method
 

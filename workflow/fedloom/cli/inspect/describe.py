@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from textwrap import fill, indent
-from typing import Any
 
 from rich.filesize import decimal
 from tabulate import tabulate
@@ -16,6 +15,7 @@ from fedloom.cli.make.config_schema import kind_schema, whole
 from fedloom.cli.run import bundled_studies
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.folders import read_python
+from fedloom.common.json_types import JsonDict
 from fedloom.config.kinds import KINDS, SELECTOR_KEY, broken
 from fedloom.hooks.manifest import Plugin, discover_methods, find_method
 from fedloom.planning.job_factory import transferred_to
@@ -86,7 +86,7 @@ def describe_method(name: str) -> str:
     return "\n".join(lines)
 
 
-def _describe_key(name: str, schema: dict[str, Any]) -> str:
+def _describe_key(name: str, schema: JsonDict) -> str:
     """Return a key of a schema with its type, default and meaning."""
     facts = schema.get("type", "")
     if "enum" in schema:

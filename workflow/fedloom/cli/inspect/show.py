@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from tabulate import tabulate
 
@@ -131,6 +130,6 @@ def _curve(run: Run) -> str:
     return tabulate(curve.to_dict("list"), headers="keys", floatfmt=decimals)
 
 
-def _short_text(value: Any) -> str:
+def _short_text(value: object) -> str:
     """Return a value as text that fits into a cell."""
     return shortened(str(value), WIDTH)

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.filesize import decimal
@@ -105,7 +104,7 @@ def find_unused(plans: Sequence[Plan]) -> dict[Path, int]:
 def _used(plan: Plan) -> Iterator[Path]:
     """Yield the units of a study: its runs and trials, those of its record, and their data."""
     settings = plan.settings
-    of_runs: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
+    of_runs: list[dict[str, object]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
 
     # a study that ran with --set has runs that its file does not name
     record = paths.path_for(paths.RECORD, study=plan.name)
@@ -113,7 +112,7 @@ def _used(plan: Plan) -> Iterator[Path]:
         of_runs += read_table(record, LABELS).to_pylist()
 
     # runs answer images of other datasets, and of scenarios that no method trains on
-    of_data = list[dict[str, Any]]()
+    of_data = list[dict[str, object]]()
     for run in plan.runs:
         for name in transferred_to(settings, run):
             of_data.append({"dataset": name, "backbone": run.backbone})

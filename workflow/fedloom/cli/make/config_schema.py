@@ -1,7 +1,6 @@
 """The JSON Schema of the config, made from the models of its keys: for editors and for the docs."""
 
-from typing import Any
-
+from fedloom.common.json_types import JsonDict
 from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.config.study import Config, PartitionGrid, Protocol
 
@@ -15,7 +14,7 @@ INCLUDE = {
 }
 
 
-def whole(sub: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+def whole(sub: JsonDict, root: JsonDict) -> JsonDict:
     """Return the schema of a key without a null default; its reference is looked up.
 
     Keys beside a reference override those that it leads to.
@@ -36,12 +35,12 @@ def whole(sub: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
     return sub
 
 
-def _without(schema: dict[str, Any], key: str) -> dict[str, Any]:
+def _without(schema: JsonDict, key: str) -> JsonDict:
     """Return a schema without one of its keys."""
     return {name: value for name, value in schema.items() if name != key}
 
 
-def kind_schema(section: str, name: str) -> dict[str, Any]:
+def kind_schema(section: str, name: str) -> JsonDict:
     """Return the schema of an entry of a kind: its own keys first, then those that all have."""
     model = KINDS[section][name]
     schema = model.model_json_schema()
@@ -64,7 +63,7 @@ def kind_schema(section: str, name: str) -> dict[str, Any]:
     return schema
 
 
-def config_schema() -> dict[str, Any]:
+def config_schema() -> JsonDict:
     """Return the schema of a file of the config, which need not hold all sections."""
     root = Config.model_json_schema()
     for section, room in KINDS.items():

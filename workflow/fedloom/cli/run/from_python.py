@@ -8,13 +8,13 @@ import sys
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from ruamel.yaml import YAML
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import atomic_write
+from fedloom.common.json_types import JsonValue
 from fedloom.machine.install import LIBRARY
 from fedloom.planning import paths
 
@@ -23,8 +23,8 @@ ERROR = "error: "
 
 
 def run(
-    study: str | PathLike | Mapping[str, Any] | None = None,
-    changes: Mapping[str, Any] | None = None,
+    study: str | PathLike | Mapping[str, object] | None = None,
+    changes: Mapping[str, object] | None = None,
     cores: int | None = None,
     folder: str | PathLike = ".",
 ) -> None:
@@ -105,7 +105,7 @@ def _run_and_print(
             raise
 
 
-def _write_study(study: Mapping[str, Any], folder: Path) -> Path:
+def _write_study(study: Mapping[str, object], folder: Path) -> Path:
     """Write a study's keys to a file below `folder` that `fedloom track` can read too."""
     given = study.get("study")
     name = "unnamed"
@@ -119,7 +119,7 @@ def _write_study(study: Mapping[str, Any], folder: Path) -> Path:
     return file
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: object, where: str) -> JsonValue:
     """Return a value as YAML and JSON can write it, also one of NumPy, a path, a range or a tuple.
 
     Raises:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import psutil
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_text
+from fedloom.common.json_types import JsonDict
 from fedloom.machine.job_events import Progress, last_progress
 from fedloom.machine.process_log import QUIET_VARIABLE
 from fedloom.planning.plan import Plan
@@ -70,7 +70,7 @@ def end() -> None:
         file.write(END)
 
 
-def last_begun() -> dict[str, Any]:
+def last_begun() -> JsonDict:
     """Return the event of the run that began last in this folder."""
     if not EVENTS.exists():
         raise FedLoomError("no run has been started in this folder; start one with `fedloom run`")
@@ -78,7 +78,7 @@ def last_begun() -> dict[str, Any]:
         return json.loads(file.readline())
 
 
-def ended(first: dict[str, Any]) -> bool:
+def ended(first: JsonDict) -> bool:
     """Return True if a run has ended or was killed, by its first event."""
     with EVENTS.open("rb") as file:
         file.seek(-len(END), os.SEEK_END)
@@ -123,7 +123,7 @@ class RunProgress:
     # the seconds, by the estimates, of jobs that are done
     work: float = 0.0
 
-    def apply_event(self, event: dict[str, Any]) -> tuple[str, Job] | None:
+    def apply_event(self, event: JsonDict) -> tuple[str, Job] | None:
         """Process an event. Return ("finished" or "failed", job) if it ends a job at work."""
         kind = event["event"]
         if kind == "begin":
@@ -156,7 +156,7 @@ class RunProgress:
 
         return None
 
-    def _job(self, event: dict[str, Any]) -> Job:
+    def _job(self, event: JsonDict) -> Job:
         """Return the job whose event says that it was begun."""
         # its labels, joined as in the name of a run
         labels = list[str]()
