@@ -10,14 +10,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedloom.common.json_types import JsonDict
+
 # bytes at the end of the events that are searched for the last progress
 TAIL = 4096
 
 # its kind, under the key `event`, and what it tells
-Event = dict[str, Any]
+Event = JsonDict
 
 
-def with_event(kind: str, **values: Any) -> dict[str, Any]:
+def with_event(kind: str, **values: object) -> dict[str, Any]:
     """Return the arguments with which a call of a logger writes an event beside its line."""
     return {"extra": {"event": {"event": kind, **values}}}
 
