@@ -2,10 +2,10 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical, read_json, write_text
+from fedloom.common.json_types import JsonDict
 
 
 def digest(value: object) -> str:
@@ -24,12 +24,12 @@ def receipt_of(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
-def write_sealed(file: Path, facts: dict[str, Any]) -> None:
+def write_sealed(file: Path, facts: JsonDict) -> None:
     """Write facts as JSON, with a digest of all of them."""
     write_text(file, canonical(facts | {"receipt": digest(facts)}) + "\n")
 
 
-def read_sealed(file: Path) -> dict[str, Any]:
+def read_sealed(file: Path) -> JsonDict:
     """Return the facts of a file that `write_sealed` wrote, which must be unchanged."""
     facts = read_json(file)
     if facts.pop("receipt", None) != digest(facts):
@@ -44,12 +44,12 @@ def write_receipt(path: Path, **facts: object) -> None:
     write_sealed(receipt_of(Path(path)), {"sha256": sha256(path), **facts})
 
 
-def read_receipt(path: Path) -> dict[str, Any]:
+def read_receipt(path: Path) -> JsonDict:
     """Return the facts of the receipt of `path`, without reading `path` itself."""
     return read_sealed(receipt_of(Path(path)))
 
 
-def check_receipt(path: Path) -> dict[str, Any]:
+def check_receipt(path: Path) -> JsonDict:
     """Return the facts of the receipt of `path`, which must be the file that it describes."""
     facts = read_receipt(path)
     if not Path(path).is_file() or sha256(path) != facts.get("sha256"):

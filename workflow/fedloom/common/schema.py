@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from fedloom.common.errors import one_line, shortened, suggestion
+from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import KeyPath
 
 # characters of a value that an error quotes
@@ -30,13 +31,13 @@ class Keys(BaseModel):
     )
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JsonDict:
         """The keys and their values, without those that are null."""
         return self.model_dump(by_alias=True, exclude_none=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown(cls, value: Any) -> Any:
+    def _refuse_unknown(cls, value: object) -> object:
         """Refuse a mapping with an unknown key; what is no mapping gets pydantic's own error."""
         if not isinstance(value, dict):
             return value
@@ -89,7 +90,7 @@ def require(model: Model, **needs: str) -> Model:
     return model
 
 
-def checked(model: type[Model], value: Any, where: KeyPath) -> Model:
+def checked(model: type[Model], value: object, where: KeyPath) -> Model:
     """Return the value at `where` as a model; the error is about the wrong key nearest to it."""
     try:
         return model.model_validate(value)
@@ -101,7 +102,7 @@ def checked(model: type[Model], value: Any, where: KeyPath) -> Model:
     raise where.error(one_line(message))
 
 
-def _nearest(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str]:
+def _nearest(errors: list[ErrorDetails], value: object) -> tuple[list[str | int], str]:
     """Return path and message of the error nearest to the root.
 
     If a key allows several types, the message lists them. But if the value has one of these types,
@@ -166,7 +167,7 @@ def _sentence(error: ErrorDetails) -> str:
     return SENTENCES[error["type"]].format(**context)
 
 
-def _path(error: ErrorDetails, value: Any) -> list[str | int]:
+def _path(error: ErrorDetails, value: object) -> list[str | int]:
     """Return where in a value an error is, without what pydantic adds for its alternatives."""
     # pydantic's steps that lead into the value; its others name alternatives
     path: list[str | int] = []

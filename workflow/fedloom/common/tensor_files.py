@@ -3,7 +3,6 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from fedloom.common.errors import FedLoomError, one_line
 from fedloom.common.files import atomic_write, canonical
+from fedloom.common.json_types import JsonDict
 from fedloom.common.trees import Tree, aligned, build, leaves
 
 KEY = "fedloom"
@@ -20,7 +20,7 @@ KEY = "fedloom"
 def save(path: Path, tree: Tree, **facts: object) -> str:
     """Write the tree's tensors, and its scalars with `facts` as JSON; return the sha256 of all."""
     shared = dict[str, Tensor]()
-    scalars = dict[str, Any]()
+    scalars = JsonDict()
     for name, value in leaves(tree):
         if isinstance(value, Tensor):
             shared[name] = value
@@ -51,7 +51,7 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
-def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
+def _digest(tensors: dict[str, Tensor], content: JsonDict) -> str:
     """Return the sha256 of contiguous tensors on the CPU, with names and types, and `content`."""
     # what says how the bytes are to be read
     names = sorted(tensors)
@@ -83,7 +83,7 @@ def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
 
 def load(
     path: Path, device: torch.device | str = "cpu", sha256: str | None = None
-) -> tuple[Tree, dict[str, Any]]:
+) -> tuple[Tree, JsonDict]:
     """Return the tree and the facts of a file whose numbers match `sha256`, and that within it."""
     try:
         with safetensors.safe_open(path, "pt") as file:

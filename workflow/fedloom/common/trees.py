@@ -27,7 +27,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def build(items: Iterable[tuple[str, Any]]) -> Tree:
+def build(items: Iterable[tuple[str, object]]) -> Tree:
     """Build the tree whose leaves are given by path (the inverse of `leaves`)."""
     tree: Tree = {}
     for path, value in items:
@@ -52,7 +52,7 @@ def aligned(tensor: Tensor) -> Tensor:
     return flat.view(tensor.shape)
 
 
-def tensor_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+def tensor_map(function: Callable[..., object], tree: Tree, *others: Tree) -> Tree:
     """Apply `function` to the tensors of the same path of all trees; keep scalars of the first."""
     result = {}
     for key, value in tree.items():
@@ -91,7 +91,7 @@ def stack(trees: list[Tree]) -> Tree:
     return tensor_map(join, *trees)
 
 
-def _scalars(tree: Tree) -> list[tuple[str, Any]]:
+def _scalars(tree: Tree) -> list[tuple[str, object]]:
     """Return the leaves that are no tensors, with their paths."""
     return [(path, value) for path, value in leaves(tree) if not isinstance(value, Tensor)]
 
