@@ -19,6 +19,7 @@ from fedloom.backbones.backbone import Backbone
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
+from fedloom.common.json_types import JsonDict
 from fedloom.common.trees import Tree, leaves, tensor_map, unstack
 from fedloom.contract import tiny
 from fedloom.federated import training_job
@@ -27,7 +28,7 @@ from fedloom.federated.round import collect_updates, initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import MethodFacts, Task, Update
 from fedloom.hooks import loader
-from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest import Condition, Plugin
 from fedloom.hooks.plugin_code import describe_call
 from fedloom.hooks.run_hooks import Hooks
 
@@ -209,7 +210,7 @@ def aggregates_as_declared(run: TinyRun) -> None:
         return
 
     # the conditions under which method.toml declares a mean
-    conditions: list[Any] = []
+    conditions: list[Condition] = []
     if isinstance(run.method.aggregation, str):
         conditions = [True]
     elif run.method.aggregation is not None:
@@ -217,7 +218,7 @@ def aggregates_as_declared(run: TinyRun) -> None:
 
     for number, condition in enumerate(conditions):
         # a run with these options
-        options: dict[str, Any] = {}
+        options: JsonDict = {}
         if isinstance(condition, dict):
             options = condition
         folder = run.folder / f"declared {number}"

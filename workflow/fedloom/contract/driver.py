@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.contract import checks
 from fedloom.contract.checks import NotLearningError, TinyRun
 from fedloom.contract.tiny import CLIENTS
@@ -142,7 +143,7 @@ def _variations(method: Plugin, *wrappers: Plugin) -> Iterator[Variation]:
                 yield Variation(words, changed[0], changed[1:])
 
 
-def other_values(option: dict[str, Any]) -> list[Any]:
+def other_values(option: JsonDict) -> list[JsonValue]:
     """Return values of an option's JSON Schema beside its default, some of them out of bounds."""
     default = option["default"]
     if "enum" in option:
