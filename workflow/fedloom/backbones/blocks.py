@@ -51,7 +51,7 @@ BEHIND = ("blocks.", "norm.", "fc_norm.", "head.", "transformer.", "ln_post.", "
 
 # parts of a block: role, name in timm's Block, name in open_clip's ResidualAttentionBlock ("":
 # none)
-PARTS = (
+BLOCK_PARTS = (
     ("norm1", "norm1", "ln_1"),
     ("in_weight", "attn.qkv.weight", "attn.in_proj_weight"),
     ("in_bias", "attn.qkv.bias", "attn.in_proj_bias"),
@@ -76,10 +76,10 @@ def part_names(block: Any) -> dict[str, str]:
     It is empty if the block's class is unknown.
     """
     if isinstance(block, Block) and type(block.attn) is Attention and type(block.mlp) is Mlp:
-        return {role: name for role, name, _ in PARTS}
+        return {role: name for role, name, _ in BLOCK_PARTS}
     # compare the name of the class, because the import of open_clip takes seconds
     if type(block).__name__ == "ResidualAttentionBlock":
-        return {role: name for role, _, name in PARTS if name}
+        return {role: name for role, _, name in BLOCK_PARTS if name}
     return {}
 
 

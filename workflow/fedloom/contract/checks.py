@@ -37,7 +37,7 @@ CLOSE_IN_SUM = 1e-3
 # For `ignores_order`: noise as large as the rounding of float32 near 1, the number of draws of it,
 # and how many times as far as this noise the order of the updates may move a tensor.
 LAST_BITS = 1e-7
-DRAWS = 8
+ROUNDING_DRAWS = 8
 AMPLIFIED = 10
 # standard deviation of noise that cancels in the sum of the updates
 SHIFT = 30.0
@@ -216,7 +216,7 @@ def ignores_order(run: TinyRun) -> None:
 
         # how far noise in the last bits moves each tensor, without draws that change a tensor's
         # shape
-        draws = [differences(forward, run.aggregate(sent, noisy)) for _ in range(DRAWS)]
+        draws = [differences(forward, run.aggregate(sent, noisy)) for _ in range(ROUNDING_DRAWS)]
         draws = [far for far in draws if math.inf not in far.values()]
         reach: dict[str, float] = {}
         for path in moved:

@@ -29,13 +29,13 @@ from fedloom.machine.install import plugin_folders
 
 # default of `forward_inputs`, and the caches that exist, by family; a wrapper has the family None
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}
-CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
+CACHES_OF_FAMILY = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
 # keys that only a wrapper may have
 OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}
 # keys whose value is a condition (see `Plugin`)
 CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")
 # what clients train, as tables call it, by the value of the option that `trains_weights` names
-PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
+TRAINED_PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
 # the beginning of an error about a method's name that does not come from a file
 METHOD = KeyPath("method")
 # the artefact with the clients' answers on test sets of classes that no client trains on
@@ -202,7 +202,7 @@ class Plugin(PluginManifest):
 
         # caches exist only for some kinds of backbone
         for entry in self.needs:
-            if entry not in CACHES[self.family]:
+            if entry not in CACHES_OF_FAMILY[self.family]:
                 holder = self.family or self.kind
                 raise (where / "needs").error(f"a {holder} has no {entry}; remove it")
 
@@ -350,7 +350,7 @@ class Plugin(PluginManifest):
             return "nothing"
         if pattern is None:
             return self.trains
-        return PARTS.get(options[pattern], "some weights + head")
+        return TRAINED_PARTS.get(options[pattern], "some weights + head")
 
     def has_server_model(self, options: dict) -> bool:
         """Return True if `predict` answers for the server's model."""

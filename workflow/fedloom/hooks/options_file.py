@@ -17,11 +17,11 @@ from fedloom.common.files import write_text
 from fedloom.common.folders import read_python, read_text
 from fedloom.hooks.manifest import Plugin
 
-NAME = "options.py"
+OPTIONS_FILE = "options.py"
 MARK = "`fedloom check` writes this file from method.toml."
 # the width of a line of text without its indent of four spaces
-WIDTH = 96
-TYPES = {
+LINE_WIDTH = 96
+PYTHON_TYPES = {
     "boolean": "bool",
     "integer": "int",
     "number": "float",
@@ -45,7 +45,7 @@ def refresh_options_file(plugin: Plugin) -> Path | None:
         return None
 
     # a file stays if a person wrote it, or if it is already up to date
-    file = plugin.folder / NAME
+    file = plugin.folder / OPTIONS_FILE
     text = options_text(plugin)
     if file.exists():
         if not is_generated(file) or read_text(file) == text:
@@ -109,7 +109,7 @@ def type_of(schema: dict[str, Any]) -> str:
         if each == "array":
             names.append(f"list[{type_of(schema.get('items', {}))}]")
         else:
-            names.append(TYPES.get(each, "Any"))
+            names.append(PYTHON_TYPES.get(each, "Any"))
 
     # `| None` comes last
     names.sort(key=lambda name: name == "None")
@@ -128,7 +128,7 @@ def _annotated(name: str, annotation: str) -> list[str]:
     line = f"    {name}: {annotation}"
     before, bracket, inside = line.partition("Literal[")
     values, closing, after = inside.rpartition("]")
-    if len(line) <= WIDTH + 4 or not bracket or "[" in before:
+    if len(line) <= LINE_WIDTH + 4 or not bracket or "[" in before:
         return [line]
     each = [f"        {value}," for value in re.findall(r'"(?:[^"\\]|\\.)*"|[^", ]+', values)]
     return [f"{before}{bracket}", *each, f"    {closing}{after}"]
@@ -147,5 +147,7 @@ def _docstring(description: str) -> list[str]:
 
     # escape what must not stand between triple quotes
     text = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    lines = textwrap.wrap(f'"""{text}"""', WIDTH, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        f'"""{text}"""', LINE_WIDTH, break_long_words=False, break_on_hyphens=False
+    )
     return [f"    {line}" for line in lines]

@@ -15,15 +15,15 @@ from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from fedloom.backbones.micro_vit import GREY, micro_vit
+from fedloom.backbones.micro_vit import GREY_PREPROCESSING, micro_vit
 from fedloom.common.seeds import torch_generator
 from fedloom.machine.install import ROOT
 
-NAME = "micro_clip"
+MICRO_CLIP = "micro_clip"
 # number of blocks of the image tower
-BLOCKS = 8
+MICRO_BLOCKS = 8
 VOCABULARY = "token_embedding.weight"
-ROWS = "token_embedding.rows"
+ROWS_WEIGHT = "token_embedding.rows"
 
 open_clip.add_model_config(ROOT / "workflow/resources/micro_clip.json")
 
@@ -31,7 +31,7 @@ open_clip.add_model_config(ROOT / "workflow/resources/micro_clip.json")
 @register_model
 def micro_clip_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
     """Return the micro ViT with only the first eight of its blocks."""
-    kwargs.setdefault("depth", BLOCKS)
+    kwargs.setdefault("depth", MICRO_BLOCKS)
     return micro_vit(pretrained, **kwargs)
 
 
@@ -40,13 +40,13 @@ def fresh() -> open_clip.CLIP:
 
     The vocabulary is drawn with a fixed seed, and all else from torch's global generator.
     """
-    config: Any = open_clip.get_model_config(NAME)
+    config: Any = open_clip.get_model_config(MICRO_CLIP)
     model = open_clip.CLIP(**config)
-    open_clip.set_model_preprocess_cfg(model, {"size": 32, **GREY})
+    open_clip.set_model_preprocess_cfg(model, {"size": 32, **GREY_PREPROCESSING})
 
     # draw the vocabulary as open_clip does, but with a fixed seed
     weight: Tensor = model.get_parameter(VOCABULARY)
-    generator = torch_generator(0, f"{NAME}: vocabulary")
+    generator = torch_generator(0, f"{MICRO_CLIP}: vocabulary")
     weight.data = 0.02 * torch.randn(weight.shape, generator=generator)
     return model
 
@@ -61,7 +61,7 @@ def build(path: Path) -> open_clip.CLIP:
 
     # the file's rows of the vocabulary replace those that were drawn
     vocabulary = model.get_parameter(VOCABULARY).data.clone()
-    vocabulary[state.pop(ROWS).long()] = state[VOCABULARY]
+    vocabulary[state.pop(ROWS_WEIGHT).long()] = state[VOCABULARY]
     state[VOCABULARY] = vocabulary
     model.load_state_dict(state)
     return model
