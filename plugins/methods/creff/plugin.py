@@ -12,15 +12,15 @@ Then the server
 
 1. averages the models, and for each class the gradients of the clients that have it;
 2. moves the federated features of each class until their gradient points in the direction of the
-   averaged one (the loss is one minus the cosine, summed over the rows of the classifier);
+   averaged one. The loss is one minus the cosine, summed over the rows of the classifier;
 3. trains a new classifier on the federated features, of which every class has equally many.
 
 Predictions use the averaged body with the re-trained classifier. Choices where the papers leave one
 open:
 
-- Gradients are over all images of a class. The released code takes ten random, augmented batches of
-  32. The gradients are uploaded as one tensor [C, C, d], whose bytes are counted also for classes
-  that the client lacks.
+- Gradients are over all images of a class. The released code takes ten random batches of 32
+  augmented images. The gradients are uploaded as one tensor [C, C, d], whose bytes are counted also
+  for classes that the client lacks.
 - Classifiers have no bias here. The first re-trained classifier is drawn as torch.nn.Linear draws
   its weights, and so is the start of each re-training. Federated features start from N(0, 1) and
   stay on the server.

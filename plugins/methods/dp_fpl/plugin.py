@@ -15,8 +15,8 @@ We could read only the abstract and the released code, and follow the code:
   Both are computed by Gram-Schmidt. du and dv are the noisy gradients divided by 10. The gradient
   of p_L is du v + u dv + u u^T du v.
 - The noise has the standard deviation sigma S / b. Here S is the norm to which gradients are
-  clipped, b is the number of images in a batch, and sigma = sqrt(T log(1 / delta)) / epsilon for T
-  rounds and delta = 1e-5. So `epsilon` counts each round once. A privacy accountant would not
+  clipped, and b is the number of images in a batch. For T rounds and delta = 1e-5, sigma is sqrt(T
+  log(1 / delta)) / epsilon. So `epsilon` counts each round once. A privacy accountant would not
   confirm this bound: what is clipped is the mean gradient of a batch, which one image may change by
   more than S / b.
 - Mean and noise of the server's step come together. Each of the N clients of a round adds noise to
@@ -24,10 +24,10 @@ We could read only the abstract and the released code, and follow the code:
   the mean then has that of the paper, sigma S / (b N).
 - The released code averages the gradients of p_G in each step. Here a client makes all steps of a
   round alone, as in FedAvg, and starts a round with a fresh optimiser. With one step a round
-  (`training: {local_steps: 1}`), the gradients are those of the released code, but its steps are
-  still others: one SGD optimiser with momentum goes on through all clients and rounds, and moves
-  every client's p_L by the last client's gradient. The paper's numbers come from such steps.
-  `variant: released` has them, one a round (see released.py).
+  (`training: {local_steps: 1}`), the gradients are those of the released code, but the steps are
+  still different. The code has one SGD optimiser with momentum, which goes on through all clients
+  and rounds. It moves every client's p_L by the last client's gradient. The paper's numbers come
+  from such steps. `variant: released` has them, one a round (see released.py).
 - All clients have equal weights in the mean. Both contexts start from N(0, 0.02²), with the same
   values on all clients.
 - A client that never trained has the first p_L. The server's model has only p_G.

@@ -26,8 +26,8 @@ the paper leaves one open:
   round, because they were trained together. With `inference: generated`, it combines this head with
   the current P_n.
 - The head starts at zero, has no bias, and never leaves the client. With `head: shared`, clients
-  send it too, and the server averages it, weighted by training images. The reason is SGPT's Table
-  1. It prints 81 % on all test images for clients with ten of a hundred classes, which personal
+  send it too, and the server averages it, weighted by training images. The reason is SGPT (Table
+  1), which prints 81 % on all test images for clients with ten of a hundred classes, which personal
   heads cannot reach.
 - The accuracy on all test images is that of one model (`common_model`, as in PFPT), or the mean
   over the participants' own models (SGPT, Section 5.2.1).

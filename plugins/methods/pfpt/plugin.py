@@ -19,8 +19,8 @@ Weng et al., "Probabilistic Federated Prompt-Tuning with Non-IID and Imbalanced 
   order, clients would be matched to prompts that have not moved with them. Turns end when no
   assignment changes.
 - Ascent starts from the mean of the prompts assigned to each phi. For constant g and alpha, this is
-  the maximum. It returns its best point, or its start if that is better, so no half-step lowers L1
-  + L2.
+  the maximum. It returns its best point, or its start if that is better. So neither half of a turn
+  lowers the sum of L1 and L2.
 - Candidates are standardised to mean 0 and mean variance 1. This changes L1 by a constant. It makes
   `separation` and `server_lr` mean the same for any backbone and round. alpha is (1 +
   softplus(network)) times its bound. The networks of g and alpha are kept from round to round, and

@@ -1,7 +1,7 @@
 """DP-FedAvg: clipped changes, Gaussian noise on their sum, and the budget that it spends.
 
-McMahan et al., "Learning Differentially Private Recurrent Language Models" (ICLR 2018), Algorithm
-1. In every round
+This is Algorithm 1 of McMahan et al., "Learning Differentially Private Recurrent Language Models"
+(ICLR 2018). In every round
 
 1. each client takes part with probability q;
 2. a client's change of the parameters is scaled down to the norm S if its norm is larger;
