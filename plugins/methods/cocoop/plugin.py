@@ -9,7 +9,7 @@ The authors train on one machine. Here the parameters are averaged by FedAvg, we
 images. This makes the method the counterpart of PromptFL, and a baseline of FedMGP (NeurIPS 2025).
 Choices:
 
-- The meta-net reads features of length 1. Both of its layers start as torch draws linear layers,
+- The meta-net reads features of unit length. Both of its layers start as torch draws linear layers,
   from U(-1, 1) / sqrt(inputs), as in the released code.
 - The context starts from the words "a photo of a", as in the released configuration.
 - A batch is one image, as in the paper, because memory grows with images times classes. FedMGP's

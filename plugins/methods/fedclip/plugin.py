@@ -13,8 +13,8 @@ which follow the released code (fed_at_clip.py) where the paper leaves one open:
   step, not even of weight decay.
 - All clients have equal weights, and every round starts with a fresh Adam.
 - The weights start as torch draws linear layers, from U(-1, 1) / sqrt(d).
-- The adapter reads features of length 1, like all features in FedLoom. The released code reads them
-  before they are normalised.
+- The adapter reads features of unit length, like all features in FedLoom. The released code reads
+  them before they are normalised.
 """
 
 import math

@@ -7,7 +7,7 @@ enter the frozen image tower beside the patches. An image is compared with the m
 class's attributes. A consistency term, weighted by alpha, keeps the image's features near those
 without prompts. We could read only the abstract and the released code, and follow the code:
 
-- The features of attributes have length 1. A linear layer maps them to the width d of the image
+- The features of attributes have unit length. A linear layer maps them to the width d of the image
   tower. They are the values of the attention, and after a layer norm its keys. Patches with their
   positions, before the tower's first norm, are the queries after another layer norm. The attention
   has no skip connection. An MLP follows, as in FedTPG.

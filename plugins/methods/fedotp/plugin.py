@@ -4,7 +4,7 @@ Li et al., "Global and Local Prompts Cooperation via Optimal Transport for Feder
 2024). The global context is averaged, weighted by training images. The local context never leaves
 its client. Equation numbers are the paper's. Choices that the paper leaves open:
 
-- Patches are all tokens of the image tower but the class token. They have length 1.
+- Patches are all tokens of the image tower but the class token. They have unit length.
 - The transport plan is computed without gradient and counts as a constant. The logit of a class is
   the scaled similarity of patches and prompts, weighted by its plan.
 - `mass` (the authors' TOP_PERCENT) is 0.8 in their script for CIFAR-100. FedPHA's port of FedOTP

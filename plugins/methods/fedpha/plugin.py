@@ -13,7 +13,8 @@ Choices that the paper leaves open, or on which its parts disagree:
 - The projection is computed from the *received* global context, and is constant within a round.
   (Table 3 times it once a round. Algorithm 1 has it inside the loop over epochs.)
 - Eq. 11 is a squared norm, but its text says mean squared error. Here it is the mean over classes
-  and dimensions of features of length 1, as in the authors' code. Eq. 12 is averaged over classes.
+  and dimensions of features of unit length, as in the authors' code. Eq. 12 is averaged over
+  classes.
 - `variant: released` is the authors' code. It has another projection, and reads the features at
   another place. See released.py.
 - The length of the local context is the same for all clients, or comes from a list, or is drawn for

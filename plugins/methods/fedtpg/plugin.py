@@ -12,7 +12,7 @@ leaves one open:
   connection. Its output goes through x + MLP(x). The MLP is a layer norm, a linear layer to 8 d, a
   gate (one half times the GELU of the other half) and a linear layer to d. The released
   configuration has no self-attention after it, so there is none here.
-- T are the features of the bare names. They have length 1.
+- T are the features of the bare names. They have unit length.
 - The network is drawn as torch draws its layers, and the queries from N(0, 0.02²).
 - Every round starts with a fresh optimiser. A client of the released code keeps its own optimiser
   and its momentum. The cosine schedule there counts the rounds that the client took part in.

@@ -9,8 +9,8 @@ baseline of FedTPG (ICLR 2024). With `averaged: false`, every client trains a co
 nothing is sent. This is KgCoOp, or with `weight: 0` CoOp itself. Choices:
 
 - The paper's Eq. 5 is the squared distance of two texts. The released code takes 1 - cosine, which
-  is half of it for features of length 1. Here, as in the code, lambda is the factor of 1 - cosine.
-  Its value is 8 in the paper and in the released script.
+  is half of it for features of unit length. Here, as in the code, lambda is the factor of 1 -
+  cosine. Its value is 8 in the paper and in the released script.
 - The cross-entropy and the distance are over all classes of the data set. In FedTPG's released code
   they are over the classes of the client.
 - The context starts from the words "a photo of a", as in the released code. For some data sets, the

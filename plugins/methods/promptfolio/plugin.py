@@ -2,11 +2,11 @@
 
 Pan et al., "Federated Learning from Vision-Language Foundation Models: Theoretical Analysis and
 Method" (NeurIPS 2024). The text of class c is (1 - theta) g_c + theta l_c. Here g_c is the text
-feature under the shared context, and l_c that under the client's own context, both of length 1.
+feature under the shared context, and l_c that under the client's own context, both of unit length.
 Both contexts are trained. The shared one is averaged, weighted by training images. Choices, which
 follow the released code where we could not read the paper:
 
-- The mixed text is not scaled to length 1 again.
+- The mixed text is not scaled to unit length again.
 - Both contexts start from N(0, 0.02²). They are drawn separately, and have the same values on all
   clients.
 - A client that never trained has the first personal context. The server's model has only the shared

@@ -21,7 +21,7 @@ could read only the abstract and the released code, and follow the code:
 
 Choices:
 
-- Patches are those of the joint space and have length 1. The code has the image tower's tokens
+- Patches are those of the joint space and have unit length. The code has the image tower's tokens
   before the projection.
 - With `training.augment`, an augmented image keeps the experts' shares of the original image.
 - The first centroids are the same E positions in every image. The code draws them once for each

@@ -103,7 +103,7 @@ class Backbone:
         self.gradient_checkpointing = gradient_checkpointing
 
     def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
-        """Return pretrained weights without a client axis, by names as `blocks.0.mlp.fc1.bias`.
+        """Return pretrained weights without a client axis, by name (`blocks.0.mlp.fc1.bias`).
 
         They are the weights whose names the regular expression `pattern` matches somewhere. `bias$`
         gives all biases. `^blocks\\.1[01]\\.` gives the last two of twelve blocks of a ViT. Names

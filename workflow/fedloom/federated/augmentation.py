@@ -74,8 +74,7 @@ class AugmentedImages:
         images_of_clients = []
         for seed, rows in zip(self._streams, _real_rows(batch), strict=True):
             images = torch.from_numpy(batch.source.store.images(rows)).movedim(-1, 1)
-            # torchvision draws from torch's global generator on the CPU, which nothing else in a
-            # run uses
+            # torchvision draws from torch's global CPU generator, which nothing else in a run uses
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
                 drawn = [transform(image) for image in images]
@@ -116,8 +115,7 @@ class AugmentedImages:
         They are computed once and then kept.
         """
         if cache not in self._encoded:
-            # encode client by client, so that the bits do not depend on how many clients are
-            # stacked
+            # encode client by client, so that the bits do not depend on the other clients
             of_clients = [
                 self._task.backbone.compute_cache(batch.images[k, : len(rows)], cache)
                 for k, rows in enumerate(_real_rows(batch))

@@ -154,8 +154,7 @@ def _backdoor_rates(
     sent = tensor_map(lambda value: value[chosen], received)
     members = clients.subset(chosen)
 
-    # every label in `triggered` is the wanted class, so a "correct" answer is a success of the
-    # attack
+    # all labels in `triggered` are the wanted class, so correct answers are the attack's successes
     images = [triggered.test[client] for client in members.ids]
     scores = score_of(replace(task, data=triggered), hooks, sent, members, images)
     return {
@@ -429,8 +428,7 @@ def _scores_of_set(
     task: Task, hooks: Hooks, received: Tree, clients: Cohort, tested: Federation
 ) -> list[Score]:
     """Return the scores of K clients, or of the server's model, on their images of a test set."""
-    # the server's model has the id -1, which picks the last client; all clients have the same
-    # images
+    # the server's id is -1, which picks the last client; all clients have the same images here
     ids = list(clients.ids)
     clients = replace(clients, priors=tested.priors[ids])
     images = [tested.test[k] for k in ids]

@@ -373,8 +373,7 @@ def train_locally(
         lr = learning_rate(task)
     optimizer = make_optimizer(task.training, flat, lr)
 
-    # for each client: counters, the sum of its losses over steps, its steps, and the images it has
-    # seen
+    # for each client: counters, the sum of its losses over steps, its steps, and its images so far
     counted = Counters(counters)
     total_loss = torch.zeros(len(clients), device=flat[0].device)  # [K]
     steps_of_clients = np.zeros(len(clients), int)

@@ -132,7 +132,7 @@ class Task(Generic[FrozenBackbone, Options]):
 
     Attributes:
         seed: the run's seed. Draw random numbers from `generator`, never from this seed.
-        fixed_seeds: seeds that replace it when clients are selected, and in round 0
+        fixed_seeds: seeds that replace `seed` when clients are selected, and in round 0
             (`study.fixed_seeds`).
         options: the method's options, as attributes. At run time it is a SimpleNamespace; the class
             `Options` of the method's options.py describes it to type checkers and editors.

@@ -176,9 +176,9 @@ def triggered(task: "Task") -> "Federation | None":
 def download(task: "Task", server: "Tree", client: int) -> "Tree":
     """Return what the server sends to `client`, which may be SERVER_MODEL.
 
-    Its size is counted as bytes down. Every client must get the same keys and shapes, without a
-    client axis. The runtime stacks the downloads of a cohort: tensors of `received` are [K, ...].
-    Default: `params` and `constants` of the server's state.
+    The size of what is sent is counted as bytes down. Every client must get the same keys and
+    shapes, without a client axis. The runtime stacks the downloads of a cohort: tensors of
+    `received` are [K, ...]. Default: `params` and `constants` of the server's state.
     """
     return {key: server[key] for key in ("params", "constants") if key in server}
 

@@ -80,8 +80,7 @@ class Hooks:
         if "aggregate" in own:
             del defaults["aggregate"]
 
-        # by the name of a hook: functions, of which the first result that is not None counts; and
-        # wrappers
+        # for each hook: functions, of which the first result that is not None counts, and wrappers
         self._functions: dict[str, list[HookFunction]] = {}
         self._wrappers: dict[str, list[HookFunction]] = {}
         of_wrappers = [marked_functions(wrapper) for wrapper in wrappers]

@@ -24,8 +24,8 @@ from fedloom.machine.memory import training_bytes
 class FrozenCLIP(Backbone):
     """A CLIP whose weights are frozen, unless a method gives each client weights.
 
-    All features have length 1. Every loss and every logit of CLIP is computed from such features.
-    Shapes have d_joint, the length of a feature.
+    All features have unit length (an L2 norm of 1). Every loss and every logit of CLIP is computed
+    from such features. In shapes, d_joint is the number of entries of a feature.
 
     Attributes:
         width: d, the width of a context's tokens.
@@ -236,7 +236,7 @@ class FrozenCLIP(Backbone):
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Return vectors scaled to length 1. Vectors in half precision become float32."""
+    """Return vectors scaled to unit length. Vectors in half precision become float32."""
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
