@@ -26,7 +26,9 @@ SHARD = re.compile(r"-\d+-of-(\d+)\.safetensors$")
 OF_CLIP = "logit_scale"
 
 
-def weights_file(name: str, path: str, suffixes: tuple[str, ...] = (".safetensors",)) -> Path:
+def checked_weights_file(
+    name: str, path: str, suffixes: tuple[str, ...] = (".safetensors",)
+) -> Path:
     """Return the path of a backbone's weights.
 
     Raises:

@@ -43,7 +43,7 @@ AMPLIFIED = 10
 SHIFT = 30.0
 
 
-def differences(a: Tree, b: Tree) -> dict[str, float]:
+def differences_of_trees(a: Tree, b: Tree) -> dict[str, float]:
     """Return the largest absolute difference of each leaf, by path.
 
     It is infinite where the trees do not match.
@@ -74,7 +74,7 @@ def require_equal(run: "TinyRun", a: Tree, b: Tree, what: str, tolerance: float 
 
     If they are not, the error says `what`.
     """
-    require_close(run, differences(a, b), what, tolerance)
+    require_close(run, differences_of_trees(a, b), what, tolerance)
 
 
 def require_close(run: "TinyRun", moved: dict[str, float], what: str, tolerance: float) -> None:
@@ -202,7 +202,7 @@ def ignores_order(run: TinyRun) -> None:
     sent = run.uploads[1]
     forward = run.aggregate(sent)
     backward = run.aggregate(sent[::-1])
-    moved = differences(forward, backward)
+    moved = differences_of_trees(forward, backward)
 
     if tolerance < max(moved.values(), default=0.0) < math.inf:
         generator = run.task.generator("rounding")
@@ -216,7 +216,9 @@ def ignores_order(run: TinyRun) -> None:
 
         # how far noise in the last bits moves each tensor, without draws that change a tensor's
         # shape
-        draws = [differences(forward, run.aggregate(sent, noisy)) for _ in range(ROUNDING_DRAWS)]
+        draws = [
+            differences_of_trees(forward, run.aggregate(sent, noisy)) for _ in range(ROUNDING_DRAWS)
+        ]
         draws = [far for far in draws if math.inf not in far.values()]
         reach: dict[str, float] = {}
         for path in moved:

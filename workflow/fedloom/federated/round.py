@@ -52,7 +52,7 @@ def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
     return hooks.init_client(task=task.at(0), client=client)
 
 
-def attackers(task: Task, hooks: Hooks) -> list[int]:
+def attacking_clients(task: Task, hooks: Hooks) -> list[int]:
     """Return the ids of the clients that attack; [] if there is no attack."""
     ids = hooks.attackers(task=task)
     if ids != []:
@@ -129,7 +129,7 @@ def _client_rows(
 
     `arrived` has the ids of the clients whose updates the server got.
     """
-    attacking = attackers(task, hooks)
+    attacking = attacking_clients(task, hooks)
 
     # one row per client, in ascending order of ids
     rows: list[ClientRow] = []
@@ -222,7 +222,7 @@ def collect_updates(
     # what each client receives, and what it kept from its last round
     sent, delivered = download_to(task, hooks, state, ids)
     personal = [personal_state(task, hooks, state, client) for client in ids]
-    attacking = attackers(task, hooks)
+    attacking = attacking_clients(task, hooks)
     states = dict(zip(ids, personal, strict=True))
     check_results.check_states(task, "init_client", states, state.clients)
 

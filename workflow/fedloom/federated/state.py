@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fedloom.common.trees import Tree, aligned, build, leaves, on_device, tensor_map
+from fedloom.common.trees import Tree, aligned, build_tree, leaves, on_device, tensor_map
 
 Entry = TypeVar("Entry")
 HOST = torch.device("cpu")
@@ -133,7 +133,7 @@ class State:
         on `device`. Otherwise a resumed job could sum numbers in another order than an
         uninterrupted one, and its results would differ in the last bits.
         """
-        tree = build(leaves(tree))
+        tree = build_tree(leaves(tree))
 
         # a file has no entry for an empty part
         def part(name: str, device: torch.device) -> Tree:

@@ -22,7 +22,7 @@ from fedloom.common.receipts import digest, sha256
 from fedloom.common.seeds import torch_generator
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
 from fedloom.federated.evaluate import evaluate
-from fedloom.federated.round import attackers, initial_state, train_round
+from fedloom.federated.round import attacking_clients, initial_state, train_round
 from fedloom.federated.rows import Confusion, EvaluationRow, RoundRow, Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
@@ -271,7 +271,7 @@ def train_rounds(
     """
     # begin where the checkpoint ends, or else where the previous job ended
     name = job.spec.run.path
-    attacking = attackers(task, hooks)
+    attacking = attacking_clients(task, hooks)
     begin = _find_starting_point(
         task, hooks, job, start, outputs.checkpoint, fingerprint, attacking
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.federated.task import Task
-from fedloom.machine.extras import require
+from fedloom.machine.extras import require_extra
 
 # the number of draws per digest, since Python limits a digest's length
 DRAWN_AT_ONCE = 1 << 16
@@ -53,7 +53,7 @@ def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) ->
         return 0.0
 
     # imported here, because the import takes seconds
-    require("opacus")
+    require_extra("opacus")
     from opacus.accountants.analysis import rdp
 
     # hide Opacus' warning that other orders may bound epsilon more tightly

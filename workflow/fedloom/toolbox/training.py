@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.common.trees import Tree, build, leaves, unstack
+from fedloom.common.trees import Tree, build_tree, leaves, unstack
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, Update
 
@@ -60,7 +60,7 @@ def squared_distance(params: Tree, start: Tree) -> Tensor:
 def gradients(value: Tensor, params: Tree) -> Tree:
     """Return the gradient of a scalar with respect to every tensor of a tree, as a tree."""
     flat = dict(leaves(params))
-    return build(zip(flat, torch.autograd.grad(value, [*flat.values()]), strict=True))
+    return build_tree(zip(flat, torch.autograd.grad(value, [*flat.values()]), strict=True))
 
 
 def make_updates(

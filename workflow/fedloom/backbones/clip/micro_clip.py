@@ -51,7 +51,7 @@ def fresh() -> open_clip.CLIP:
     return model
 
 
-def build(path: Path) -> open_clip.CLIP:
+def build_micro_clip(path: Path) -> open_clip.CLIP:
     """Return the model with the weights of a file.
 
     An error is raised if the file has weights of another model.
