@@ -302,8 +302,8 @@ tower: a micro ViT of {micro_clip.MICRO_BLOCKS} blocks, width 96, for 32 px imag
 channel (mean 0.5, std 0.5). Text tower: 3 blocks of width 64, 77 positions, CLIP's own
 tokenizer. Joint space: 64. {sum(p.numel() for p in model.parameters()):,} parameters, of which the
 vocabulary has {model.token_embedding.weight.numel():,}; {weights.stat().st_size / 1e6:.2f} MB in
-half precision, since the file holds only the trained rows of the vocabulary (the others are drawn again when it is
-loaded); sha256 `{sha256(weights)}`.
+half precision, since the file holds only the trained rows of the vocabulary (the others are drawn
+again when it is loaded); sha256 `{sha256(weights)}`.
 
 ## Training
 
