@@ -8,8 +8,8 @@ MAX_REASON_CHARACTERS = 300
 MAX_NAME_CHARACTERS = 100
 # A line that is too long is cut in the middle. So many characters are kept of its beginning, which
 # says where the error is, and of its end, which gives the advice.
-BEGINNING = 1400
-END = 500
+BEGINNING_CHARACTERS = 1400
+END_CHARACTERS = 500
 
 
 class FedLoomError(Exception):
@@ -41,9 +41,9 @@ def _escaped(letter: str) -> str:
 
 def _bounded(line: str) -> str:
     """Return a line; if it is too long for a person to read, without its middle."""
-    if len(line) <= BEGINNING + END:
+    if len(line) <= BEGINNING_CHARACTERS + END_CHARACTERS:
         return line
-    return f"{line[:BEGINNING]} ... {line[-END:]}"
+    return f"{line[:BEGINNING_CHARACTERS]} ... {line[-END_CHARACTERS:]}"
 
 
 def in_words(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 ENDING = ".fedloom-tmp"
-NAME = re.compile(rf"\..+\.(?P<system>\w+)-(?P<process>\d+)-\w+{re.escape(ENDING)}")
+TEMPORARY_NAME = re.compile(rf"\..+\.(?P<system>\w+)-(?P<process>\d+)-\w+{re.escape(ENDING)}")
 # a writer on another system counts as killed after so many seconds without a write
 ABANDONED = 24 * 3600
 
@@ -51,7 +51,7 @@ def abandoned(path: Path) -> bool:
     A process on another system cannot be looked up: it counts as ended after ABANDONED seconds
     without a write.
     """
-    name = NAME.fullmatch(path.name)
+    name = TEMPORARY_NAME.fullmatch(path.name)
     if name is not None and name["system"] == _system():
         # psutil also finds another user's process, whose folder in /proc may be hidden
         return not psutil.pid_exists(int(name["process"]))

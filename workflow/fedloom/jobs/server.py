@@ -34,7 +34,7 @@ from pathlib import Path
 # server, and every job imports for itself.
 VARIABLE = "FEDLOOM_JOB_SERVER"
 # seconds for the server to accept a connection, and for a client to ask
-PATIENCE = 10
+REQUEST_TIMEOUT = 10
 # the most bytes that a receiver accepts; the kernel refuses to send more than some 200 KB
 MOST = 1 << 20
 # signals that a client passes on to its job
@@ -120,7 +120,7 @@ def try_server(arguments: list[str]) -> int | None:
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         # another user may listen at the address and never accept
-        server.settimeout(PATIENCE)
+        server.settimeout(REQUEST_TIMEOUT)
 
         # Ask for the job, and receive the number of its process. This fails if the server has
         # ended, if too many clients wait, or if the request is too long.
@@ -190,7 +190,7 @@ def serve(listener: socket.socket, snakemake: int) -> None:
     # a fork per client
     while snakemake not in select.select([listener, snakemake], [], [])[0]:
         with listener.accept()[0] as client:
-            client.settimeout(PATIENCE)
+            client.settimeout(REQUEST_TIMEOUT)
             if not is_mine(client):
                 continue
 

@@ -9,7 +9,7 @@ from fedloom.config.kinds import KINDS
 from fedloom.planning import choices, job_specs, output_runs, paths
 
 # the suffixes of results that may be large; each has a receipt beside it with its digest
-LARGE = (".arrow", ".safetensors")
+LARGE_SUFFIXES = (".arrow", ".safetensors")
 
 
 def outputs(rule: str, job: Any) -> list[Path]:

@@ -24,7 +24,7 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.study_jobs import jobs_of_study
 
 # why a result is made again
-SETTINGS = "made from other settings"
+FROM_OTHER_SETTINGS = "made from other settings"
 SOURCES = "made from other source files"
 FROM_OTHER_DATA = "made from other data"
 UNKNOWN = "without a receipt"
@@ -33,7 +33,7 @@ CHANGED = "changed since it was written"
 NO_DIGEST = ""
 # The reason to give if a fact of a receipt differs. The first one that differs is given. Sources
 # come first: a job of `train` contains their digest, so that "job" differs too.
-REASONS = {"sources": SOURCES, "job": SETTINGS, "inputs": FROM_OTHER_DATA}
+REASONS = {"sources": SOURCES, "job": FROM_OTHER_SETTINGS, "inputs": FROM_OTHER_DATA}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def begin(rule: str, job: Any, sources: str) -> Making:
 def end(making: Making) -> None:
     """Write the receipt of a job that has written its outputs."""
     outputs = job_files.outputs(making.rule, making.job)
-    small = [file for file in outputs if file.suffix not in job_files.LARGE]
+    small = [file for file in outputs if file.suffix not in job_files.LARGE_SUFFIXES]
     digests = {str(file): sha256(file) for file in small}
     facts = making.made_from | {"outputs": digests}
     write_sealed(_file_of(making.rule, making.job), facts)

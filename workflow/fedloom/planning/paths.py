@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.common.receipts import receipt_of
-from fedloom.planning.run_labels import NAME, Run
+from fedloom.planning.run_labels import RUN_NAME, Run
 
 RESULTS = "results"
 STORE = "results/datasets/{dataset}/images.arrow"
@@ -23,15 +23,15 @@ BACKBONE_SIZES = "results/backbone_sizes.json"
 
 # a run: its state after the last round of each job, and, beside the states, the checkpoint of the
 # job at work
-RUN = f"results/runs/{NAME}"
+RUN = f"results/runs/{RUN_NAME}"
 STATE = RUN + "/rounds/{end}.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 EVALUATION = RUN + "/evaluation.parquet"
 ROUNDS = RUN + "/rounds.parquet"
 # the tables of a run by name, and those of its jobs, from which the former are joined
-TABLES = ("evaluation", "rounds", "clients", "confusion")
-RUN_TABLES = {name: f"{RUN}/{name}.parquet" for name in TABLES}
-JOB_TABLES = {name: f"{RUN}/rounds/{{end}}.{name}.parquet" for name in TABLES}
+RUN_TABLE_NAMES = ("evaluation", "rounds", "clients", "confusion")
+RUN_TABLES = {name: f"{RUN}/{name}.parquet" for name in RUN_TABLE_NAMES}
+JOB_TABLES = {name: f"{RUN}/rounds/{{end}}.{name}.parquet" for name in RUN_TABLE_NAMES}
 TRIALS = "results/choices/{dataset}/{partition}/{backbone}/{method}/trials.parquet"
 CHOICE = "results/choices/{dataset}/{partition}/{backbone}/{method}/chosen.parquet"
 ARTEFACT = RUN + "/artefacts/{artefact}.parquet"

@@ -91,7 +91,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     # these imports take seconds, and come after an error about the study
     import pyarrow as pa
 
-    from fedloom.report.tidy import COLUMNS, frame, with_files
+    from fedloom.report.tidy import TIDY_COLUMNS, frame, with_files
 
     # read what the record says about the study
     facts = {key.decode(): value.decode() for key, value in record.schema.metadata.items()}
@@ -105,7 +105,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     write_table(out / "results.parquet", pa.Table.from_pandas(rows, preserve_index=False))
 
     # write a README on what they are, and on how they were made
-    columns = [f"| {column} | {meaning} |" for column, meaning in COLUMNS.items()]
+    columns = [f"| {column} | {meaning} |" for column, meaning in TIDY_COLUMNS.items()]
     packages = [f"{package} {version}" for package, version in versions.items()]
     text = README.format(
         study=name,

@@ -39,7 +39,7 @@ from fedloom.planning.records import summary, write_record
 
 LOCK = Path(".fedloom.lock")
 # seconds for Snakemake and its jobs to end after a signal
-PATIENCE = 60
+STOP_TIMEOUT = 60
 WAITING = "another run is at work in this folder; waiting for it to end"
 STUDY_OPTIONS = ("--configfile", "--configfiles", "--config", "-C")
 
@@ -170,7 +170,7 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
                 if _handles_sigterm(process.pid):
                     ending = signal.SIGINT
                 os.killpg(process.pid, ending)
-                signal.alarm(PATIENCE)
+                signal.alarm(STOP_TIMEOUT)
 
     def kill(_: int, __: object) -> None:
         for process in processes:

@@ -24,11 +24,11 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.resources.cost import job_seconds
 
 EVENTS = Path(".snakemake/fedloom.jsonl")
-END = '{"event": "end"}\n'
+END_EVENT = '{"event": "end"}\n'
 # Snakemake counts these among the jobs, but they are none
 NO_JOBS = ("total", "all")
 # the seconds that a job without an estimate is assumed to take, such as a table or a choice
-SMALL = 0.5
+SMALL_SHARE = 0.5
 
 
 def begin(plan: Plan, arguments: Sequence[str]) -> None:
@@ -68,7 +68,7 @@ def tell(text: str) -> None:
 def end() -> None:
     """Add the event that the run's jobs have ended."""
     with EVENTS.open("a", encoding="utf-8") as file:
-        file.write(END)
+        file.write(END_EVENT)
 
 
 def last_begun() -> dict[str, Any]:
@@ -86,8 +86,8 @@ def last_begun() -> dict[str, Any]:
 def ended(first: dict[str, Any]) -> bool:
     """Return True if the run with this first event has ended, or was killed."""
     with EVENTS.open("rb") as file:
-        file.seek(-len(END), os.SEEK_END)
-        return file.read() == END.encode() or not psutil.pid_exists(first["process"])
+        file.seek(-len(END_EVENT), os.SEEK_END)
+        return file.read() == END_EVENT.encode() or not psutil.pid_exists(first["process"])
 
 
 @dataclass
@@ -176,18 +176,18 @@ class RunProgress:
             log = Path(event["log"][0])
 
         # one of its files has the estimate
-        estimates = [self.seconds.get(file, SMALL) for file in event["output"] or []]
+        estimates = [self.seconds.get(file, SMALL_SHARE) for file in event["output"] or []]
         return Job(
             rule=event["rule_name"],
             name="/".join(labels),
             log=log,
-            seconds=max(estimates, default=SMALL),
+            seconds=max(estimates, default=SMALL_SHARE),
             begun=event["time"],
         )
 
     def share(self) -> float:
         """Return the estimated fraction of the work that is done."""
-        whole = sum(count * self.means.get(rule, SMALL) for rule, count in self.jobs.items())
+        whole = sum(count * self.means.get(rule, SMALL_SHARE) for rule, count in self.jobs.items())
         if not whole:
             return 0.0
 
