@@ -17,8 +17,8 @@ from fedloom.common.temporary import remove, sweep, temporary_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The key of a table's metadata that holds the digest of the table's file, and the value that this
-# key has while the digest is computed.
+# The key in a table's metadata under which the digest of its file stands. While the digest is
+# computed, UNSEALED stands there.
 SEAL = b"fedloom:sha256"
 UNSEALED = b"0" * 64
 # the bytes before the digest in a footer: the key, and Thrift's mark for a text of 64 bytes

@@ -97,8 +97,8 @@ def load(
     """Return the tree and the facts that `save` wrote to a file.
 
     Raises:
-        FedLoomError: the file is missing or damaged, or its numbers do not match the sha256 that it
-            contains, or do not match `sha256` if that is given.
+        FedLoomError: the file is missing or damaged, or its numbers do not match the sha256 in it
+            (or `sha256`, if that is given).
     """
     try:
         with safetensors.safe_open(path, "pt") as file:

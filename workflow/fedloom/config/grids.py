@@ -173,7 +173,7 @@ def with_partitions(keys: Config) -> Config:
 
 
 def varied_lists(member: GridMember) -> dict[str, list]:
-    """Return, of a member, the list options of which the grid varies an entry, and their values."""
+    """Return the values that a member has for the list options in which its grid varies entries."""
     axes = [split(axis) for axis in member.at]
     return {option: member.options[option] for option, entry in axes if entry is not None}
 

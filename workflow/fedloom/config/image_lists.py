@@ -251,7 +251,7 @@ def _needed(columns: ListColumns, half: str) -> dict[str, str | int]:
 def _row(
     where: str, cells: dict[Any, str], half: str, columns: ListColumns, needed: dict[str, str | int]
 ) -> ListedImage:
-    """Return the cells of a line as a Row; refuse a line that lacks one of the `needed` columns."""
+    """Return the cells of a line as a ListedImage; refuse a line that lacks a `needed` column."""
     for key, column in needed.items():
         if cells.get(column):
             continue

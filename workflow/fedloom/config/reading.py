@@ -67,8 +67,8 @@ def _plain(value: Any) -> Any:
 
     Raises:
         ValueError: no key of the config may have this value. It is a date, a number of too many
-            bits, or text with a NUL or a lone surrogate, which neither the name of a file nor a
-            table can hold.
+            bits, or text with a NUL or a lone surrogate. No file name and no table can hold these
+            two.
     """
     if isinstance(value, dict):
         return {_plain_key(key): _plain(item) for key, item in value.items()}

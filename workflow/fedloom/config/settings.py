@@ -29,7 +29,7 @@ MICRO = ("micro_vit", "micro_clip")
 
 @dataclass(frozen=True)
 class ResolvedSeeds:
-    """The seeds of `study.fixed_seeds` that replace the run's, where they are set."""
+    """The seeds of `study.fixed_seeds`, which replace the run's seed if they are set."""
 
     sampling: int | None = None
     initialisation: int | None = None
@@ -211,8 +211,8 @@ class Reported:
 
     # the evaluated rounds over which tables average
     rounds: tuple[int, ...]
-    # if given, the worst accuracy is the lowest of these rounds' means; else it is that of the
-    # worst client
+    # if given, the worst accuracy is the lowest mean over clients among these rounds; else it is
+    # the accuracy of the worst client
     worst_of: tuple[int, ...] = ()
 
 
@@ -317,7 +317,7 @@ class Output:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that its kind reads beside runs; its job has this too."""
+        """All keys and values that its kind reads; its job contains them too."""
         return self.keys.own | self.extra
 
 

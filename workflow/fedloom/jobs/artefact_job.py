@@ -1,4 +1,4 @@
-"""Compute an artefact of a finished run: a table that its method defines, or that of test sets."""
+"""Compute an artefact of a finished run: a table that its method defines, or TEST_SETS."""
 
 import pyarrow as pa
 

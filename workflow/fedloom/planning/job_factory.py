@@ -262,7 +262,7 @@ def _plotted_methods(settings: Settings, output: Output) -> Iterator[job_specs.P
 
 
 def _label_of_group(method: config.Method) -> str:
-    """Return the label under which a method is shown: that of its grid, or its own."""
+    """Return the label under which a method is shown: its grid's label, or its own."""
     if method.member is not None:
         return method.member.grid
     return method.label

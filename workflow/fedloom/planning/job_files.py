@@ -139,7 +139,7 @@ def _of_run(spec: job_specs.RunSpec, states: list[int]) -> list[Path]:
 
 
 def _run_tables(patterns: dict[str, str], confusion: bool) -> list[str]:
-    """Return the patterns of the tables that a run has; not every run has that of confusion."""
+    """Return the patterns of the tables that a run has; the table `confusion` is optional."""
     return [pattern for name, pattern in patterns.items() if confusion or name != "confusion"]
 
 

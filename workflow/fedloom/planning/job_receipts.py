@@ -80,9 +80,14 @@ def _made_from(job: Any, sources: str, inputs: Mapping[str, str]) -> dict[str, s
 def stale(plan: Plan) -> dict[Path, str]:
     """Return the results of a study that are stale, by their first files, and the reason for each.
 
-    A result is stale if it was made from other settings, source files or data than the study asks
-    for, if it was changed later, or if it has no receipt. A missing result is not included. Nor is
-    a result that is only made from stale ones: Snakemake makes that again by itself.
+    A result is stale in three cases:
+
+    - it was made from other settings, source files or data than the study asks for;
+    - it was changed later;
+    - it has no receipt.
+
+    A missing result is not included. Nor is a result that is only made from stale ones: Snakemake
+    makes it again by itself.
     """
     # every job of the study, with its rule, by the first file that it writes
     jobs = dict[Path, tuple[str, Any]]()
@@ -123,8 +128,8 @@ def _forget_outdated(
 ) -> None:
     """If a result is missing and outdated, set the digests of its job's outputs to NO_DIGEST.
 
-    People delete caches and states after their use. This alone makes no result stale. But if the
-    study now asks for another result in the place of a missing one, the missing one is outdated,
+    People delete caches and states after their use. This alone makes no result stale. But the study
+    may now ask for another result in the place of a missing one. Then the missing one is outdated,
     and every result that was made from it is stale.
     """
     missing = [
@@ -175,7 +180,7 @@ def _digests_of(receipts: Iterable[dict[str, Any] | None]) -> dict[str, str]:
 
 
 def _digest_of(file: Path, digests: Mapping[str, str]) -> str:
-    """Return the digest of a result: the known one, or that of the file, or else NO_DIGEST."""
+    """Return the known digest of a result; else the digest of its file; without one, NO_DIGEST."""
     if str(file) in digests:
         return digests[str(file)]
     if file.is_file():

@@ -35,7 +35,7 @@ def facts_of_job(run: Run, last: int) -> dict[str, str]:
 
 
 def facts_of_run(run: Run, folder: Path = Path()) -> dict[str, str]:
-    """Return the digests of MADE_BY for a run's evaluations; `folder` is that of `results`."""
+    """Return the digests of MADE_BY for a run's evaluations; `folder` holds `results`."""
     facts = read_facts(folder / paths.path_for(paths.EVALUATION, run))
     return {key: facts.get(key, "") for key in MADE_BY}
 

@@ -83,7 +83,7 @@ def write_record(plan: Plan) -> None:
 
 
 def read_record(study: str, folder: Path) -> "pa.Table":
-    """Return the record that `write_record` wrote; `folder` is that of `results`.
+    """Return the record that `write_record` wrote; `folder` holds `results`.
 
     Raises:
         FedLoomError: the study has no record, as it has not finished.

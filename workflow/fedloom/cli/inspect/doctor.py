@@ -57,7 +57,7 @@ def check_versions() -> Iterator[str]:
 
 
 def check_devices() -> Iterator[str]:
-    """Yield the cores, the memory and the GPUs; it is a FedLoomError if torch cannot use these."""
+    """Yield the cores, the memory and the GPUs; a GPU that torch cannot use is a FedLoomError."""
     cores = len(os.sched_getaffinity(0))
     memory = psutil.virtual_memory().total
     yield f"cores: {cores}, memory: {memory / 1e9:.1f} GB"

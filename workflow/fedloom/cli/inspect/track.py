@@ -7,7 +7,7 @@ study's name, the run's path, and the run's settings. The context does three thi
 2. It yields a function that writes the values of a round.
 3. At its end, it ends the run.
 
-Installed packages may bring further trackers (entry points of GROUP).
+Installed packages may bring further trackers (see TRACKER_ENTRY_POINTS).
 """
 
 import json
@@ -82,7 +82,7 @@ def track_study(name: str, poll: float = TRACK_SECONDS) -> None:
 
 @dataclass
 class FollowedRun:
-    """A run, and those of its rounds that were reported to a tracker."""
+    """A run, and its rounds that were reported to a tracker."""
 
     plan: Plan
     run: Run

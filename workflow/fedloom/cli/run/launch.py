@@ -149,8 +149,9 @@ def _display_until_end(process: subprocess.Popen, console: Console, signals: lis
 def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
     """Send SIGINT and SIGTERM on to Snakemake's process group.
 
-    If the group does not end within PATIENCE seconds, it is killed. The yielded function registers
-    the process that leads the group. It returns a list, to which the signals that arrive are added.
+    If the group does not end within STOP_TIMEOUT seconds, it is killed. The yielded function
+    registers the process that leads the group. It returns a list, to which the signals that arrive
+    are added.
 
     Snakemake is sent SIGINT once it runs jobs: then it ends its jobs and removes its lock, while
     SIGTERM would make it wait for its jobs. Before that it is sent SIGTERM, which ends it silently,

@@ -27,7 +27,7 @@ FLOAT = 4 / 1e6
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a backbone; only a CLIP has those of texts."""
+    """The sizes of a backbone; only a CLIP has sizes of texts."""
 
     # the numbers that the weights hold
     parameters: int

@@ -183,7 +183,7 @@ def estimate_job(settings: Settings, rule: str, wildcards: Any) -> Work:
 
 
 def estimate_run(settings: Settings, labels: Any, rounds: range | None = None) -> Work:
-    """Estimate the training of a run, or only that of a job's `rounds`.
+    """Estimate the training of a run, or of only some of its `rounds`.
 
     If the run's options are chosen from trials, this is the most that it takes with any of them.
     """
@@ -337,7 +337,7 @@ class Workload:
 
 
 def workload(settings: Settings, labels: Any, method: str) -> Workload:
-    """Return the facts that the estimate of a run needs, with its own method or that of a trial."""
+    """Return the facts that the estimate of a run needs; `method` is its own or a trial's label."""
     found = method_of(settings, labels.partition, method)
     dataset = settings.datasets[labels.dataset]
     return Workload(
