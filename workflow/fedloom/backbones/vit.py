@@ -18,7 +18,12 @@ import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
 from fedloom.backbones import blocks
 from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, loading, preprocessing
 from fedloom.backbones.blocks import Inserts, Weights, below, layer
-from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
+from fedloom.backbones.weights import (
+    check_finite,
+    checked_weights_file,
+    load_tensors,
+    without_prefix,
+)
 from fedloom.common.errors import FedLoomError
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
@@ -235,7 +240,7 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
     # a file, the hub's weights, or none
     path = None
     if weights not in ("hub", "none"):
-        path = weights_file(name, weights, (".safetensors", ".npz"))
+        path = checked_weights_file(name, weights, (".safetensors", ".npz"))
 
     # the model, of another image size than the pretrained one if the entry says so
     size: dict[str, Any] = {}

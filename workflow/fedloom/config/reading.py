@@ -242,7 +242,7 @@ def _walk(path: Path, keys: Sequence[str | int]) -> tuple[Any, int, int]:
     return node, line, reached
 
 
-def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict[str, Any]:
+def merge_configs(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict[str, Any]:
     """Merge the contents of config files as Snakemake does: later files override earlier ones.
 
     - Mappings are merged, and lists are replaced.

@@ -28,7 +28,7 @@ def run(job: ChooseJob, threads: int) -> None:
         FedLoomError: all trials diverged.
     """
     # each trial's mean accuracy after the last round; None if the trial diverged before
-    trials, files = zip(*choices.evaluations(job), strict=True)
+    trials, files = zip(*choices.trial_evaluations(job), strict=True)
     of_trials = [accuracies(evaluation(file), Reported((job.last,))) for file in files]
     means = [each.get("participating_mean") for each in of_trials]
 

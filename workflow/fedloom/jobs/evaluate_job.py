@@ -16,7 +16,7 @@ def run(job: EvaluateJob, threads: int) -> None:
     the run is a trial.
     """
     # join each table of the run from the tables of its jobs
-    ends = [paths.end(number) for number in job.ends]
+    ends = [paths.four_digits(number) for number in job.ends]
     made_by = provenance.facts_of_job(job.run, job.ends[-1])
     for name, table in paths.RUN_TABLES.items():
         if job.confusion or name != "confusion":

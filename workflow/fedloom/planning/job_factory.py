@@ -97,7 +97,7 @@ def _train_job(settings: Settings, w: Any) -> job_specs.TrainJob:
     """
     study = study_of_run(settings, w)
     rounds = rounds_of(settings, w)
-    evaluated, sampled = evaluations(study, rounds)
+    evaluated, sampled = rounds_to_evaluate(study, rounds)
 
     # a job that samples no clients does not depend on how many would be sampled
     evaluate_clients = None
@@ -342,7 +342,7 @@ def rounds_of(settings: Settings, wildcards: Any) -> range:
     return range((last - 1) // size * size, last)
 
 
-def evaluations(study: Study, rounds: range) -> list[tuple[int, ...]]:
+def rounds_to_evaluate(study: Study, rounds: range) -> list[tuple[int, ...]]:
     """Return two lists of a job's rounds: those after which clients are evaluated, and sampled.
 
     After a round of the second list, only a sample of the clients is evaluated.

@@ -127,7 +127,7 @@ class Plan:
         run = Run.of(labels)
         if ends is None:
             ends = job_ends(self.study(labels))
-        return [str(paths.path_for(pattern, run, end=paths.end(number))) for number in ends]
+        return [str(paths.path_for(pattern, run, end=paths.four_digits(number))) for number in ends]
 
     def start(self, wildcards: Any, pattern: str) -> list[str]:
         """Return the file of a pattern for the job before; none for the first job of a run."""
@@ -142,7 +142,7 @@ class Plan:
 
     def trials(self, wildcards: Any) -> list[str]:
         """Return the evaluation.parquet of each of a method's trials."""
-        return [str(path) for _, path in choices.evaluations(self.job("choose", wildcards))]
+        return [str(path) for _, path in choices.trial_evaluations(self.job("choose", wildcards))]
 
     def choice(self, wildcards: Any) -> list[str]:
         """Return the file with the chosen options of a run; none if its options are not tuned."""

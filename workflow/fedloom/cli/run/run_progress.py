@@ -31,7 +31,7 @@ NO_JOBS = ("total", "all")
 SMALL_SHARE = 0.5
 
 
-def begin(plan: Plan, arguments: Sequence[str]) -> None:
+def begin_run(plan: Plan, arguments: Sequence[str]) -> None:
     """Begin the file of events with a study, Snakemake's arguments, and estimates of the jobs."""
     # the estimate of each job, and each rule's mean over the jobs that are left
     seconds = dict[str, float]()
@@ -65,7 +65,7 @@ def tell(text: str) -> None:
         file.write(json.dumps({"event": "note", "text": text}) + "\n")
 
 
-def end() -> None:
+def end_run() -> None:
     """Add the event that the run's jobs have ended."""
     with EVENTS.open("a", encoding="utf-8") as file:
         file.write(END_EVENT)
