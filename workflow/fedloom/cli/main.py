@@ -240,7 +240,7 @@ def methods(name: str | None) -> None:
 @fedloom.command(short_help="Make a method of your own from the template.")
 @click.argument("name")
 def new(name: str) -> None:
-    """Make plugins/NAME, a method that runs, for you to change."""
+    """Make plugins/NAME from the template: a method that runs, for you to change."""
     from fedloom.cli.make import templates
 
     print(f"{templates.new_method(name)}\nnext: fedloom check --method {name}")
@@ -288,7 +288,7 @@ def check(method: str | None) -> None:
 @click.option("--classes", type=SOME, required=True, help="Number of classes.")
 @click.option("--options", type=options_of, default="{}", help="The method's, as JSON.")
 def communication(method: str, backbone: str, classes: int, options: dict[str, Any]) -> None:
-    """Print the floats that a client is sent in one round, by kind."""
+    """Print how many floats the server sends a client in one round, by name of the tensor."""
     from fedloom.hooks.manifest import find_method
 
     # an unknown name is an error before torch is imported, which takes seconds

@@ -1,4 +1,4 @@
-"""The exceptions that people are meant to read."""
+"""Define the exceptions that people are meant to read, and helpers for their texts."""
 
 import difflib
 from collections.abc import Collection

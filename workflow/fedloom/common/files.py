@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, tables with checksums, and JSON with one spelling."""
+"""Write files that are whole or absent, tables with checksums, and JSON with one spelling."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ SEAL = b"fedloom:sha256"
 UNSEALED = b"0" * 64
 # the bytes before the digest in a footer: the key, and Thrift's mark for a text of 64 bytes
 BEFORE_DIGEST = SEAL + b"\x18\x40"
-# bytes that are hashed at once
+# the number of bytes that are hashed at once
 BYTES_AT_ONCE = 2**20
 
 

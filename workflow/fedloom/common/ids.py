@@ -10,7 +10,7 @@ STREAM_PART_PREFIX = "part_"
 # the round in which an image leaves a stream, if it never leaves
 NEVER = 2**31 - 1
 
-# Names of the sets of test images that all clients answer.
+# Names of the sets of test images on which all clients are tested.
 
 # each client's own test images
 OWN_IMAGES = "own"

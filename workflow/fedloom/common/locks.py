@@ -1,4 +1,4 @@
-"""Locks that keep two processes out of one folder, on file systems that have them."""
+"""Keep two processes out of one folder by a lock, on file systems that have locks."""
 
 import errno
 from collections.abc import Callable, Iterator

@@ -70,7 +70,7 @@ Several = Annotated[Distinct[Item], Field(min_length=1)]
 OneOrMore = Item | Annotated[list[Item], Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
-# a column of tables holds a seed in 32 bits
+# seeds are below 2^31, since a column of a table holds a seed in 32 bits
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Number = float
 Percent = Annotated[float, Field(gt=0, le=100)]

@@ -42,19 +42,19 @@ class SourceKind(Keys):
     """Leave out domains with fewer training images than this number. If there is no official test
     split, all images of a domain count."""
     first_per_domain: Count | None = None
-    """Keep at most this number of training images of every domain, the first that the source lists
-    (FedBN's code)."""
+    """Keep at most this number of training images of every domain: the first ones that the source
+    lists (FedBN's code)."""
     long_tail: LongTail | None = None
     max_train_per_class: Count | None = None
-    """Keep at most this number of training images of every class, the same images in every run."""
+    """Keep at most this number of training images of every class. All runs have the same images."""
     max_test_per_class: Count | None = None
-    """Keep at most this number of test images of every class, the same images in every run."""
+    """Keep at most this number of test images of every class. All runs have the same images."""
     max_train: Count | None = None
-    """Keep at most this number of training images in all, in proportion to the classes, the same
-    images in every run."""
+    """Keep at most this number of training images of all classes together, in proportion to the
+    classes. All runs have the same images."""
     max_test: Count | None = None
-    """Keep at most this number of test images in all, in proportion to the classes, the same images
-    in every run."""
+    """Keep at most this number of test images of all classes together, in proportion to the
+    classes. All runs have the same images."""
 
     def expected(self) -> Expected:
         """Return the numbers of images and classes, as far as the keys alone state them."""
@@ -202,7 +202,7 @@ def _folder_sizes(root: Path) -> list[list]:
         return []
     sizes = []
     for _, _, entries in walk(str(root)):
-        # dangling links and pipes are left out
+        # links that lead nowhere and pipes are left out
         files = [entry for entry in entries if entry.is_file()]
         sizes += [[file.path.removeprefix(f"{root}/"), file.stat().st_size] for file in files]
     return sorted(sizes, key=lambda item: item[0].split("/"))

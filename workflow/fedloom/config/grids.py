@@ -161,7 +161,7 @@ def with_partitions(keys: Config) -> Config:
                 found[f"{dataset}{slash}{member}"] = None
         return list(found)
 
-    # wherever the config names a grid, it means its members
+    # wherever the config names a grid, put the grid's members in its place
     for entry in (*keys.tables.values(), *keys.figures.values()):
         names = entry.get("scenarios")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):

@@ -20,7 +20,7 @@ from fedloom.common.errors import FedLoomError, in_words, shortened
 from fedloom.common.folders import check_regular, named_folder, printable, walk
 from fedloom.common.ids import NO_DOMAIN
 
-# what editors and spreadsheets write before text that is not UTF-8
+# the first two bytes that editors and spreadsheets write if a text is not UTF-8
 OTHER_ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 

@@ -50,11 +50,12 @@ class BackboneKind(Keys):
     """The keys of every backbone."""
 
     mean: OfChannels[Annotated[Number, Field(ge=0, le=1)]] | None = None
-    """Mean of each channel that was subtracted from images (with values from 0 to 1) when the
-    weights were trained; one number stands for all channels. Default: the library's value for the
-    name or tag, which may not fit a file of other weights."""
+    """Mean of each channel, which was subtracted from images (with values from 0 to 1) when the
+    weights were trained. One number stands for all channels. Default: the library's value for the
+    name or tag, which may not fit weights from a file."""
     std: OfChannels[Annotated[Number, Field(gt=0, le=1)]] | None = None
-    """Standard deviation by which each channel was then divided. It is set together with `mean`."""
+    """Standard deviation of each channel, by which it was divided after that. It must be set
+    together with `mean`."""
     cache_format: Literal["bf16", "float16"] | None = None
     """Number format of cached features and patches. Default: float32 for features, float16 for
     patches."""
@@ -86,8 +87,8 @@ class OpenClip(BackboneKind):
     """Tag of open_clip's weights, which are downloaded from a hub, such as `openai`; or a
     .safetensors file."""
     quick_gelu: bool | None = None
-    """Whether the weights were trained with QuickGELU, as OpenAI's were; a file does not tell.
-    Default: true for models whose name ends with -quickgelu."""
+    """Whether the weights were trained with QuickGELU, as OpenAI's were. A file does not say it, so
+    set this key for a file. Default: true for models whose name ends with -quickgelu."""
 
     @model_validator(mode="after")
     def _micro_clip_has_gelu(self) -> Self:

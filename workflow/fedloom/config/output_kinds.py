@@ -96,7 +96,7 @@ class RunsFigure(FigureKind):
 
 
 class ArtefactFigure(RunsFigure):
-    """The keys of a figure of any table that methods give."""
+    """The keys of a figure of any artefact, a table that methods produce."""
 
     artefact: str
     """Name of a table that methods produce (an artefact), as [artefacts] in their method.toml

@@ -22,8 +22,8 @@ class Arrivals(Keys):
     """Classes, domains or clients that arrive in parts while a run trains."""
 
     of: Literal["classes", "domains", "clients"]
-    """What is divided at random, by the seed, into parts that arrive one after another. Clients
-    that train on a part are tested on its images from its arrival to the end of the run."""
+    """What is divided into parts that arrive one after another. The seed determines the division.
+    Clients that train on a part are tested on its images from its arrival to the end of the run."""
     at: Several[Annotated[int, Field(ge=2)]]
     """Rounds in which a further part arrives, in ascending order. The first part is there from
     round 1, so [11, 21] makes three parts."""
@@ -45,7 +45,7 @@ class SchemeKind(Keys):
     """Share of the clients that never train and are only evaluated."""
     shots: Count | None = None
     """Few-shot training: every client keeps at most this number of training images of each class
-    that it holds, drawn by the seed. Default: all images."""
+    that it holds. They are drawn by the seed. Default: all images."""
     novel_classes: Share | Several[str] | None = None
     """Classes on which CLIP methods are tested: no client trains on them or sees their names. It is
     a list of names, or the share of the classes, taken from the end, that are novel (0.5: base and
@@ -56,7 +56,7 @@ class SchemeKind(Keys):
     arrivals: Arrivals | None = None
     """Data streams: classes, domains or clients that arrive while a run trains."""
     seed: Seed | None = None
-    """Seed of all runs, by which images are divided and shots are drawn. Default:
+    """Seed by which images are divided and shots are drawn, in all runs alike. Default:
     `study.fixed_seeds.partition`, or else the run's seed."""
 
 

@@ -186,7 +186,7 @@ def fit_inherited_keys(settings: Settings, own: dict[str, Any]) -> Study:
     tune = study.tune
     of_tune = given.get("tune", {})
     if tune is not None and not of_tune and any(method.member for method in methods):
-        # the members of a grid have their options from the grid, not from trials
+        # the members of a grid get their options from the grid, not from trials
         changes["tune"] = None
     elif tune is not None:
         seed = tune.seed

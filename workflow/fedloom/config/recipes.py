@@ -54,7 +54,7 @@ class Archive(Keys):
     sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
     """SHA-256 digest of the file, in hexadecimal."""
     md5: str | None = Field(None, pattern="^[0-9a-f]{32}$")
-    """MD5 digest of the file, in hexadecimal, where no `sha256` is known."""
+    """MD5 digest of the file, in hexadecimal, if no `sha256` is known."""
     into: Below | None = None
     """Folder below the root in which the file is put or unpacked. Default: the root."""
     name: Annotated[Below, Field(pattern="^[^/]+$")] | None = None
@@ -71,7 +71,7 @@ class Archive(Keys):
 
 
 class Get(Keys):
-    """How a data set's files come below the root. `manual` may complete another key."""
+    """How a data set's files come below the root. `manual` may stand beside another key."""
 
     torchvision: Literal[True] | None = None
     """True if torchvision downloads the files, and compares them with its checksums."""
@@ -99,7 +99,7 @@ class SplitCounts(CountBounds):
     """Expected numbers of images of a class or of a domain."""
 
     at_least: CountBounds | None = None
-    """Least numbers of images, where the publisher states them roughly."""
+    """Least numbers of images, if the publisher states only approximate numbers."""
 
 
 class Counts(SplitCounts):
@@ -184,7 +184,7 @@ class Recipe(RecipeKeys):
         return Expected(images, counts.classes, test)
 
     def all_notes(self) -> tuple[str, ...]:
-        """Return its notes, and those of the recipes that it is made of."""
+        """Return the notes of the recipe, and the notes of the recipes of its parts."""
         parts = [recipe for _, recipe in self.parts()]
         return (*self.notes, *(f"{part.title}: {note}" for part in parts for note in part.notes))
 

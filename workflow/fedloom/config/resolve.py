@@ -52,7 +52,7 @@ def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> S
     notes = (*notes_on(inherited, study), *_notes_on_backbones(settings))
     settings = replace(settings, study=study, notes=notes)
 
-    # what labels must be together
+    # check what can only be checked with several labels together
     check_parts(settings, settings.select.methods)
     for section in ("tables", "figures"):
         settings = replace(settings, **_outputs(settings, section, entries[section], own))
@@ -154,7 +154,7 @@ def _used_datasets(keys: Config, selected: Selection, partitions: dict[str, Entr
 
 
 def _notes_on_backbones(settings: Settings) -> Iterator[str]:
-    """Yield what is assumed of the weights of the backbones that the study uses."""
+    """Yield what is assumed about the weights of the backbones that the study uses."""
     for label in settings.select.backbones:
         for note in settings.backbones[label].notes:
             yield f"backbones.{label}: {note}"
@@ -168,7 +168,7 @@ def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, 
         for label in getattr(select, section):
             (where / section).check_known(label, getattr(keys, section), "no label")
 
-    # pairs of a dataset and a partition: those named, or all
+    # pairs of a dataset and a partition: the named ones, or all
     crossed = product(select.datasets, select.partitions)
     names = select.scenarios or ["/".join(labels) for labels in crossed]
     for name in names:

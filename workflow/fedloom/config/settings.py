@@ -162,7 +162,7 @@ class Grid:
 
     label: str
     title: str
-    # name and values of every axis
+    # the name and the values of every axis
     axes: tuple[tuple[str, list], ...]
     # the options that the axes change, with the values that the label gives them
     options: tuple[tuple[str, Any], ...]
@@ -247,7 +247,7 @@ class KindSpec:
     partition_key: str | None = None
     # it shows only the runs of the study's first seed
     first_seed: bool = False
-    # a row of the table has a method's runs on all partitions
+    # a row of the table combines a method's runs on all partitions
     across_partitions: bool = False
     # checks of the study, of report/requirements.py
     requires: tuple[Requirement, ...] = ()
@@ -301,7 +301,7 @@ class OutputKind(Keys):
 
 @dataclass(frozen=True)
 class Output:
-    """A table or figure: it shows the runs of its scenarios, backbones and methods, crossed."""
+    """A table or figure, which shows the runs of all combinations of its labels."""
 
     section: str
     label: str

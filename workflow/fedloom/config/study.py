@@ -31,8 +31,8 @@ class Report(Keys):
     last_evaluations: Count = 1
     """Tables report the mean over this number of the last evaluations."""
     worst_of_evaluations: Count | None = None
-    """If set, the worst accuracy is not a client's, but the lowest mean over clients among this
-    many of the last evaluations (PEP-FedPT, footnote 4)."""
+    """If set, the worst accuracy is not that of the worst client. It is the lowest mean over
+    clients among this number of the last evaluations (PEP-FedPT, footnote 4)."""
 
 
 class Tune(Keys):
@@ -51,8 +51,8 @@ class Tune(Keys):
     """Maps a method's label to options that it alone tries, and to their values. Each trial
     combines the next of these values with the next of `values`."""
     validation: Share = 0.2
-    """The share of every client's training images that trials are evaluated on, stratified by
-    class."""
+    """The share of every client's training images on which trials are evaluated. It is stratified
+    by class."""
     rounds: Rounds | None = None
     """Number of rounds of each trial. Default: `study.rounds`."""
     seed: Seed = 1000
@@ -71,7 +71,7 @@ class Study(Keys):
     deviations: Sentences = Field(default={})
     """States where the study differs from the paper: maps a word to a sentence."""
     open_questions: Sentences = Field(default={})
-    """States what the paper leaves open, and the choice made here: maps a word to a sentence."""
+    """States what the paper leaves open, and what was chosen here: maps a word to a sentence."""
     rounds: Rounds
     """Number of communication rounds."""
     seeds: Several[Seed]
@@ -136,8 +136,8 @@ class PartitionGrid(Keys):
     """The key of a partition that stands for several."""
 
     grid: GridAxes
-    """Maps a key of the scheme to its values; the label then stands for one partition per
-    combination."""
+    """Maps a key of the scheme to its values. The label then stands for one partition per
+    combination of values."""
 
 
 class WrapperEntry(Keys):

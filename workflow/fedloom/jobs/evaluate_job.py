@@ -23,7 +23,7 @@ def run(job: EvaluateJob, threads: int) -> None:
             of_jobs = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
             metrics.join(of_jobs, paths.path_for(table, job.run), job.run, made_by)
 
-    # trials are there to find out which options train
+    # that a trial does not train is no news: trials find out which options train
     if job.trial:
         return
 

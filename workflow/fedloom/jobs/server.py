@@ -33,7 +33,7 @@ from pathlib import Path
 # The Snakefile sets this variable to "<token>:<pid of Snakemake>". If it is empty, there is no
 # server, and every job imports for itself.
 VARIABLE = "FEDLOOM_JOB_SERVER"
-# seconds for the server to accept a connection, and for a client to ask
+# seconds within which the server must accept a connection, and a client must send its request
 REQUEST_TIMEOUT = 10
 # the most bytes that a receiver accepts; the kernel refuses to send more than some 200 KB
 MOST = 1 << 20
@@ -187,7 +187,7 @@ def serve(listener: socket.socket, snakemake: int) -> None:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     started = ctimes()
 
-    # a fork per client
+    # fork once for each client
     while snakemake not in select.select([listener, snakemake], [], [])[0]:
         with listener.accept()[0] as client:
             client.settimeout(REQUEST_TIMEOUT)

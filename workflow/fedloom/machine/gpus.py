@@ -1,8 +1,8 @@
 """Give a job that asks for a GPU a device that no other job of this user and machine uses.
 
-Rules with the resource `gpu` hand it to their jobs in FEDLOOM_GPU. A job locks the first free
-device that CUDA_VISIBLE_DEVICES shows, or waits for one, and narrows the variable to it before
-torch starts CUDA. The lock ends with the process.
+A rule with the resource `gpu` hands its value to the job in the variable FEDLOOM_GPU. The job locks
+the first free device that CUDA_VISIBLE_DEVICES shows, or waits for one. It sets this variable to
+the locked device before torch starts CUDA. The lock ends with the process.
 """
 
 import logging

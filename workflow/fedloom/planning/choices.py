@@ -1,4 +1,4 @@
-"""The trials of a method, and the options that rule `choose` wrote for it."""
+"""Find the trials of a method, and the options that rule `choose` wrote for it."""
 
 import json
 from dataclasses import replace
@@ -47,7 +47,7 @@ def at_edge(chosen: dict[str, Any], trials: list[dict[str, Any]]) -> dict[str, s
     """Return the options whose chosen number is the "lowest" or the "highest" that was tried."""
     edges = {}
     for name, value in chosen.items():
-        # an option without two numbers to choose from has no edge
+        # an option has an edge only if several numbers were tried
         numbers = {each[name] for each in trials if is_number(each[name])}
         if not is_number(value) or len(numbers) < 2:
             continue

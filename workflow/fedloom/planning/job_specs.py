@@ -111,7 +111,7 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class ChooseJob:
-    """Choose the best of a method's trials, which share a seed, by their accuracy after `last`."""
+    """Choose the best of a method's trials by accuracy after round `last`; they share a seed."""
 
     dataset: str
     partition: str
@@ -181,7 +181,7 @@ class PlottedMethod:
 
 @dataclass(frozen=True)
 class PlotInputs:
-    """The runs of a table or figure: scenarios, methods and seeds, crossed in that order."""
+    """The runs of a table or figure: all combinations of scenarios, methods and seeds."""
 
     # each "dataset/partition/backbone"
     scenarios: tuple[str, ...]

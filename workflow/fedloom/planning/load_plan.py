@@ -26,7 +26,7 @@ from fedloom.machine.install import ROOT, resource
 from fedloom.planning import paths, staleness
 from fedloom.planning.plan import Plan
 
-# the default study, and the config of the current folder: in a checkout they are one file
+# the default study, and the config of the current folder; in a checkout, both are the same file
 DEFAULT_CONFIG = ROOT / "config.yaml"
 OWN_CONFIG = Path("config.yaml")
 # if one of these sections is changed, the study's inherited keys are lowered to fit
@@ -79,7 +79,7 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     # inherits are lowered to fit them.
     own = given or set_by_files or None
     if given and set_by_files:
-        # changes do not unselect the tables and figures that the study's own files select
+        # with changes, the study keeps the tables and figures that its own files select
         own = merge_values(set_by_files, given)
         if given.keys() & FITTED:
             own["study"] = given.get("study", {})

@@ -39,7 +39,7 @@ class PlottedRun(Run):
     artefact: Path | None = None
     # the member of a grid that its method is, if it is one
     member: GridMember | None = None
-    # the next two are those of job_specs.PlottedMethod
+    # the next two fields are copied from job_specs.PlottedMethod
     trains: str = ""
     sees_held_out: bool = False
     # a figure gives each of its runs a style of its own

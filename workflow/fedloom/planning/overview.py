@@ -11,7 +11,7 @@ def overview(settings: Settings) -> dict[str, str | list[str]]:
     select = settings.select
     study = settings.study
 
-    # the seeds of runs, and those that replace them in some draws
+    # the seeds of runs, and the fixed seeds that replace them for some purposes
     seeds = ", ".join(map(str, study.seeds))
     values = study.fixed_seeds.model_dump(exclude={"partition"}, exclude_none=True)
     if values:

@@ -1,4 +1,4 @@
-"""The plan of a study: what the Snakefile asks, rule by rule."""
+"""Answer what the Snakefile asks about a study, rule by rule."""
 
 import os
 from collections.abc import Sequence

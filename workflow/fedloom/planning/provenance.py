@@ -19,7 +19,7 @@ from fedloom.planning.choices import with_choice
 from fedloom.planning.job_specs import RunSpec
 from fedloom.planning.run_labels import Run
 
-# the facts of a receipt that evaluations keep
+# the facts of a state's receipt that are copied to evaluation.parquet
 MADE_BY = ("settings", "data")
 
 

@@ -21,7 +21,7 @@ from fedloom.hooks.manifest import find_method
 from fedloom.machine.install import LIBRARY
 from fedloom.planning import job_specs
 
-# modules of fedloom, and plugins
+# the modules of fedloom, and the plugins, that a job starts from
 Code = tuple[tuple[str, ...], tuple[PluginManifest, ...]]
 
 
@@ -182,7 +182,7 @@ def _names_read(tree: ast.AST, alias: str) -> list[str]:
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the statements of a syntax tree outside `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
-        # no import lies in an expression
+        # an expression contains no import
         of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         if of_types or isinstance(node, ast.expr):
             continue

@@ -86,9 +86,9 @@ class FollowedRun:
 
     plan: Plan
     run: Run
-    # the tracker, for this study
+    # begins a run at the tracker; the tracker's folder and the study are already filled in
     begin: Callable[[str, TrackedSettings], AbstractContextManager[Log]]
-    # when the study was begun; an older checkpoint may be of other settings
+    # when the study was begun, in seconds since 1970; an older checkpoint may have other settings
     since: float
     # the tracker's context, which is closed when all rounds are reported
     context: ExitStack = field(default_factory=ExitStack)
@@ -139,7 +139,7 @@ class FollowedRun:
             if file.exists():
                 times[file] = file.stat().st_mtime
 
-        # a checkpoint from before the study was begun may be of other settings
+        # a checkpoint that is older than the study's start may have other settings
         if times.get(checkpoint, self.since) <= self.since:
             times.pop(checkpoint, None)
         return times

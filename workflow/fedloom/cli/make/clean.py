@@ -115,7 +115,7 @@ def _used(plan: Plan) -> Iterator[Path]:
     settings = plan.settings
     of_runs: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
 
-    # a study that ran with --set has runs that its file does not name
+    # if the study ran with --set, its record names runs that its file does not
     record = paths.path_for(paths.RECORD, study=plan.name)
     if record.is_file():
         of_runs += read_table(record, RUN_LABELS_SCHEMA).to_pylist()

@@ -25,7 +25,7 @@ def whole(sub: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
         target = root["$defs"][sub["$ref"].rsplit("/", 1)[1]]
         sub = target | _without(sub, "$ref")
 
-    # null says that a key is not set: a single alternative beside it is the key's schema
+    # null only says that a key is not set; if one other alternative is left, it is the schema
     options = [option for option in sub.get("anyOf", ()) if option != {"type": "null"}]
     if len(options) == 1:
         sub = whole(options[0], root) | _without(sub, "anyOf")
@@ -80,7 +80,7 @@ def config_schema() -> dict[str, Any]:
         if section == "datasets":
             entries["anyOf"] = [*kinds, RECIPE]
 
-    # a required key may be in another file
+    # no key is required, since another file may have it
     for part in (root, root["$defs"]["Study"], root["$defs"]["Select"]):
         part.pop("required", None)
     root["properties"]["include"] = INCLUDE

@@ -47,7 +47,7 @@ def follow(
     over = False
     told_at = time.monotonic()
 
-    # what is drawn in place; nothing in a file
+    # the drawing, which is redrawn in place on a terminal, and left out in a file
     live = Live(console=console, auto_refresh=False, transient=True)
     with EVENTS.open("rb") as file, live:
         while not over and not signals:

@@ -18,7 +18,7 @@ from fedloom.common.files import atomic_write
 from fedloom.machine.install import LIBRARY
 from fedloom.planning import paths
 
-# begins the line of an error
+# a line about an error begins with this
 ERROR = "error: "
 
 
@@ -44,7 +44,7 @@ def run(
     if not folder.is_dir():
         raise FedLoomError(f"{folder}: folder does not exist; create it, or pass another")
 
-    # the command; it runs in another folder, so a file must be named by its absolute path
+    # make the command; it runs in another folder, so it must name files by their absolute paths
     words = [sys.executable, "-P", "-m", "fedloom", "run"]
     if isinstance(study, Mapping):
         words.append(str(_write_study(study, folder).absolute()))

@@ -58,7 +58,7 @@ def study_cost(plan: Plan) -> StudyCost:
     trials = trial_runs(plan.settings)
     jobs = jobs_of_study(plan)
 
-    # the work of jobs before and after training, and of training
+    # the work of the jobs before and after training, and the work of training
     takes = list[Work]()
     for rule in ESTIMATED:
         takes += [estimate_job(settings, rule, job) for job in jobs[rule].values()]

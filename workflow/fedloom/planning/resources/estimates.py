@@ -28,9 +28,9 @@ UNKNOWN_CLIENTS = 10
 # size, and it is small.
 UNKNOWN_SIDE = 64
 
-# images that a source decodes and resizes
+# the number of images that a source decodes and resizes in a minute
 READ_PER_MINUTE = 3000
-# tokens of a class's name in a prompt of a CLIP
+# the number of tokens that a class's name takes in a prompt of a CLIP
 NAME_TOKENS = 8
 # Floating-point operations of a core per second. With a ViT-B/16 at 224 px, the features of 50,000
 # images took 4.9 hours.
