@@ -1,4 +1,4 @@
-"""Compute a table from a finished run, for figures and tables: the method's, or its test sets."""
+"""Compute an artefact of a finished run: a table that its method defines, or TEST_SETS."""
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ def run(job: ArtefactJob, threads: int) -> None:
     backbone = task.backbone
     provenance.digest_of_weights(run.path, spec.backbone, lambda: weights_digest(backbone))
 
-    # its state after the last round
+    # the run's state after the last round
     tree, facts = tensor_files.load(state)
     kept = State.of(tree, task.data.device)
     task = task.at(facts["round"])

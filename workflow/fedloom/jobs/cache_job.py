@@ -23,7 +23,7 @@ def run(job: CacheJob, threads: int) -> None:
     settings = job.backbone.settings | {"precision": precision}
     backbone = load_backbone(job.backbone.family, settings, device)
 
-    # other weights than those of earlier jobs are an error before anything is computed
+    # before anything is computed, check that earlier jobs had the same weights
     loaded = partial(weights_digest, backbone)
     weights = provenance.digest_of_weights(str(out), job.backbone, loaded)
 

@@ -1,4 +1,4 @@
-"""Draw a partition as bubbles: clients, classes, training images."""
+"""Draw a partition as bubbles: how many training images of each class every client has."""
 
 from fedloom.common.receipts import check_receipt, read_receipt
 from fedloom.planning import paths

@@ -1,4 +1,4 @@
-"""The files that a job reads and writes, which follow from the job alone."""
+"""List the files that a job reads and writes; they follow from the job alone."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,14 +8,14 @@ from fedloom.common.receipts import receipt_of
 from fedloom.config.kinds import KINDS
 from fedloom.planning import choices, job_specs, output_runs, paths
 
-# the ends of the names of results that may be large; the receipts beside them have their digests
+# the suffixes of results that may be large; each has a receipt beside it with its digest
 LARGE_SUFFIXES = (".arrow", ".safetensors")
 
 
 def outputs(rule: str, job: Any) -> list[Path]:
-    """Return the files that a job writes, with the receipts beside large ones.
+    """Return the files that a job writes, including the receipts beside large files.
 
-    The job's log and receipt are named after the first.
+    The log and the receipt of the job are named after the first file.
     """
     match job:
         case job_specs.DatasetJob():
@@ -70,7 +70,7 @@ def outputs(rule: str, job: Any) -> list[Path]:
 
 
 def job_inputs(rule: str, job: Any) -> list[Path]:
-    """Return the results that a job reads, each large file by its receipt."""
+    """Return the results that a job reads, with the receipt of each large file in its place."""
     match job:
         case job_specs.DatasetJob():
             return []
@@ -124,8 +124,11 @@ def job_inputs(rule: str, job: Any) -> list[Path]:
 
 
 def _of_run(spec: job_specs.RunSpec, states: list[int]) -> list[Path]:
-    """Return what a job of a run reads: its data, its states after rounds, its chosen options."""
-    # large files, by their receipts
+    """Return the files that a job of a run reads.
+
+    These are the run's data, its states after the rounds `states`, and its chosen options.
+    """
+    # large files are represented by their receipts
     large = [*paths.run_inputs(spec.run, spec.method.needs).values()]
     large += [
         paths.path_for(paths.STATE, spec.run, end=paths.four_digits(number)) for number in states
@@ -138,7 +141,7 @@ def _of_run(spec: job_specs.RunSpec, states: list[int]) -> list[Path]:
 
 
 def _run_tables(patterns: dict[str, str], confusion: bool) -> list[str]:
-    """Return the patterns of the tables that a run has."""
+    """Return the patterns of the tables that a run has; the table `confusion` is optional."""
     return [pattern for name, pattern in patterns.items() if confusion or name != "confusion"]
 
 
