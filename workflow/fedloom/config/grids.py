@@ -106,7 +106,7 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
 
 
 def describe_options(options: dict[str, Any]) -> list[str]:
-    """Return the options of a grid's member in words, as "lr 0.5"."""
+    """Return options of a method and of its training in words, as "lr 0.5"."""
     return [f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()]
 
 
