@@ -5,7 +5,7 @@ An axis of a method is an option, or a training option as `training.lr`, or an e
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from itertools import product
 from typing import Any
@@ -79,13 +79,18 @@ def _placed(values: list, position: str, value: Any) -> list:
     return [value if str(number) == position else each for number, each in enumerate(values)]
 
 
+def crossed(axes: Mapping[str, list]) -> list[dict[str, Any]]:
+    """Return all combinations of the axes' values; the last axis changes fastest."""
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
 def combinations(label: str, axes: dict[str, list]) -> list[tuple[str, dict[str, Any]]]:
-    """List label and values of each combination of a grid; the last axis changes fastest."""
+    """List label and values of each combination of a grid, in the order of `crossed`."""
     found = []
-    for values in product(*axes.values()):
+    for values in crossed(axes):
         # a label may have no other characters
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", text(list(values)))
-        found.append((f"{label}.{name}", dict(zip(axes, values, strict=True))))
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", text(list(values.values())))
+        found.append((f"{label}.{name}", values))
     return found
 
 
