@@ -17,10 +17,10 @@ def run(job: EvaluateJob, threads: int) -> None:
     # each table of the run is made of those of its jobs
     ends = [paths.end(number) for number in job.ends]
     made_by = provenance.facts_of_job(job.run, job.ends[-1])
-    for name, table in paths.RUN_TABLES.items():
-        if job.confusion or name != "confusion":
-            of_jobs = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
-            metrics.join(of_jobs, paths.path_for(table, job.run), job.run, made_by)
+    for name in paths.table_names(job.confusion):
+        of_jobs = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
+        of_run = paths.path_for(paths.RUN_TABLES[name], job.run)
+        metrics.join(of_jobs, of_run, job.run, made_by)
 
     # trials are there to find out which options train
     if job.trial:
