@@ -1,4 +1,6 @@
-"""Numbers of clients, names of test sets, and which client an entry of a list option is of."""
+"""Numbers of clients, names of test sets and domains, and who an entry of a list option is of."""
+
+from collections.abc import Iterable
 
 # the client id under which the server's own model is evaluated
 SERVER_MODEL = -1
@@ -22,6 +24,11 @@ OTHER_DATASET_PREFIX = "dataset "
 
 # the domain of test images without one: in a partition by domains they go to clients by class
 NO_DOMAIN = ""
+
+
+def client_domain(domains: Iterable[str]) -> str:
+    """Return the name of a client's domain, given those of its images; "+" joins several."""
+    return "+".join(sorted(set(domains)))
 
 
 def entry_of(client: int, clients: int, entries: int) -> int:
