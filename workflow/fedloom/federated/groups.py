@@ -17,13 +17,15 @@ from fedloom.machine.memory import ClientStep
 
 def clients_at_once(task: Task[Any], *states: Tree) -> int:
     """Return how many clients, who receive and keep `states` each, may train as one batch."""
-    if not task.plugin.stacked:
-        return 1
-    # clients that depend on each other are never divided
-    if task.plugin.whole_cohorts:
-        return task.data.num_clients
     step = client_step(task, *states)
-    return memory.clients_at_once(step, _activation_bytes(task, step), task.limits)
+    return memory.cohort_size(
+        task.data.num_clients,
+        step,
+        _activation_bytes(task, step),
+        task.limits,
+        stacked=task.plugin.stacked,
+        whole_cohorts=task.plugin.whole_cohorts,
+    )
 
 
 def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
@@ -47,9 +49,8 @@ def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
 def client_step(task: Task[Any], *states: Tree) -> ClientStep:
     """Return the sizes of a client's step of training; it receives and keeps `states`."""
     # how many images, and how often the texts of all classes, are in flight at once
-    batch = task.training.batch_size
-    most = min(batch, task.training.micro_batch or batch)
-    images, texts = memory.forward_counts(task.plugin.forward_inputs, task.plugin.passes, most)
+    at_once = memory.images_of_a_step(task.training.batch_size, task.training.micro_batch)
+    images, texts = memory.forward_counts(task.plugin.forward_inputs, task.plugin.passes, at_once)
 
     return ClientStep(
         state_bytes=sum(map(count_bytes, states)),
