@@ -20,6 +20,7 @@ from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, lo
 from fedloom.backbones.blocks import Inserts, Weights, below, layer
 from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
 from fedloom.common.errors import FedLoomError
+from fedloom.common.initial_values import init_uniform
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
 
@@ -185,8 +186,7 @@ class FrozenViT(Backbone):
     def init_prompts(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw `count` prompts [P, d] from U(-v, v) with v = sqrt(6 / (3 patch^2 + d)), as VPT."""
         bound = (6 / (3 * self.patch_size**2 + self.width)) ** 0.5
-        draw = torch.rand(count, self.width, generator=generator)
-        return (bound * (2 * draw - 1)).to(self.device)
+        return init_uniform(bound, count, self.width, generator=generator, device=self.device)
 
     def init_head(self, num_classes: int) -> Tensor:
         """Return a linear head [C, d] of zeros, without bias, as the papers count it."""
