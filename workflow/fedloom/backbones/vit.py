@@ -16,16 +16,24 @@ from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
 from fedloom.backbones import blocks
-from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, loading, preprocessing
+from fedloom.backbones.backbone import (
+    Device,
+    HeadedBackbone,
+    Pixels,
+    check_model,
+    loading,
+    preprocessing,
+)
 from fedloom.backbones.blocks import Inserts, Weights, below, layer
 from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
 from fedloom.common.errors import FedLoomError
 from fedloom.common.initial_values import init_uniform
+from fedloom.config.settings import compute_settings
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
 
 
-class FrozenViT(Backbone):
+class FrozenViT(HeadedBackbone):
     """A ViT in the pieces that methods put together, with frozen weights unless they bring others.
 
     A forward pass with prompts P at block 1 is `logits(blocks(insert(embed(images), P)), head)`,
@@ -188,10 +196,6 @@ class FrozenViT(Backbone):
         bound = (6 / (3 * self.patch_size**2 + self.width)) ** 0.5
         return init_uniform(bound, count, self.width, generator=generator, device=self.device)
 
-    def init_head(self, num_classes: int) -> Tensor:
-        """Return a linear head [C, d] of zeros, without bias, as the papers count it."""
-        return torch.zeros(num_classes, self.width, device=self.device)
-
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W^T + b [K, ..., o] of x [K, ..., i] under each client's W [K, o, i] and b [K, o].
@@ -253,6 +257,4 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
     if weights != "none":
         check_finite(model, name, weights)
 
-    precision = spec.get("precision", "float32")
-    checkpointing = spec.get("gradient_checkpointing")
-    return FrozenViT(model, device, precision, bool(checkpointing), spec)
+    return FrozenViT(model, device, *compute_settings(spec), spec)
