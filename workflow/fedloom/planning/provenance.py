@@ -50,7 +50,7 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
     if backbone.library == "torchvision":
         return None
 
-    # a hub states no digest: the first job that loads its weights writes one down
+    # the digest of the weights that were just loaded, and the one in the file
     of = {"library": backbone.library}
     of |= {key: backbone.settings.get(key) for key in ("name", "weights", "image_size")}
     now = {"of": of, "sha256": loaded()}
