@@ -16,17 +16,17 @@ import pyarrow as pa
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.ids import NEVER, UNASSIGNED
 from fedloom.common.key_path import KeyPath
-from fedloom.common.run_tables import PARTITION
+from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.kinds import KINDS_FROM_PLUGINS
 from fedloom.config.partitions import held_out_count
 from fedloom.data import plugins
-from fedloom.data.schemes.dealing import Group
+from fedloom.data.schemes.dealing import ImageGroup
 
 log = logging.getLogger(__name__)
 
 
-def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
+def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[ImageGroup]:
     """Return the groups of images that a scheme divides by themselves."""
     own = KINDS_FROM_PLUGINS["scheme"].own
     if scheme in own:
@@ -36,7 +36,7 @@ def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
         divide_group = module.divide
     else:
         divide_group = partial(plugins.divide, scheme)
-    return [Group("", np.ones(len(domains), bool), divide_group, settings)]
+    return [ImageGroup("", np.ones(len(domains), bool), divide_group, settings)]
 
 
 def _held_out(owner: np.ndarray, domains: np.ndarray, spec: dict, seed: int) -> np.ndarray:
@@ -236,7 +236,7 @@ def divide_dataset(
     seed: int,
     classes: Sequence[str] = (),
 ) -> pa.Table:
-    """Divide a dataset over clients; return a row per image with the columns `PARTITION`.
+    """Divide a dataset over clients; return a row per image with the columns `PARTITION_SCHEMA`.
 
     The clients of a domain follow each other, domains in alphabetical order. `participating` is
     False for the clients held out of training. UNASSIGNED are, by the keys of `spec`:
@@ -400,4 +400,4 @@ def _partition_table(
         "participating": training,
         "domain": domains,
     }
-    return pa.table(columns, schema=PARTITION)
+    return pa.table(columns, schema=PARTITION_SCHEMA)
