@@ -17,7 +17,7 @@ from fedloom.machine.exits import one_line_errors
 from fedloom.jobs.server import VARIABLE
 from fedloom.planning import paths
 from fedloom.planning.job_specs import to_json
-from fedloom.planning.records import failures, summary, write_record
+from fedloom.planning.records import failures, summary_of_results, write_record
 
 STARTED = time.time()
 with one_line_errors():
@@ -85,7 +85,7 @@ onstart:
 onsuccess:
     if LAUNCHER not in os.environ:
         write_record(PLAN)
-        print(f"\n{summary(PLAN)}")
+        print(f"\n{summary_of_results(PLAN)}")
 
 
 onerror:

@@ -27,7 +27,12 @@ from fedloom.backbones.backbone import (
 )
 from fedloom.backbones.blocks import Weights, check_weights, per_client
 from fedloom.backbones.vit import linear
-from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
+from fedloom.backbones.weights import (
+    check_finite,
+    checked_weights_file,
+    load_tensors,
+    without_prefix,
+)
 from fedloom.config.settings import compute_settings
 from fedloom.machine.device import arithmetic
 
@@ -275,7 +280,7 @@ def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
             model.fc = nn.Identity()
 
     if weights != "none":
-        path = weights_file(name, weights)
+        path = checked_weights_file(name, weights)
         with loading(name, weights):
             tensors = without_prefix(safetensors.torch.load_file(path), model.state_dict())
             load_tensors(model, tensors, name, path)

@@ -25,7 +25,12 @@ from fedloom.backbones.backbone import (
     preprocessing,
 )
 from fedloom.backbones.blocks import Inserts, Weights, below, layer
-from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
+from fedloom.backbones.weights import (
+    check_finite,
+    checked_weights_file,
+    load_tensors,
+    without_prefix,
+)
 from fedloom.common.errors import FedLoomError
 from fedloom.common.initial_values import init_uniform
 from fedloom.config.settings import compute_settings
@@ -239,7 +244,7 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
     # a file, the hub's weights, or none
     path = None
     if weights not in ("hub", "none"):
-        path = weights_file(name, weights, (".safetensors", ".npz"))
+        path = checked_weights_file(name, weights, (".safetensors", ".npz"))
 
     # the model, of another image size than the pretrained one if the entry says so
     size: dict[str, Any] = {}

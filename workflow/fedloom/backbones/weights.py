@@ -25,7 +25,9 @@ SHARD = re.compile(r"-\d+-of-(\d+)\.safetensors$")
 OF_CLIP = "logit_scale"
 
 
-def weights_file(name: str, path: str, suffixes: tuple[str, ...] = (".safetensors",)) -> Path:
+def checked_weights_file(
+    name: str, path: str, suffixes: tuple[str, ...] = (".safetensors",)
+) -> Path:
     """Return the file of a backbone's weights; refuse a shard, and one that could run code."""
     # a shard, or the index of several
     file = resource(path)

@@ -81,7 +81,7 @@ Identifier = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 Label = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
-def require(model: Model, **needs: str) -> Model:
+def require_other_keys(model: Model, **needs: str) -> Model:
     """Return a model, or raise a ValueError if it sets a key without the one that this needs."""
     for key, other in needs.items():
         if getattr(model, key) is not None and getattr(model, other) is None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.common.errors import FedLoomError, one_line
 from fedloom.common.files import atomic_write, canonical
-from fedloom.common.trees import Tree, aligned, build, leaves
+from fedloom.common.trees import Tree, aligned, build_tree, leaves
 
 KEY = "fedloom"
 
@@ -104,4 +104,4 @@ def load(
 
     # laid out as new tensors, so that kernels give the same bits as before the file was written
     moved = {key: aligned(value.to(device)) for key, value in tensors.items()}
-    return build([*moved.items(), *scalars.items()]), facts
+    return build_tree([*moved.items(), *scalars.items()]), facts

@@ -27,7 +27,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def build(items: Iterable[tuple[str, Any]]) -> Tree:
+def build_tree(items: Iterable[tuple[str, Any]]) -> Tree:
     """Build the tree whose leaves are given by path (the inverse of `leaves`)."""
     tree: Tree = {}
     for path, value in items:

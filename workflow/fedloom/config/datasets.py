@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, walk
 from fedloom.common.receipts import digest, sha256
-from fedloom.common.schema import Count, Keys, Number, Several, require
+from fedloom.common.schema import Count, Keys, Number, Several, require_other_keys
 from fedloom.config.image_lists import list_files, listed_files
 from fedloom.config.settings import Expected
 from fedloom.machine.install import matching, resource
@@ -97,7 +97,7 @@ class ImageSource(SourceKind):
 
     @model_validator(mode="after")
     def _resized_to_a_size(self) -> Self:
-        return require(self, resize="image_size")
+        return require_other_keys(self, resize="image_size")
 
 
 class PluginSource(ImageSource):

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_
 
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.key_path import CONFIG, KeyPath
-from fedloom.common.schema import Identifier, Item, Keys, Number, checked, require
+from fedloom.common.schema import Identifier, Item, Keys, Number, checked, require_other_keys
 from fedloom.config.datasets import ImageSize, PluginSource, SourceKind
 from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import ClientScheme, SchemeKind
@@ -60,7 +60,7 @@ class BackboneKind(Keys):
 
     @model_validator(mode="after")
     def _mean_and_std(self) -> Self:
-        return require(self, mean="std", std="mean")
+        return require_other_keys(self, mean="std", std="mean")
 
 
 class Timm(BackboneKind):

@@ -253,7 +253,7 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
     )
 
 
-def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[str, Any]]:
+def trial_combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[str, Any]]:
     """List the distinct combinations of option values that a method tries.
 
     The values that all methods try take turns, the last option changing fastest, and so do its own.
@@ -288,7 +288,7 @@ def _trials(method: Method, tune: Tune) -> list[tuple[dict[str, Any], Method]]:
     # one method for each combination that is tried
     members = grids.members(grid_of(method, tune.values | own, where))
     made = []
-    for wanted in combinations(tune.values, own, tune.trials, method.label):
+    for wanted in trial_combinations(tune.values, own, tune.trials, method.label):
         label, title, member = next(each for each in members if each[2].at == wanted)
         trial = _varied(method, label, title, member.options, where)
         _check_wrappers(trial, where)

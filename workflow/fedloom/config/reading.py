@@ -223,7 +223,7 @@ def _walk(path: Path, keys: Sequence[str | int]) -> tuple[Any, int, int]:
     return node, line, reached
 
 
-def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict[str, Any]:
+def merge_configs(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict[str, Any]:
     """Merge the contents of config files, later ones over earlier ones, as Snakemake does.
 
     Mappings are merged and lists replaced. A label of `tables` or `figures` is replaced as a whole.

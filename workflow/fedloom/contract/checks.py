@@ -43,7 +43,7 @@ AMPLIFIED = 10
 SHIFT = 30.0
 
 
-def differences(a: Tree, b: Tree) -> dict[str, float]:
+def differences_of_trees(a: Tree, b: Tree) -> dict[str, float]:
     """Return the largest absolute difference by leaf, infinite where the trees do not match."""
     left = dict(leaves(a))
     right = dict(leaves(b))
@@ -68,7 +68,7 @@ def _difference(a: object, b: object) -> float:
 
 def require_equal(run: "TinyRun", a: Tree, b: Tree, what: str, tolerance: float = 0.0) -> None:
     """Require two trees of a run to be equal; an error says `what` they are if they are not."""
-    require_close(run, differences(a, b), what, tolerance)
+    require_close(run, differences_of_trees(a, b), what, tolerance)
 
 
 def require_close(run: "TinyRun", moved: dict[str, float], what: str, tolerance: float) -> None:
@@ -177,7 +177,7 @@ def ignores_order(run: TinyRun) -> None:
     sent = run.uploads[1]
     forward = run.aggregate(sent)
     backward = run.aggregate(sent[::-1])
-    moved = differences(forward, backward)
+    moved = differences_of_trees(forward, backward)
 
     if tolerance < max(moved.values(), default=0.0) < math.inf:
         generator = run.task.generator("rounding")
@@ -190,7 +190,9 @@ def ignores_order(run: TinyRun) -> None:
             return value + noise
 
         # how far noise in the last bits moves it; an aggregate of another shape tells nothing
-        draws = [differences(forward, run.aggregate(sent, noisy)) for _ in range(ROUNDING_DRAWS)]
+        draws = [
+            differences_of_trees(forward, run.aggregate(sent, noisy)) for _ in range(ROUNDING_DRAWS)
+        ]
         draws = [far for far in draws if math.inf not in far.values()]
         reach: dict[str, float] = {}
         for path in moved:

@@ -20,7 +20,7 @@ from fedloom.federated import training_job
 from fedloom.federated.build_task import method_facts
 from fedloom.federated.task import Task, TrainingOptions, WarmStart
 from fedloom.hooks.manifest import Plugin
-from fedloom.machine.extras import require
+from fedloom.machine.extras import require_extra
 from fedloom.planning.job_specs import MethodSpec, RunSpec, TrainJob
 from fedloom.planning.run_labels import Run
 from fedloom.toolbox.prototypes import warm_start
@@ -55,7 +55,7 @@ def tiny_vit(width: int = 16, depth: int = 12) -> FrozenViT:
 def tiny_clip(width: int = 16):
     """Return a CLIP of two blocks for images and one for text, with random weights."""
     # imported here, since it takes seconds, and no ViT method needs it
-    require("open_clip")
+    require_extra("open_clip")
     import open_clip
     from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 

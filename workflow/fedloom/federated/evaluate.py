@@ -14,7 +14,7 @@ from fedloom.common.ids import BASE_CLASSES, OWN_IMAGES, SERVER_MODEL, STREAM_PA
 from fedloom.common.trees import Tree, leaves, stack, tensor_map
 from fedloom.data.federation import Batch, Federation
 from fedloom.federated import check_results, groups
-from fedloom.federated.round import attackers, download_to, personal_state
+from fedloom.federated.round import attacking_clients, download_to, personal_state
 from fedloom.federated.rows import Confusion, EvaluationRow, Score, TestSetRow
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
@@ -360,7 +360,7 @@ def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[TestSetRow]
 
     # the clients, and the server's model, which may answer for them
     server = received_by(task, hooks, state, [SERVER_MODEL])
-    attacking = attackers(task, hooks)
+    attacking = attacking_clients(task, hooks)
     honest = [k for k in data.tested if k in data.position and k not in attacking]
 
     @cache

@@ -49,7 +49,7 @@ def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
     return hooks.init_client(task=task.at(0), client=client)
 
 
-def attackers(task: Task, hooks: Hooks) -> list[int]:
+def attacking_clients(task: Task, hooks: Hooks) -> list[int]:
     """Return the ids of the clients that attack."""
     ids = hooks.attackers(task=task)
     if ids != []:
@@ -123,7 +123,7 @@ def _client_rows(
     task: Task, hooks: Hooks, collected: Collected, arrived: set[int]
 ) -> list[ClientRow]:
     """Describe the round's clients, of which those that `arrived` reached the server."""
-    attacking = attackers(task, hooks)
+    attacking = attacking_clients(task, hooks)
 
     # a row per client, in the order of the round
     rows: list[ClientRow] = []
@@ -213,7 +213,7 @@ def collect_updates(
     # what each client gets, and what it kept
     sent, delivered = download_to(task, hooks, state, ids)
     personal = [personal_state(task, hooks, state, client) for client in ids]
-    attacking = attackers(task, hooks)
+    attacking = attacking_clients(task, hooks)
     states = dict(zip(ids, personal, strict=True))
     check_results.check_states(task, "init_client", states, state.clients)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fedloom.common.trees import Tree, aligned, build, leaves, on_device, tensor_map
+from fedloom.common.trees import Tree, aligned, build_tree, leaves, on_device, tensor_map
 
 Entry = TypeVar("Entry")
 HOST = torch.device("cpu")
@@ -123,7 +123,7 @@ class State:
         Without it, the order of summation could differ between a resumed and an uninterrupted job,
         and with it the last bits.
         """
-        tree = build(leaves(tree))
+        tree = build_tree(leaves(tree))
 
         # a part that is empty is not in a file
         def part(name: str, device: torch.device) -> Tree:

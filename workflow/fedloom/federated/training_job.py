@@ -21,7 +21,7 @@ from fedloom.common.receipts import digest, sha256
 from fedloom.common.seeds import torch_generator
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
 from fedloom.federated.evaluate import evaluate
-from fedloom.federated.round import attackers, initial_state, train_round
+from fedloom.federated.round import attacking_clients, initial_state, train_round
 from fedloom.federated.rows import Confusion, EvaluationRow, RoundRow, Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
@@ -77,8 +77,9 @@ def clients_to_evaluate(
 ) -> Sequence[int]:
     """Return the ids of the clients that are evaluated after round `task.round`, ascending.
 
-    All but the attackers, or in a round of `job.sampled` `job.evaluate_clients` of them, drawn in
-    proportion among participating (at least one) and held-out ones.
+    These are all clients that do not attack. In a round of `job.sampled` they are a sample of
+    `job.evaluate_clients` of these clients, drawn in proportion from the participating ones (at
+    least one) and the held-out ones.
     """
     everyone = [client for client in task.data.tested if client not in attacking]
     count = job.evaluate_clients
@@ -241,7 +242,7 @@ def train_rounds(
     """
     # begin where the checkpoint ends, or else where the job before ended
     name = job.spec.run.path
-    attacking = attackers(task, hooks)
+    attacking = attacking_clients(task, hooks)
     begin = _find_starting_point(
         task, hooks, job, start, outputs.checkpoint, fingerprint, attacking
     )

@@ -39,9 +39,9 @@ def main() -> None:
 
         # without a receipt, what a killed job leaves is not taken for its result
         started = time.perf_counter()
-        making = job_receipts.begin(args.rule, job, sources)
+        making = job_receipts.begin_job(args.rule, job, sources)
         module.run(job, args.threads)
-        job_receipts.end(making)
+        job_receipts.end_job(making)
 
         # what it took, for people and for the report
         seconds = time.perf_counter() - started

@@ -20,7 +20,7 @@ def run(job: ArtefactJob, threads: int) -> None:
     """Write the table of an artefact, computed by the run's hooks from its last state."""
     spec = choices.with_choice(job.spec)
     run = spec.run
-    state = paths.path_for(paths.STATE, run, end=paths.end(job.last))
+    state = paths.path_for(paths.STATE, run, end=paths.four_digits(job.last))
     check_receipt(state)
 
     # the run's task, with the weights that it was trained with

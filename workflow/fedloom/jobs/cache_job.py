@@ -13,7 +13,7 @@ from fedloom.planning.job_specs import CacheJob
 
 def run(job: CacheJob, threads: int) -> None:
     """Write the features or patches of all images, with the digest of the backbone's weights."""
-    images = ImageStore(paths.inputs("cache", dataset=job.dataset)["store"])
+    images = ImageStore(paths.data_inputs("cache", dataset=job.dataset)["store"])
     label = job.backbone.label
     out = paths.path_for(paths.CACHE, cache=job.cache, dataset=job.dataset, backbone=label)
 

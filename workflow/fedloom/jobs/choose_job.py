@@ -24,7 +24,7 @@ def run(job: ChooseJob, threads: int) -> None:
     number that is the lowest or highest of those tried.
     """
     # each trial's mean accuracy after the last round; none if it diverged before
-    trials, files = zip(*choices.evaluations(job), strict=True)
+    trials, files = zip(*choices.trial_evaluations(job), strict=True)
     of_trials = [accuracies(evaluation(file), Reported((job.last,))) for file in files]
     means = [each.get("participating_mean") for each in of_trials]
 

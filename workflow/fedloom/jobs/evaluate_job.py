@@ -15,7 +15,7 @@ def run(job: EvaluateJob, threads: int) -> None:
     The log names a run whose training loss is not below that of guessing, unless it is a trial.
     """
     # each table of the run is made of those of its jobs
-    ends = [paths.end(number) for number in job.ends]
+    ends = [paths.four_digits(number) for number in job.ends]
     made_by = provenance.facts_of_job(job.run, job.ends[-1])
     for name in paths.table_names(job.confusion):
         of_jobs = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]

@@ -18,7 +18,7 @@ def run(job: TrainJob, threads: int) -> None:
     run = job.spec.run
 
     # the files that it writes
-    end = paths.end(job.last)
+    end = paths.four_digits(job.last)
     state = paths.path_for(paths.STATE, run, end=end)
     tables = {name: paths.path_for(file, run, end=end) for name, file in paths.JOB_TABLES.items()}
     outputs = training_job.Outputs(state, state.with_name(paths.CHECKPOINT), **tables)
@@ -28,7 +28,7 @@ def run(job: TrainJob, threads: int) -> None:
     receipts = [receipt_of(file) for file in inputs.values()]
     start = None
     if job.first:
-        start = paths.path_for(paths.STATE, run, end=paths.end(job.first))
+        start = paths.path_for(paths.STATE, run, end=paths.four_digits(job.first))
         receipts.append(receipt_of(start))
 
     with training_job.exclusive_run_folder(state.parent):

@@ -9,7 +9,7 @@ EXTRAS = {"open_clip": "clip", "opacus": "privacy", "duckdb": "results"}
 EXTRAS |= dict.fromkeys(("mlflow", "tensorboard", "wandb"), "trackers")
 
 
-def require(module: str) -> None:
+def require_extra(module: str) -> None:
     """Require that a module of EXTRAS is installed; the error names the extra."""
     if module in EXTRAS and find_spec(module) is None:
         raise FedLoomError(f"{module}: not installed; pip install 'fedloom[{EXTRAS[module]}]'")

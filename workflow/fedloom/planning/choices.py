@@ -14,7 +14,7 @@ from fedloom.planning.job_specs import ChooseJob, RunSpec
 from fedloom.planning.run_labels import Run
 
 
-def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
+def trial_evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
     """Return every trial with its evaluation.parquet."""
     labels = job.dataset, job.partition + VALIDATION, job.backbone
     runs = [(trial, Run(*labels, trial.label, job.seed)) for trial in job.trials]

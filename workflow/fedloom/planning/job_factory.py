@@ -84,7 +84,7 @@ def _train_job(settings: Settings, w: Any) -> job_specs.TrainJob:
     """Return the job that trains the rounds up to the wildcard `end`, without its sources."""
     study = study_of_run(settings, w)
     rounds = rounds_of(settings, w)
-    evaluated, sampled = evaluations(study, rounds)
+    evaluated, sampled = rounds_to_evaluate(study, rounds)
 
     # a job that samples no clients does not depend on how many would be sampled
     evaluate_clients = None
@@ -329,7 +329,7 @@ def rounds_of(settings: Settings, wildcards: Any) -> range:
     return range((last - 1) // size * size, last)
 
 
-def evaluations(study: Study, rounds: range) -> list[tuple[int, ...]]:
+def rounds_to_evaluate(study: Study, rounds: range) -> list[tuple[int, ...]]:
     """Return those of a job's rounds after which clients are evaluated: all, sampled."""
     of_job = []
     for numbers in (protocols.evaluated_rounds(study), protocols.sampled_rounds(study)):

@@ -39,20 +39,20 @@ class Making:
     made_from: dict[str, str]
 
 
-def begin(rule: str, job: Any, sources: str) -> Making:
+def begin_job(rule: str, job: Any, sources: str) -> Making:
     """Digest what a job's result is to be made from, and remove the receipt of its last result.
 
     Killed from here on, the job leaves outputs without a receipt, which are not taken for results.
     """
     # an input that is missing lets the job fail, with an error of its own
-    inputs = job_files.inputs(rule, job)
+    inputs = job_files.job_inputs(rule, job)
     there = {str(file): sha256(file) for file in inputs if file.is_file()}
 
     _file_of(rule, job).unlink(missing_ok=True)
     return Making(rule, job, _made_from(job, sources, there))
 
 
-def end(making: Making) -> None:
+def end_job(making: Making) -> None:
     """Write the receipt of a job that has written its outputs."""
     outputs = job_files.outputs(making.rule, making.job)
     small = [file for file in outputs if file.suffix not in job_files.LARGE_SUFFIXES]
@@ -148,7 +148,7 @@ def _differing(
     """Return in what a result was made otherwise than the study asks for, as REASONS have it."""
     # what the result would be made from now
     rule, content = job
-    inputs = {str(file): _digest_of(file, digests) for file in job_files.inputs(rule, content)}
+    inputs = {str(file): _digest_of(file, digests) for file in job_files.job_inputs(rule, content)}
     now = _made_from(content, plan.sources(rule, content), inputs)
 
     return [reason for fact, reason in REASONS.items() if receipt[fact] != now[fact]]

@@ -10,11 +10,18 @@ from fedloom.common.errors import FedLoomError, legible
 from fedloom.common.folders import is_folder
 from fedloom.common.key_path import CONFIG as CONFIG_KEY
 from fedloom.common.key_path import InvalidKeyError
-from fedloom.config.reading import Change, locate_error, merge, merge_values, read_all, read_change
+from fedloom.config.reading import (
+    Change,
+    locate_error,
+    merge_configs,
+    merge_values,
+    read_all,
+    read_change,
+)
 from fedloom.config.resolve import resolve_with
 from fedloom.config.settings import Settings
 from fedloom.hooks.manifest import find_method
-from fedloom.machine.extras import require
+from fedloom.machine.extras import require_extra
 from fedloom.machine.install import ROOT, resource
 from fedloom.planning import paths, staleness
 from fedloom.planning.plan import Plan
@@ -34,7 +41,7 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     """Read a study as `read_plan` does, whose backbones' packages must be there."""
     plan = read_plan(files, overrides)
     for label in plan.settings.select.backbones:
-        require(plan.settings.backbones[label].library)
+        require_extra(plan.settings.backbones[label].library)
     return plan
 
 
@@ -57,7 +64,7 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     inherited = 1
     if files:
         inherited = len(read_all(below))
-    set_by_files = merge(contents[inherited:])
+    set_by_files = merge_configs(contents[inherited:])
 
     # the keys that the user set: by changes, else in the study's own files; keys that the study
     # inherits are lowered to fit them
@@ -68,7 +75,7 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         if given.keys() & FITTED:
             own["study"] = given.get("study", {})
 
-    merged = merge(contents, given)
+    merged = merge_configs(contents, given)
     read = [path for path, _ in contents]
     settings = resolve(merged, read, changes, own)
 

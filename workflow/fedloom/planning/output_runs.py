@@ -112,7 +112,7 @@ def plotted_backbones(job: FigureJob) -> list[PlottedBackbone]:
         accuracy = paths.path_for(paths.BLOCK_ACCURACY, **labels)
 
         # its accuracy was computed from the store and the features
-        read: dict[str, Any] = paths.inputs("block_accuracy", **labels)
+        read: dict[str, Any] = paths.data_inputs("block_accuracy", **labels)
         items.append(PlottedBackbone(**labels, accuracy=accuracy, **read))
     return items
 

@@ -82,7 +82,7 @@ def path_for(pattern: str, run: Run | None = None, /, **wildcards: Any) -> Path:
     return Path(pattern.format(**labels))
 
 
-def inputs(rule: str, **wildcards: Any) -> dict[str, Path]:
+def data_inputs(rule: str, **wildcards: Any) -> dict[str, Path]:
     """Return the data files that a job of this rule reads, by name."""
     return {name: path_for(DATA_OF_A_RUN[name], **wildcards) for name in INPUTS[rule]}
 
@@ -99,8 +99,8 @@ def other_inputs(dataset: str, run: Run, needs: Collection[str]) -> dict[str, Pa
     return {name: path_for(DATA_OF_A_RUN[name], run, dataset=dataset) for name in names}
 
 
-def end(number: int) -> str:
-    """Write the last round of a job as the wildcard `end` has it."""
+def four_digits(number: int) -> str:
+    """Write the last round of a job as the wildcard `end` has it: in four digits."""
     return f"{number:04}"
 
 

@@ -123,7 +123,7 @@ class Plan:
         run = Run.of(labels)
         if ends is None:
             ends = job_ends(self.study(labels))
-        return [str(paths.path_for(pattern, run, end=paths.end(number))) for number in ends]
+        return [str(paths.path_for(pattern, run, end=paths.four_digits(number))) for number in ends]
 
     def start(self, wildcards: Any, pattern: str) -> list[str]:
         """Return a file of the job before; the first job of a run has none."""
@@ -138,7 +138,7 @@ class Plan:
 
     def trials(self, wildcards: Any) -> list[str]:
         """Return the evaluations of a method's trials."""
-        return [str(path) for _, path in choices.evaluations(self.job("choose", wildcards))]
+        return [str(path) for _, path in choices.trial_evaluations(self.job("choose", wildcards))]
 
     def choice(self, wildcards: Any) -> list[str]:
         """Return the file with the options that a run is trained with, if they are tuned."""

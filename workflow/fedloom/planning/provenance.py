@@ -29,7 +29,7 @@ def digest_of_settings(spec: RunSpec) -> str:
 
 def facts_of_job(run: Run, last: int) -> dict[str, str]:
     """Return the digests of MADE_BY of the job that ended after round `last`."""
-    facts = read_receipt(paths.path_for(paths.STATE, run, end=paths.end(last)))
+    facts = read_receipt(paths.path_for(paths.STATE, run, end=paths.four_digits(last)))
     return {key: facts[key] for key in MADE_BY}
 
 

@@ -146,7 +146,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def summary(plan: Plan) -> str:
+def summary_of_results(plan: Plan) -> str:
     """Return the first table and the folders of all results, for the end of a run."""
     logs = f"logs    {paths.LOGS}"
 

@@ -70,7 +70,7 @@ def _add_run(jobs: Jobs, plan: Plan, run: Run) -> None:
         _add(jobs, "cache", paths.CACHE, **labels, cache="patches")
 
     for end in job_ends(study_of_run(plan.settings, run)):
-        _add(jobs, "train", paths.STATE, **labels, end=paths.end(end))
+        _add(jobs, "train", paths.STATE, **labels, end=paths.four_digits(end))
     _add(jobs, "evaluate", paths.EVALUATION, **labels)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError, NotFiniteError
-from fedloom.common.trees import Tree, build, leaves
+from fedloom.common.trees import Tree, build_tree, leaves
 from fedloom.federated.task import Task, Update
 
 log = logging.getLogger(__name__)
@@ -32,12 +32,12 @@ def split_by_received(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
             start[path] = sent[path]
         else:
             rest[path] = value
-    return build(returned.items()), build(start.items()), build(rest.items())
+    return build_tree(returned.items()), build_tree(start.items()), build_tree(rest.items())
 
 
 def merge(tree: Tree, other: Tree) -> Tree:
     """Return one tree with the leaves of both."""
-    return build([*leaves(tree), *leaves(other)])
+    return build_tree([*leaves(tree), *leaves(other)])
 
 
 def flatten(tree: Tree) -> Tensor:
@@ -59,7 +59,7 @@ def unflatten(vector: Tensor, like: Tree) -> Tree:
             start += value.numel()
         else:
             items.append((path, value))
-    return build(items)
+    return build_tree(items)
 
 
 def finite_updates(task: Task, wrapper: str, updates: list[Update]) -> list[Update]:

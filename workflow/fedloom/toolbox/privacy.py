@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.federated.task import Task
-from fedloom.machine.extras import require
+from fedloom.machine.extras import require_extra
 
 # draws of one digest, whose length Python bounds
 DRAWN_AT_ONCE = 1 << 16
@@ -51,7 +51,7 @@ def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) ->
         return 0.0
 
     # imported here, since it takes seconds
-    require("opacus")
+    require_extra("opacus")
     from opacus.accountants.analysis import rdp
 
     # Opacus warns that other orders may bound epsilon more tightly

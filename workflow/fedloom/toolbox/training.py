@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.common.trees import Tree, build, leaves, unstack
+from fedloom.common.trees import Tree, build_tree, leaves, unstack
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, Update
 
@@ -54,7 +54,7 @@ def squared_distance(params: Tree, start: Tree) -> Tensor:
 def gradients(value: Tensor, params: Tree) -> Tree:
     """Return the gradient of a scalar by every tensor of a tree, as a tree of the same names."""
     flat = dict(leaves(params))
-    return build(zip(flat, torch.autograd.grad(value, [*flat.values()]), strict=True))
+    return build_tree(zip(flat, torch.autograd.grad(value, [*flat.values()]), strict=True))
 
 
 def make_updates(

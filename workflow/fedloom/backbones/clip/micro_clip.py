@@ -47,7 +47,7 @@ def fresh() -> open_clip.CLIP:
     return model
 
 
-def build(path: Path) -> open_clip.CLIP:
+def build_micro_clip(path: Path) -> open_clip.CLIP:
     """Build the model with the weights of a file, which raises for those of another model."""
     model = fresh()
     state = {name: value.float() for name, value in safetensors.torch.load_file(path).items()}

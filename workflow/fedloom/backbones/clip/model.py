@@ -14,10 +14,10 @@ from fedloom.backbones.blocks import Inserts, Weights, below, check_weights
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.image import ImageTower
 from fedloom.backbones.clip.text import TOKENS_AT_ONCE, Inside, TextTower
-from fedloom.backbones.weights import check_finite, plain_clip_file, weights_file
+from fedloom.backbones.weights import check_finite, checked_weights_file, plain_clip_file
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.config.settings import compute_settings
-from fedloom.config.settings import weights_file as named_file
+from fedloom.config.settings import local_weights_file as named_file
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
 
@@ -270,14 +270,14 @@ def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
     path = None
     tag = None
     if named_file("open_clip", weights) is not None:
-        path = weights_file(name, weights)
+        path = checked_weights_file(name, weights)
     elif weights != "none":
         tag = weights
         _check_tag(name, tag, quick_gelu)
 
     with loading(name, weights):
         if name == micro_clip.MICRO_CLIP and path:
-            model = micro_clip.build(path)
+            model = micro_clip.build_micro_clip(path)
         elif name == micro_clip.MICRO_CLIP:
             model = micro_clip.fresh()
         elif path:

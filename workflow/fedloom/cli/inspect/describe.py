@@ -29,7 +29,7 @@ TEXT_WIDTH = 96
 # ---- methods -------------------------------------------------------------------------------------
 
 
-def summary(plugin: Plugin) -> str:
+def first_line(plugin: Plugin) -> str:
     """Return the first line of a plugin's docstring without the name; it is not imported."""
     docstring = ast.get_docstring(read_python(plugin.file)) or "No docstring."
     line = docstring.splitlines()[0]
@@ -45,7 +45,7 @@ def list_methods() -> str:
     errors = list(plugins.errors.values())
     for plugin in plugins.values():
         try:
-            rows.append([plugin.name, plugin.title, plugin.family or "any", summary(plugin)])
+            rows.append([plugin.name, plugin.title, plugin.family or "any", first_line(plugin)])
         except FedLoomError as error:
             errors.append(error)
 
@@ -179,7 +179,7 @@ def study_facts(file: Path) -> list[str | int | float | None]:
         gpu_hours = None
 
     return [
-        bundled_studies.name_of(file),
+        bundled_studies.study_name(file),
         shows,
         ", ".join(_datasets_of(plan)),
         ", ".join(_methods_of(plan)),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedloom.cli.run.bundled_studies import file_of
 from fedloom.common.files import write_table, write_text
-from fedloom.config.reading import merge, read_all
+from fedloom.config.reading import merge_configs, read_all
 from fedloom.planning import paths
 from fedloom.planning.load_plan import files_below
 from fedloom.planning.records import read_record
@@ -54,9 +54,9 @@ def results(
     record = record_of(study, Path(folder))
 
     # takes seconds, which an error of a name need not wait for
-    from fedloom.report.tidy import frame, with_files
+    from fedloom.report.tidy import tidy_frame, with_files
 
-    return frame(with_files(record, Path(folder), trials))
+    return tidy_frame(with_files(record, Path(folder), trials))
 
 
 def scan(
@@ -87,7 +87,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     # these take seconds, which an error of a name need not wait for
     import pyarrow as pa
 
-    from fedloom.report.tidy import TIDY_COLUMNS, frame, with_files
+    from fedloom.report.tidy import TIDY_COLUMNS, tidy_frame, with_files
 
     # what the record says of the study
     facts = {key.decode(): value.decode() for key, value in record.schema.metadata.items()}
@@ -97,7 +97,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     # the evaluations
     out = Path(folder or paths.path_for(paths.EXPORT, study=name))
     runs = with_files(record, Path(), trials=False)
-    rows = frame(runs)
+    rows = tidy_frame(runs)
     write_table(out / "results.parquet", pa.Table.from_pandas(rows, preserve_index=False))
 
     # what they are, and how they were made
@@ -132,4 +132,4 @@ def record_of(study: str | PathLike | None, folder: Path) -> "pa.Table":
 
     # the file, or config.yaml, says how the study is called
     contents = read_all([*files_below(files, folder), *files])
-    return read_record(merge(contents)["study"]["name"], folder)
+    return read_record(merge_configs(contents)["study"]["name"], folder)

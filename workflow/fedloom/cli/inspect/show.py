@@ -34,7 +34,7 @@ def show_run(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
     plan = plan_of([run], study, changes)
 
     numbers = list[str]()
-    for name, number in accuracies(plan, run).items():
+    for name, number in reported_accuracies(plan, run).items():
         numbers.append(f"{name.replace('_', ' ')} {number:.2f} %")
 
     rows = list[list[str]]()
@@ -72,8 +72,8 @@ def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, 
         settings = tabulate(rows, ["setting", *titles, "from"], disable_numparse=True)
 
     # accuracies that both have
-    before = accuracies(plan, runs[0])
-    after = accuracies(plan, runs[1])
+    before = reported_accuracies(plan, runs[0])
+    after = reported_accuracies(plan, runs[1])
     numbers = []
     for name in before:
         if name in after:
@@ -108,7 +108,7 @@ def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -
     return plan
 
 
-def accuracies(plan: Plan, run: Run) -> dict[str, float]:
+def reported_accuracies(plan: Plan, run: Run) -> dict[str, float]:
     """Return a run's accuracies in percent over the rounds that tables report."""
     rows = metrics.evaluation(paths.path_for(paths.EVALUATION, run))
     return metrics.accuracies(rows, reported(plan.study(run)))

@@ -21,12 +21,12 @@ import pyarrow as pa
 from safetensors import safe_open
 
 from fedloom.cli.run import run_progress
-from fedloom.cli.run.launch import study_of
+from fedloom.cli.run.launch import plan_of_arguments
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.files import read_table
 from fedloom.common.receipts import digest, receipt_of
 from fedloom.config.protocols import job_ends
-from fedloom.machine.extras import require
+from fedloom.machine.extras import require_extra
 from fedloom.planning import paths, provenance
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
@@ -51,7 +51,7 @@ def track_study(name: str, poll: float = TRACK_SECONDS) -> None:
     """Tell a tracker of all rounds of the study that was begun last here, until it ends."""
     tracker: Tracker = find_tracker(name).load()
     first_event = run_progress.last_begun()
-    plan, _ = study_of(first_event["arguments"])
+    plan, _ = plan_of_arguments(first_event["arguments"])
     folder = paths.path_for(paths.TRACKED, tracker=name)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -125,7 +125,7 @@ class FollowedRun:
 
     def _files(self) -> dict[Path, float]:
         """Return the job's checkpoint and the receipts of finished jobs, with their times."""
-        ends = map(paths.end, job_ends(self.plan.study(self.run)))
+        ends = map(paths.four_digits, job_ends(self.plan.study(self.run)))
         states = [paths.path_for(paths.STATE, self.run, end=end) for end in ends]
         checkpoint = states[0].with_name(paths.CHECKPOINT)
 
@@ -206,7 +206,7 @@ def find_tracker(name: str) -> EntryPoint:
     for own in OWN_TRACKERS:
         known[own] = EntryPoint(own, f"{__name__}:{own}", TRACKER_ENTRY_POINTS)
     check_known(name, known, "no tracker")
-    require(name)
+    require_extra(name)
     return known[name]
 
 

@@ -107,7 +107,7 @@ def check_data_set(name: str, root: str | None, pixels: bool) -> int:
         entry["root"] = root
     settings = recipes.dataset_entry(recipe.name, entry)
     ready = prepared(sources.read(settings.pop("source"), settings), settings)
-    lines = expected_counts.differences(ready, recipe.counts.plain)
+    lines = expected_counts.differences_from_recipe(ready, recipe.counts.plain)
 
     # images that cannot be read, unless a job would leave them out
     if pixels and not settings.get("skip_unreadable"):

@@ -27,7 +27,7 @@ def all_studies() -> list[Path]:
 def _natural_order(file: Path) -> list[str | int]:
     """Return the name of a study in parts, with numbers as numbers."""
     order = list[str | int]()
-    for part in re.split(r"(\d+)", name_of(file)):
+    for part in re.split(r"(\d+)", study_name(file)):
         if part.isdigit():
             order.append(int(part))
         else:
@@ -35,7 +35,7 @@ def _natural_order(file: Path) -> list[str | int]:
     return order
 
 
-def name_of(file: Path) -> str:
+def study_name(file: Path) -> str:
     """Return the name of a study that ships, <folder>/<file>."""
     return f"{file.parent.name}/{file.stem}"
 
@@ -48,7 +48,7 @@ def file_of(study: str) -> Path:
 
     # names that are close: of files of the same folder, and of studies that ship
     beside = [str(file) for file in Path(study).parent.glob("*.yaml")]
-    names = [*beside, *map(name_of, all_studies())]
+    names = [*beside, *map(study_name, all_studies())]
     close = get_close_matches(study, names)
     if close:
         raise FedLoomError(

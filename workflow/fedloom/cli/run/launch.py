@@ -30,7 +30,7 @@ from fedloom.machine.process_log import QUIET_VARIABLE
 from fedloom.planning import paths
 from fedloom.planning.load_plan import CHANGES_KEY, LAUNCHER, check_images, load_plan
 from fedloom.planning.plan import Plan
-from fedloom.planning.records import summary, write_record
+from fedloom.planning.records import summary_of_results, write_record
 
 LOCK = Path(".fedloom.lock")
 # seconds for Snakemake and its jobs to end after a signal
@@ -39,7 +39,7 @@ WAITING = "another run is at work in this folder; waiting for it to end"
 STUDY_OPTIONS = ("--configfile", "--configfiles", "--config", "-C")
 
 
-def study_of(arguments: list[str]) -> tuple[Plan, bool]:
+def plan_of_arguments(arguments: list[str]) -> tuple[Plan, bool]:
     """Return the plan that Snakemake's arguments name, and True if no job is to run."""
     # takes a second
     from snakemake.cli import get_argument_parser, parse_config
@@ -249,7 +249,7 @@ def run_study(
 
     # Snakemake's options may name the study, or say that no job is to run
     if options:
-        study, dry = study_of(arguments)
+        study, dry = plan_of_arguments(arguments)
     else:
         study = load_plan(files, {CHANGES_KEY: [*changes]})
     if dry:
@@ -262,20 +262,20 @@ def run_study(
             remove_stale_lock(arguments)
 
         # while this run holds the folder, no other one changes the results
-        run_progress.begin(study, arguments)
+        run_progress.begin_run(study, arguments)
         try:
             status = run_snakemake(arguments, display=True)
             if status == 0:
                 _finish(study, reporting)
         finally:
-            run_progress.end()
+            run_progress.end_run()
     return status
 
 
 def _finish(study: Plan, reporting: bool) -> None:
     """Write the record of a study that has run, and print its first table and its report's path."""
     write_record(study)
-    print(f"\n{summary(study)}")
+    print(f"\n{summary_of_results(study)}")
     if reporting:
         # takes seconds
         from fedloom.report import page

@@ -30,7 +30,7 @@ NO_JOBS = ("total", "all")
 SMALL_SHARE = 0.5
 
 
-def begin(plan: Plan, arguments: Sequence[str]) -> None:
+def begin_run(plan: Plan, arguments: Sequence[str]) -> None:
     """Begin the file of events with a study, Snakemake's arguments, and estimates of the jobs."""
     # the estimates of all jobs, and their mean among those of a rule that are left
     seconds = dict[str, float]()
@@ -64,7 +64,7 @@ def tell(text: str) -> None:
         file.write(json.dumps({"event": "note", "text": text}) + "\n")
 
 
-def end() -> None:
+def end_run() -> None:
     """Add the event that the run's jobs have ended."""
     with EVENTS.open("a", encoding="utf-8") as file:
         file.write(END_EVENT)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedloom.data.image_list import ImageList
 
 
-def build(source: str, settings: dict[str, Any], images: Path) -> None:
+def build_store(source: str, settings: dict[str, Any], images: Path) -> None:
     """Write the image store of an entry of the config's `datasets`, see `read`."""
     # imported here, for a plan imports sources for their keys alone
     from fedloom.data.images import write_store

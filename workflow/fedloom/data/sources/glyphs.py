@@ -133,7 +133,7 @@ def faces() -> dict[str, str]:
     return {face: family for face, (family, _) in _FACES.items()}
 
 
-def name_of(char: str) -> str:
+def glyph_name(char: str) -> str:
     """Return a character's Unicode name, lower case."""
     return unicodedata.name(char).lower()
 
@@ -143,7 +143,7 @@ def has(char: str, face: str) -> bool:
     return ord(char) in codes(face)
 
 
-def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) -> np.ndarray:
+def draw_glyph(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) -> np.ndarray:
     """Draw a character in white on black, uint8 [32, 32], its longer side `FILL` of the canvas.
 
     `affine` [2, 3] leads from output to input positions, both in [-1, 1] from edge to edge.
@@ -204,7 +204,7 @@ def render_set(
         for index, face in enumerate(_FACES):
             if not has(char, face):
                 continue
-            images += [draw(char, face, affine=matrix) for matrix in jitter[index]]
+            images += [draw_glyph(char, face, affine=matrix) for matrix in jitter[index]]
             labels += [label] * draws
             where += [face] * draws
 
@@ -212,7 +212,7 @@ def render_set(
         np.stack(images)[..., None],
         np.array(labels, np.int64),
         np.array(where),
-        [name_of(char) for char in chars],
+        [glyph_name(char) for char in chars],
     )
 
 

@@ -182,7 +182,7 @@ def estimate_run(settings: Settings, labels: Any, rounds: range | None = None) -
     """Estimate the most that a run's training, or a job's `rounds`, take with any of its trials."""
     study = job_factory.study_of_run(settings, labels)
     rounds = range(study.rounds) if rounds is None else rounds
-    evaluations, sampled = map(len, job_factory.evaluations(study, rounds))
+    evaluations, sampled = map(len, job_factory.rounds_to_evaluate(study, rounds))
 
     # nobody knows yet which trial's options the run is trained with
     trials = job_factory.trials_of(settings, labels)
