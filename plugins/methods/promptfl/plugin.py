@@ -47,8 +47,8 @@ def loss(
     entropy = fl.cross_entropy(logits(task, params, batch), batch.labels)  # [K, B]
     if not task.options.mu:
         return entropy
-    moved = (params["context"] - received["params"]["context"]).square().sum((-2, -1))  # [K]
-    return entropy + task.options.mu / 2 * moved[:, None], {"reported_loss": entropy}
+    penalty = task.options.mu / 2 * fl.squared_distance(params, received["params"])  # [K]
+    return entropy + penalty[:, None], {"reported_loss": entropy}
 
 
 @fl.hookimpl

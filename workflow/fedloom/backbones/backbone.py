@@ -124,6 +124,20 @@ class Backbone:
         raise NotImplementedError
 
 
+class HeadedBackbone(Backbone):
+    """A backbone whose features linear heads classify: a ViT or a ResNet.
+
+    Attributes:
+        width: d, the length of a feature.
+    """
+
+    width: int
+
+    def init_head(self, num_classes: int) -> Tensor:
+        """Return a linear head [C, d] of zeros, without bias, as the papers count it."""
+        return torch.zeros(num_classes, self.width, device=self.device)
+
+
 def load_backbone(family: str, settings: dict[str, Any], device: Device = "cpu") -> Backbone:
     """Return a backbone of a family (vit, clip or resnet).
 

@@ -22,7 +22,14 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, loading, preprocessing
+from fedloom.backbones.backbone import (
+    Device,
+    HeadedBackbone,
+    Pixels,
+    check_model,
+    loading,
+    preprocessing,
+)
 from fedloom.backbones.blocks import Weights, check_weights, per_client
 from fedloom.backbones.vit import linear
 from fedloom.backbones.weights import (
@@ -31,6 +38,7 @@ from fedloom.backbones.weights import (
     load_tensors,
     without_prefix,
 )
+from fedloom.config.settings import compute_settings
 from fedloom.machine.device import arithmetic
 
 PREPROCESSING = {
@@ -146,7 +154,7 @@ class SmallResNet(nn.Module):
         return x.mean((2, 3))
 
 
-class FrozenResNet(Backbone):
+class FrozenResNet(HeadedBackbone):
     """A ResNet whose weights are frozen, unless a method gives each client weights.
 
     Attributes:
@@ -190,10 +198,6 @@ class FrozenResNet(Backbone):
     def init_statistics(self) -> dict[str, Tensor]:
         """Return the running statistics of batch norm by name, such as `bn1.running_mean` [c]."""
         return {name: value.clone() for name, value in self.model.named_buffers()}
-
-    def init_head(self, num_classes: int) -> Tensor:
-        """Return a linear head [C, d] of zeros, without bias."""
-        return torch.zeros(num_classes, self.width, device=self.device)
 
     def features(self, images: Tensor, weights: Weights | None = None) -> Tensor:
         """Return features [K, B, d] of uint8 images [K, B, H, W, channels].
@@ -298,4 +302,4 @@ def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
         size = 32
     elif not size:
         size = 224
-    return FrozenResNet(model, size, device, spec.get("precision", "float32"), spec)
+    return FrozenResNet(model, size, device, compute_settings(spec).precision, spec)

@@ -20,7 +20,14 @@ from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
 from fedloom.backbones import blocks
-from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, loading, preprocessing
+from fedloom.backbones.backbone import (
+    Device,
+    HeadedBackbone,
+    Pixels,
+    check_model,
+    loading,
+    preprocessing,
+)
 from fedloom.backbones.blocks import Inserts, Weights, below, layer
 from fedloom.backbones.weights import (
     check_finite,
@@ -29,11 +36,13 @@ from fedloom.backbones.weights import (
     without_prefix,
 )
 from fedloom.common.errors import FedLoomError
+from fedloom.common.initial_values import init_uniform
+from fedloom.config.settings import compute_settings
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
 
 
-class FrozenViT(Backbone):
+class FrozenViT(HeadedBackbone):
     """The pieces of a ViT, from which methods build their forward pass.
 
     For example, `logits(blocks(insert(embed(images), P)), head)` is the forward pass with prompts P
@@ -215,15 +224,7 @@ class FrozenViT(Backbone):
     def init_prompts(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw `count` prompts [P, d] from U(-v, v), v = sqrt(6 / (3 patch^2 + d)), as VPT does."""
         bound = (6 / (3 * self.patch_size**2 + self.width)) ** 0.5
-        draw = torch.rand(count, self.width, generator=generator)
-        return (bound * (2 * draw - 1)).to(self.device)
-
-    def init_head(self, num_classes: int) -> Tensor:
-        """Return a linear head [C, d] of zeros, without a bias.
-
-        The papers count the parameters of such a head.
-        """
-        return torch.zeros(num_classes, self.width, device=self.device)
+        return init_uniform(bound, count, self.width, generator=generator, device=self.device)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -289,6 +290,4 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
     if weights != "none":
         check_finite(model, name, weights)
 
-    precision = spec.get("precision", "float32")
-    checkpointing = spec.get("gradient_checkpointing")
-    return FrozenViT(model, device, precision, bool(checkpointing), spec)
+    return FrozenViT(model, device, *compute_settings(spec), spec)

@@ -1,5 +1,7 @@
 """Define special client ids, names of test sets, and how clients share the entries of a list."""
 
+from collections.abc import Iterable
+
 # the client id under which the server's own model is evaluated
 SERVER_MODEL = -1
 # the client id of an image that belongs to no client: the key `shots`, for example, leaves some out
@@ -24,6 +26,11 @@ OTHER_DATASET_PREFIX = "dataset "
 # The domain of a test image for which no domain is known. A partition by domains gives such images
 # to clients by class.
 NO_DOMAIN = ""
+
+
+def client_domain(domains: Iterable[str]) -> str:
+    """Return the name of a client's domain, given those of its images; "+" joins several."""
+    return "+".join(sorted(set(domains)))
 
 
 def entry_of(client: int, clients: int, entries: int) -> int:

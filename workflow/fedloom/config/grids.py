@@ -8,7 +8,7 @@ An axis of a method's grid is one of the following:
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from itertools import product
 from typing import Any
@@ -95,13 +95,18 @@ def _placed(values: list, position: str, value: Any) -> list:
     return [value if str(number) == position else each for number, each in enumerate(values)]
 
 
+def crossed(axes: Mapping[str, list]) -> list[dict[str, Any]]:
+    """Return all combinations of the axes' values; the last axis changes fastest."""
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
 def combinations(label: str, axes: dict[str, list]) -> list[tuple[str, dict[str, Any]]]:
-    """List the label and the values of each combination; the last axis changes fastest."""
+    """List the label and the values of each combination, in the order of `crossed`."""
     found = []
-    for values in product(*axes.values()):
+    for values in crossed(axes):
         # a label may have no other characters
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", text(list(values)))
-        found.append((f"{label}.{name}", dict(zip(axes, values, strict=True))))
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", text(list(values.values())))
+        found.append((f"{label}.{name}", values))
     return found
 
 
@@ -122,7 +127,7 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
 
 
 def describe_options(options: dict[str, Any]) -> list[str]:
-    """Return a text for each option of a grid's member, such as "lr 0.5"."""
+    """Return a text for each option of a method or of its training, such as "lr 0.5"."""
     return [f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()]
 
 

@@ -5,7 +5,7 @@ A trial is a method with some options set, tested on a share of the clients' tra
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain, product
+from itertools import chain
 from math import lcm
 from typing import Any
 
@@ -287,8 +287,8 @@ def trial_combinations(values: Axes, own: Axes, trials: int, label: str) -> list
     Raises:
         InvalidKeyError: `trials` is too small or too large.
     """
-    common = _crossed(values)
-    others = _crossed(own)
+    common = grids.crossed(values)
+    others = grids.crossed(own)
     count = len(common) * len(others)
     if not len(common) <= trials <= count:
         raise (TUNE / "trials").error(
@@ -304,11 +304,6 @@ def trial_combinations(values: Axes, own: Axes, trials: int, label: str) -> list
         shift = number // period
         found.append(common[number % len(common)] | others[(number + shift) % len(others)])
     return found
-
-
-def _crossed(axes: Axes) -> list[dict[str, Any]]:
-    """Return all combinations of the options' values, the last option changing fastest."""
-    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def _trials(method: Method, tune: Tune) -> list[tuple[dict[str, Any], Method]]:

@@ -86,6 +86,25 @@ class Partition:
         return any(self.settings.get(key) for key in keys)
 
 
+class ComputeSettings(NamedTuple):
+    """How a backbone computes.
+
+    Attributes:
+        precision: the number format (see fedloom.machine.device).
+        gradient_checkpointing: True if a block's inside is not kept for the backward pass.
+    """
+
+    precision: str
+    gradient_checkpointing: bool
+
+
+def compute_settings(settings: dict[str, Any]) -> ComputeSettings:
+    """Return how a backbone of these settings computes."""
+    return ComputeSettings(
+        settings.get("precision", "float32"), bool(settings.get("gradient_checkpointing"))
+    )
+
+
 @dataclass(frozen=True)
 class Backbone:
     """A label of the config's `backbones`."""
@@ -106,7 +125,7 @@ class Backbone:
     @property
     def precision(self) -> str:
         """The number format in which it computes (see fedloom.machine.device)."""
-        return self.settings.get("precision", "float32")
+        return compute_settings(self.settings).precision
 
     @property
     def notes(self) -> tuple[str, ...]:

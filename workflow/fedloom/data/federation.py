@@ -12,7 +12,7 @@ import torch
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
-from fedloom.common.ids import NOVEL_CLASSES, UNASSIGNED
+from fedloom.common.ids import NOVEL_CLASSES, UNASSIGNED, client_domain
 from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
@@ -69,7 +69,7 @@ class Federation:
             (from 1), or the final ones for None, from the cache; of a CLIP, image features.
         patches: returns a CLIP's projected patch tokens [N, T, d], from the cache; None if the
             method does not need them. Both are in its format, and a batch's are float32.
-        domains: name of every client's domain; of several, joined by +.
+        domains: name of every client's domain, by its training images (see `client_domain`).
         classes: names of the C classes that clients train on.
         numbers: the number of each class in the dataset [C]; None: they are the labels.
         unseen: other test images, by a name; every client is tested on all of them, among classes
@@ -537,7 +537,7 @@ def load_partition(
         participating=sorted({int(k) for k in client[participating]}),
         labels=torch.from_numpy(labels).to(device),
         priors=class_priors(labels, train_rows, len(numbers)).to(device),
-        domains=["+".join(sorted(set(domains[rows]))) for rows in train_rows],
+        domains=[client_domain(domains[rows]) for rows in train_rows],
         tokens=tokens or missing_cache_reader("features"),
         patches=patches,
         classes=tuple(name for k, name in enumerate(classes) if k in numbers),

@@ -20,13 +20,15 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
 
     `states` are the trees that each client receives and keeps.
     """
-    if not task.plugin.stacked:
-        return 1
-    # clients whose updates depend on each other must train as one batch
-    if task.plugin.whole_cohorts:
-        return task.data.num_clients
     step = client_step(task, *states)
-    return memory.clients_at_once(step, _activation_bytes(task, step), task.limits)
+    return memory.cohort_size(
+        task.data.num_clients,
+        step,
+        _activation_bytes(task, step),
+        task.limits,
+        stacked=task.plugin.stacked,
+        whole_cohorts=task.plugin.whole_cohorts,
+    )
 
 
 def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
@@ -53,9 +55,8 @@ def client_step(task: Task[Any], *states: Tree) -> ClientStep:
     `states` are the trees that the client receives and keeps.
     """
     # the number of images whose activations are kept at once, and how often those of all texts are
-    batch = task.training.batch_size
-    most = min(batch, task.training.micro_batch or batch)
-    images, texts = memory.forward_counts(task.plugin.forward_inputs, task.plugin.passes, most)
+    at_once = memory.images_of_a_step(task.training.batch_size, task.training.micro_batch)
+    images, texts = memory.forward_counts(task.plugin.forward_inputs, task.plugin.passes, at_once)
 
     return ClientStep(
         state_bytes=sum(map(count_bytes, states)),

@@ -18,6 +18,7 @@ from fedloom.common.trees import Tree, stack, tensor_map
 from fedloom.config.settings import ResolvedSeeds
 from fedloom.data.federation import Arrived, Batch, Federation, missing_cache_reader, to_device
 from fedloom.federated.state import Participation
+from fedloom.hooks.training_options import DEFAULTS
 from fedloom.machine.memory import USUAL_BATCH_LIMITS, BatchLimits
 
 # only for type checkers: these imports need timm and open_clip
@@ -52,7 +53,8 @@ class WarmStart:
 class TrainingOptions:
     """How clients train. `fedloom.hooks.training_options` documents and checks these values.
 
-    A method that trains nothing need not set the first five. They then have the values below.
+    A method that trains must set the first five. In a method that trains nothing they have the
+    values below. The defaults of the others are those of the keys.
 
     Attributes:
         schedule_rounds: number of rounds of the learning rate's schedule. It is None if neither the
@@ -64,16 +66,16 @@ class TrainingOptions:
     schedule: str = "constant"
     epochs: int = 1
     batch_size: int = 1
-    decay: float = 1.0
-    momentum: float = 0.0
-    betas: Sequence[float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    clip: float | None = None
-    local_steps: int | None = None
-    augment: bool | str = False
-    drop_last: bool = False
-    micro_batch: int | None = None
+    decay: float = DEFAULTS["decay"]
+    momentum: float = DEFAULTS["momentum"]
+    betas: Sequence[float] = tuple(DEFAULTS["betas"])
+    eps: float = DEFAULTS["eps"]
+    weight_decay: float = DEFAULTS["weight_decay"]
+    clip: float | None = DEFAULTS["clip"]
+    local_steps: int | None = DEFAULTS["local_steps"]
+    augment: bool | str = DEFAULTS["augment"]
+    drop_last: bool = DEFAULTS["drop_last"]
+    micro_batch: int | None = DEFAULTS["micro_batch"]
     schedule_rounds: int | None = None
 
     @property

@@ -84,7 +84,7 @@ def init_client(task: "Task", client: int) -> "Tree":
 @hookspec(firstresult=True)
 def unseen_client_state(
     task: "Task", client: int, states: "PersonalStates", received: "Tree"
-) -> "Tree":
+) -> "Tree | None":
     """Return the personal state of a client that never trained, for its evaluation.
 
     Such a client is held out, was not sampled yet, or stands for the server's model (SERVER_MODEL).

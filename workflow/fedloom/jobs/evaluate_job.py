@@ -18,10 +18,10 @@ def run(job: EvaluateJob, threads: int) -> None:
     # join each table of the run from the tables of its jobs
     ends = [paths.four_digits(number) for number in job.ends]
     made_by = provenance.facts_of_job(job.run, job.ends[-1])
-    for name, table in paths.RUN_TABLES.items():
-        if job.confusion or name != "confusion":
-            of_jobs = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
-            metrics.join(of_jobs, paths.path_for(table, job.run), job.run, made_by)
+    for name in paths.table_names(job.confusion):
+        of_jobs = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
+        of_run = paths.path_for(paths.RUN_TABLES[name], job.run)
+        metrics.join(of_jobs, of_run, job.run, made_by)
 
     # that a trial does not train is no news: trials find out which options train
     if job.trial:

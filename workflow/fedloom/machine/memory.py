@@ -120,6 +120,11 @@ class ClientStep:
         return COPIES * at_once + clients * self.state_bytes
 
 
+def images_of_a_step(batch_size: int, micro_batch: int | None) -> int:
+    """Return how many of a client's images are in memory at once while it trains."""
+    return min(batch_size, micro_batch or batch_size)
+
+
 class ForwardCounts(NamedTuple):
     """What a step encodes: so many images, and the texts of all classes so many times."""
 
@@ -175,6 +180,30 @@ def activation_bytes(gpu_bytes: float, weights: float, states: float, images: fl
     if stays_on_gpu(images, gpu_bytes):
         resident = images
     return GPU_SHARE * max(0.0, gpu_bytes - weights - states - resident)
+
+
+def cohort_size(
+    clients: int,
+    step: ClientStep,
+    room: float | None = None,
+    limits: BatchLimits = USUAL_BATCH_LIMITS,
+    *,
+    stacked: bool,
+    whole_cohorts: bool,
+) -> int:
+    """Return how many of the `clients` may train as one batch, by the method and by the memory.
+
+    Args:
+        clients: number of the clients that train.
+        step, room, limits: see `clients_at_once`.
+        stacked: False if every client trains alone.
+        whole_cohorts: True if all clients must train together, whatever they take.
+    """
+    if not stacked:
+        return 1
+    if whole_cohorts:
+        return clients
+    return clients_at_once(step, room, limits)
 
 
 def clients_at_once(

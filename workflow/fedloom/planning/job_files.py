@@ -142,7 +142,7 @@ def _of_run(spec: job_specs.RunSpec, states: list[int]) -> list[Path]:
 
 def _run_tables(patterns: dict[str, str], confusion: bool) -> list[str]:
     """Return the patterns of the tables that a run has; the table `confusion` is optional."""
-    return [pattern for name, pattern in patterns.items() if confusion or name != "confusion"]
+    return [patterns[name] for name in paths.table_names(confusion)]
 
 
 def _with_receipt(file: Path) -> list[Path]:

@@ -69,6 +69,11 @@ INPUTS = {
 }
 
 
+def table_names(confusion: bool) -> list[str]:
+    """Return the names of the tables that a run has: all, or all but `confusion`."""
+    return [name for name in RUN_TABLE_NAMES if confusion or name != "confusion"]
+
+
 def path_for(pattern: str, run: Run | None = None, /, **wildcards: Any) -> Path:
     """Return the path of a pattern; its wildcards are filled in from a run's labels and by name."""
     labels = dict[str, Any]()

@@ -77,8 +77,7 @@ class Plan:
     @property
     def run_tables(self) -> list[str]:
         """The names of the tables that a run has (paths.RUN_TABLES)."""
-        confusion = self.settings.study.confusion
-        return [name for name in paths.RUN_TABLES if confusion or name != "confusion"]
+        return paths.table_names(self.settings.study.confusion)
 
     def job(self, rule: str, wildcards: Any) -> Any:
         """Return the job of a rule (see fedloom.planning.job_factory)."""

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedloom.common.files import read_table
-from fedloom.common.ids import UNASSIGNED
+from fedloom.common.ids import UNASSIGNED, client_domain
 from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.report.figures import style
 
@@ -34,10 +34,10 @@ def draw_partition(partition: Path, class_names: list[str], out_png: Path, out_p
     counts = np.zeros((len(clients), len(class_names)), int)  # [K, C]
     np.add.at(counts, (train["client_id"], train["label"]), 1)
 
-    # the domains of every client, if there are several
+    # every client's domain, by its training and its test images, if there are several domains
     domains = []
     if table["domain"].nunique() > 1:
-        domains = clients["domain"].agg(lambda names: "+".join(sorted(set(names)))).tolist()
+        domains = clients["domain"].agg(client_domain).tolist()
 
     held_out = ~clients["participating"].any().to_numpy()
     with style.applied():

@@ -12,6 +12,8 @@ from fedloom.backbones.vit import replace as replace
 from fedloom.common.errors import FedLoomError as FedLoomError
 from fedloom.common.ids import SERVER_MODEL as SERVER_MODEL
 from fedloom.common.ids import entry_of as entry_of
+from fedloom.common.initial_values import init_linear as init_linear
+from fedloom.common.initial_values import init_uniform as init_uniform
 from fedloom.common.renamed import renamed
 from fedloom.common.trees import Tree as Tree
 from fedloom.common.trees import leaves as leaves
@@ -51,8 +53,6 @@ from fedloom.toolbox.cross_attention import init_cross_attention as init_cross_a
 from fedloom.toolbox.cross_attention import read_tokens as read_tokens
 from fedloom.toolbox.image_contexts import contextual_logits as contextual_logits
 from fedloom.toolbox.image_contexts import split_images as split_images
-from fedloom.toolbox.initial_values import init_linear as init_linear
-from fedloom.toolbox.initial_values import init_uniform as init_uniform
 from fedloom.toolbox.inserts import adapter as adapter
 from fedloom.toolbox.inserts import at_block as at_block
 from fedloom.toolbox.inserts import deep_prompts as deep_prompts

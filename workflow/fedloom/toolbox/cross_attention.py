@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.backbones.vit import linear
+from fedloom.common.initial_values import init_uniform
 from fedloom.common.trees import Tree
-from fedloom.toolbox.initial_values import init_uniform
 
 
 def init_cross_attention(

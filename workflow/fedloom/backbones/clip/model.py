@@ -16,6 +16,7 @@ from fedloom.backbones.clip.image import ImageTower
 from fedloom.backbones.clip.text import TOKENS_AT_ONCE, Inside, TextTower
 from fedloom.backbones.weights import check_finite, checked_weights_file, plain_clip_file
 from fedloom.common.errors import FedLoomError, check_known
+from fedloom.config.settings import compute_settings
 from fedloom.config.settings import local_weights_file as named_file
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
@@ -306,9 +307,7 @@ def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
     if weights != "none":
         check_finite(model, name, weights)
 
-    precision = spec.get("precision", "float32")
-    checkpointing = spec.get("gradient_checkpointing")
-    return FrozenCLIP(model, tokenizer, name, device, precision, bool(checkpointing), spec)
+    return FrozenCLIP(model, tokenizer, name, device, *compute_settings(spec), spec)
 
 
 def _model(name: str, weights: str | None, quick_gelu: bool | None, device: Device) -> Any:

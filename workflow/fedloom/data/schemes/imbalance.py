@@ -34,8 +34,7 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     clients = settings["clients"]
     share = settings["dominant_share"]
     classes, column, supply = np.unique(labels, return_inverse=True, return_counts=True)
-    each = max(1, round(len(classes) * settings["dominant_classes"]))
-    dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
+    dominant = _deal_dominant(len(classes), settings, rng)
 
     # how many images each client gets, and how many of them of its dominant classes; it is random
     # who gets what rounding leaves over
@@ -49,6 +48,7 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     counts = _hand_out(supply, due, dominant, rng)  # [K, C]
     own = counts.sum(1) / np.maximum(sizes, 1)
     if own.min() < share - LOST:
+        each = dominant[0].sum()
         raise FedLoomError(
             f"client {own.argmin()} would have {own.min():.0%} of its images of its {each} "
             f"dominant classes, not {share:.0%}; clients x {each} must be a multiple of the "
@@ -78,8 +78,7 @@ def divide_pooled(
     clients = settings["clients"]
     share = settings["dominant_share"]
     classes, column = np.unique(labels, return_inverse=True)
-    each = max(1, round(len(classes) * settings["dominant_classes"]))
-    dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
+    dominant = _deal_dominant(len(classes), settings, rng)
 
     # the share of each class, dealt in turns to the clients that it dominates
     owner = np.full(len(labels), -1)
@@ -93,6 +92,12 @@ def divide_pooled(
     pool = np.flatnonzero(owner < 0)
     owner[pool] = rng.permutation(clients)[rng.permutation(len(pool)) % clients]
     return owner
+
+
+def _deal_dominant(classes: int, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+    """Choose the classes that dominate each client, equally many for all clients, bool [K, C]."""
+    each = max(1, round(classes * settings["dominant_classes"]))
+    return deal_classes(settings["clients"], each, classes, "dominant_classes", rng)
 
 
 def _hand_out(

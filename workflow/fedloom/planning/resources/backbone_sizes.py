@@ -13,7 +13,7 @@ from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical, read_json, write_text
-from fedloom.config.settings import Backbone
+from fedloom.config.settings import Backbone, compute_settings
 from fedloom.machine.install import ROOT
 from fedloom.machine.memory import training_bytes
 from fedloom.planning import paths
@@ -74,8 +74,8 @@ def sizes(backbone: Backbone) -> Sizes:
         return kept
 
     # what training keeps of an image depends on settings that do not change the other sizes
-    checkpointing = bool(backbone.settings.get("gradient_checkpointing"))
-    of_image = training_bytes(kept.image_floats, kept.depth, checkpointing, backbone.precision)
+    precision, checkpointing = compute_settings(backbone.settings)
+    of_image = training_bytes(kept.image_floats, kept.depth, checkpointing, precision)
     return replace(kept, training_bytes=of_image)
 
 

@@ -223,7 +223,7 @@ class Workload:
     def images_of_a_step(self) -> int:
         """The number of a client's images in memory at once while it trains."""
         training = self.method.training
-        return min(training["batch_size"], training["micro_batch"] or training["batch_size"])
+        return memory.images_of_a_step(training["batch_size"], training["micro_batch"])
 
     @cached_property
     def step(self) -> memory.ClientStep:
@@ -256,14 +256,14 @@ class Workload:
     @cached_property
     def clients_at_once(self) -> int:
         """The number of clients that train as one batch on CPU cores."""
-        if not (self.study.stacked and self.plugin.stacked):
-            return 1
-
-        # a method that needs all clients of a round together gets them, whatever they take
         clients = self.study.clients_per_round
-        if self.plugin.needs_whole_cohorts(self.method.options):
-            return clients
-        return min(clients, memory.clients_at_once(self.step))
+        fit = memory.cohort_size(
+            clients,
+            self.step,
+            stacked=self.study.stacked and self.plugin.stacked,
+            whole_cohorts=self.plugin.needs_whole_cohorts(self.method.options),
+        )
+        return min(clients, fit)
 
     @cached_property
     def all_clients(self) -> int:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedloom.common.files import read_table
 from fedloom.common.run_tables import TRIALS_SCHEMA
-from fedloom.config import grids
+from fedloom.config.grids import describe_options
 from fedloom.planning import paths
 from fedloom.planning.output_runs import PlottedRun, plotted_runs
 from fedloom.planning.plan import Plan
@@ -131,9 +131,7 @@ def _trials(plan: Plan, run: PlottedRun) -> list[dict[str, Any]]:
     file = paths.path_for(paths.TRIALS, run)
     trials = read_table(file, TRIALS_SCHEMA).to_pylist()
     for row in trials:
-        options = json.loads(row["options"]).items()
-        texts = [f"{name.removeprefix(grids.TRAINING)} {grids.text(v)}" for name, v in options]
-        row["options"] = ", ".join(texts)
+        row["options"] = ", ".join(describe_options(json.loads(row["options"])))
     return trials
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fedloom.config.grids import TRAINING, text
+from fedloom.config.grids import describe_options
 from fedloom.planning import paths
 from fedloom.planning.choices import at_edge, read_trials
 from fedloom.planning.job_specs import TableJob, Tuned
@@ -77,8 +77,7 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
         chosen = []
         for run in group:
             options, _ = read_trials(paths.path_for(paths.TRIALS, run))
-            values = [f"{name.removeprefix(TRAINING)} {text(v)}" for name, v in options.items()]
-            chosen.append(f"{run.title}: {', '.join(values)}")
+            chosen.append(f"{run.title}: {', '.join(describe_options(options))}")
 
         part = "; ".join(chosen)
         if several:

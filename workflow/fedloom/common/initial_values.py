@@ -1,4 +1,4 @@
-"""Draw the values of trained layers before training."""
+"""Draw the values from which trained layers and prompts start."""
 
 import torch
 from torch import Tensor
@@ -11,8 +11,7 @@ def init_linear(
 
     The values are from U(-1, 1) / sqrt(inputs), where `inputs` is the layer's number of inputs.
     """
-    uniform = 2 * torch.rand(shape, generator=generator) - 1
-    return (uniform / inputs**0.5).to(device)
+    return (_uniform(shape, generator) / inputs**0.5).to(device)
 
 
 def init_uniform(
@@ -23,5 +22,9 @@ def init_uniform(
     With bound = 1 / sqrt(inputs), they equal those of `init_linear` up to rounding: this function
     multiplies where that one divides.
     """
-    uniform = 2 * torch.rand(shape, generator=generator) - 1
-    return (bound * uniform).to(device)
+    return (bound * _uniform(shape, generator)).to(device)
+
+
+def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draw values of this shape from U(-1, 1), on the CPU."""
+    return 2 * torch.rand(shape, generator=generator) - 1
