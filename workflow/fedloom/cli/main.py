@@ -1,7 +1,7 @@
 """Define the commands `fedloom <command>`, which people type; rules use `python -m fedloom.jobs`.
 
-A module that takes long to import is imported only when a command needs it, so that help and errors
-about mistyped names appear at once.
+A module that takes long to import is imported only when a command needs it. Help and errors about
+mistyped names therefore appear at once.
 """
 
 import json

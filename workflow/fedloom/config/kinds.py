@@ -87,8 +87,8 @@ class OpenClip(BackboneKind):
     """Tag of open_clip's weights, which are downloaded from a hub, such as `openai`; or a
     .safetensors file."""
     quick_gelu: bool | None = None
-    """Whether the weights were trained with QuickGELU, as OpenAI's were. A file does not say it, so
-    set this key for a file. Default: true for models whose name ends with -quickgelu."""
+    """Whether the weights were trained with QuickGELU, as OpenAI's were. A file of weights does not
+    say this. Default: true for models whose name ends with -quickgelu."""
 
     @model_validator(mode="after")
     def _micro_clip_has_gelu(self) -> Self:
