@@ -40,7 +40,7 @@ def test_split_is_disjoint_and_large_enough(split):
 
 
 def test_classes_are_those_that_their_rules_choose(chosen):
-    assert chosen[0] == glyphs.CLASSES
+    assert chosen[0] == glyphs.GLYPH_CLASSES
 
 
 def test_smaller_sets_begin_larger_ones(split):

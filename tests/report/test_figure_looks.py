@@ -5,19 +5,19 @@ from hypothesis import strategies as st
 
 from fedloom.hooks import manifest
 from fedloom.planning.output_runs import plotted_runs
-from fedloom.report.figures.style import COLOURS, LINES, MARKERS, deal, with_styles
+from fedloom.report.figures.style import LINE_COLOURS, LINES, MARKERS, deal, with_styles
 from figure_cases import label_of, plan_of
 
 WISH = st.fixed_dictionaries(
     {},
     optional={
-        "colour": st.sampled_from([*COLOURS, *map(str.lower, COLOURS), "#123456"]),
+        "colour": st.sampled_from([*LINE_COLOURS, *map(str.lower, LINE_COLOURS), "#123456"]),
         "marker": st.sampled_from(MARKERS),
     },
 )
 
 
-@given(st.lists(WISH, max_size=len(COLOURS) * len(MARKERS)))
+@given(st.lists(WISH, max_size=len(LINE_COLOURS) * len(MARKERS)))
 def test_no_two_rows_of_a_figure_share_colour_and_marker(wishes):
     looks = deal(wishes)
     pairs = [(look.colour, look.marker) for look in looks]
@@ -31,15 +31,15 @@ def test_no_two_rows_of_a_figure_share_colour_and_marker(wishes):
 
 
 def test_looks_are_dealt_by_colour_then_marker_then_line():
-    every = len(COLOURS) * len(MARKERS) * len(LINES)
+    every = len(LINE_COLOURS) * len(MARKERS) * len(LINES)
     assert len(set(deal([{}] * every))) == every
-    assert len({look.colour for look in deal([{}] * len(COLOURS))}) == len(COLOURS)
+    assert len({look.colour for look in deal([{}] * len(LINE_COLOURS))}) == len(LINE_COLOURS)
     own = {"colour": "#123456", "marker": "s"}
     first, *others = deal([own] * len(MARKERS))
     assert (first.colour, first.line, first.marker) == ("#123456", 0, "s")
     assert {look.colour for look in others} == {"#123456"}, "labels of one plugin share a colour"
     assert len({look.line for look in [first, *others][: len(LINES)]}) == len(LINES)
-    assert deal([{}, {"colour": COLOURS[0]}, own])[2] == first
+    assert deal([{}, {"colour": LINE_COLOURS[0]}, own])[2] == first
 
 
 def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():

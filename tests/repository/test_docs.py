@@ -20,7 +20,7 @@ import command_line
 from fedloom.cli.make import templates
 from fedloom.common import schema
 from fedloom.common.key_path import KeyPath
-from fedloom.common.run_tables import OF_RUNS
+from fedloom.common.run_tables import RUN_SCHEMAS
 from fedloom.config import kinds
 from fedloom.config.reading import merge, read
 from fedloom.config.study import Config
@@ -304,5 +304,5 @@ def test_every_column_of_a_runs_files_is_documented():
     for name in ("evaluation", "rounds", "clients"):
         (row,) = re.findall(rf"^\| `{name}.parquet` .*$", page, re.MULTILINE)
         told = re.findall(r"`(\w+)`", row.split("|")[3])
-        columns = OF_RUNS[name].names
+        columns = RUN_SCHEMAS[name].names
         assert list(dict.fromkeys(word for word in told if word in columns)) == columns

@@ -50,7 +50,7 @@ BEFORE = {"input", "k", "v"}
 BEHIND = ("blocks.", "norm.", "fc_norm.", "head.", "transformer.", "ln_post.", "proj")
 
 # parts of a block: role, name in timm's Block, name in open_clip's ResidualAttentionBlock
-PARTS = (
+BLOCK_PARTS = (
     ("norm1", "norm1", "ln_1"),
     ("in_weight", "attn.qkv.weight", "attn.in_proj_weight"),
     ("in_bias", "attn.qkv.bias", "attn.in_proj_bias"),
@@ -72,10 +72,10 @@ PARTS = (
 def part_names(block: Any) -> dict[str, str]:
     """Return the dotted names of a block's parts by role; none if its inside is not known."""
     if isinstance(block, Block) and type(block.attn) is Attention and type(block.mlp) is Mlp:
-        return {role: name for role, name, _ in PARTS}
+        return {role: name for role, name, _ in BLOCK_PARTS}
     # known by its name, since to import open_clip takes seconds
     if type(block).__name__ == "ResidualAttentionBlock":
-        return {role: name for role, _, name in PARTS if name}
+        return {role: name for role, _, name in BLOCK_PARTS if name}
     return {}
 
 

@@ -12,7 +12,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-GREY = {"mean": (0.5,), "std": (0.5,), "interpolation": "bilinear"}
+GREY_PREPROCESSING = {"mean": (0.5,), "std": (0.5,), "interpolation": "bilinear"}
 
 
 class ConvStem(nn.Module):
@@ -62,7 +62,14 @@ class ConvStem(nn.Module):
 
 
 default_cfgs = generate_default_cfgs(
-    {"micro_vit": {"num_classes": 0, "input_size": (1, 32, 32), "fixed_input_size": True, **GREY}}
+    {
+        "micro_vit": {
+            "num_classes": 0,
+            "input_size": (1, 32, 32),
+            "fixed_input_size": True,
+            **GREY_PREPROCESSING,
+        }
+    }
 )
 
 

@@ -29,14 +29,14 @@ PREPROCESSING = {
     "interpolation": "bilinear",
 }
 # blocks per stage, and how many times as wide as He et al.'s
-SMALL = {
+SMALL_RESNETS = {
     "resnet8_wide": (1, 4),
     "resnet20": (3, 1),
     "resnet32": (5, 1),
     "resnet44": (7, 1),
     "resnet56": (9, 1),
 }
-LARGE = ("resnet18", "resnet34", "resnet50")
+LARGE_RESNETS = ("resnet18", "resnet34", "resnet50")
 MOMENTS = ("mean", "square")
 # what training keeps of an image, in first feature maps, as a ResNet-50 does
 SAVED_MAPS = 27
@@ -259,13 +259,13 @@ def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
     """
     name = spec["name"]
     weights = spec["weights"]
-    check_model(name, [*SMALL, *LARGE], "FedLoom")
+    check_model(name, [*SMALL_RESNETS, *LARGE_RESNETS], "FedLoom")
 
     # the untrained model, without disturbing the process's own random stream
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        if name in SMALL:
-            model: Any = SmallResNet(*SMALL[name])
+        if name in SMALL_RESNETS:
+            model: Any = SmallResNet(*SMALL_RESNETS[name])
         else:
             model = torchvision.models.get_model(name, weights=None)
             model.fc = nn.Identity()
@@ -278,7 +278,7 @@ def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
         check_finite(model, name, weights)
 
     size = spec.get("image_size")
-    if not size and name in SMALL:
+    if not size and name in SMALL_RESNETS:
         size = 32
     elif not size:
         size = 224

@@ -8,8 +8,8 @@ MAX_REASON_CHARACTERS = 300
 MAX_NAME_CHARACTERS = 100
 # Characters that are kept of a line that is too long, which is cut in the middle: the place of the
 # error is at its beginning, the advice at its end.
-BEGINNING = 1400
-END = 500
+BEGINNING_CHARACTERS = 1400
+END_CHARACTERS = 500
 
 
 class FedLoomError(Exception):
@@ -41,9 +41,9 @@ def _escaped(letter: str) -> str:
 
 def _bounded(line: str) -> str:
     """Return a line that a person can read, without the middle of a very long one."""
-    if len(line) <= BEGINNING + END:
+    if len(line) <= BEGINNING_CHARACTERS + END_CHARACTERS:
         return line
-    return f"{line[:BEGINNING]} ... {line[-END:]}"
+    return f"{line[:BEGINNING_CHARACTERS]} ... {line[-END_CHARACTERS:]}"
 
 
 def in_words(error: BaseException) -> str:

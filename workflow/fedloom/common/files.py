@@ -23,7 +23,7 @@ UNSEALED = b"0" * 64
 # what stands before the digest in a footer: its key, and that a text of 64 bytes follows (Thrift)
 BEFORE_DIGEST = SEAL + b"\x18\x40"
 # bytes that are hashed at once
-AT_ONCE = 2**20
+BYTES_AT_ONCE = 2**20
 
 
 @contextmanager
@@ -169,14 +169,14 @@ def _digest(file: "BinaryIO | pa.NativeFile", place: int) -> bytes:
     # what comes before the place
     position = 0
     file.seek(0)
-    while position < place and (part := file.read(min(AT_ONCE, place - position))):
+    while position < place and (part := file.read(min(BYTES_AT_ONCE, place - position))):
         result.update(part)
         position += len(part)
 
     # zeros, and what comes after the place
     result.update(UNSEALED)
     file.seek(place + len(UNSEALED))
-    while part := file.read(AT_ONCE):
+    while part := file.read(BYTES_AT_ONCE):
         result.update(part)
     return result.hexdigest().encode()
 

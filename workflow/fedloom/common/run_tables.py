@@ -11,7 +11,7 @@ def _columns(names: str, kind: pa.DataType) -> list[pa.Field]:
     return [pa.field(name, kind) for name in names.split()]
 
 
-EVALUATION = pa.schema(
+EVALUATION_SCHEMA = pa.schema(
     [
         *_columns("round client_id", pa.int32()),
         *_columns("domain", pa.string()),
@@ -21,8 +21,8 @@ EVALUATION = pa.schema(
     ]
 )
 # the artefact `test_sets`, which has answers to several sets
-TEST_SETS = EVALUATION.append(pa.field("test_set", pa.string()))
-ROUNDS = pa.schema(
+TEST_SETS_SCHEMA = EVALUATION_SCHEMA.append(pa.field("test_set", pa.string()))
+ROUNDS_SCHEMA = pa.schema(
     [
         *_columns("round", pa.int32()),
         *_columns("seconds processor_seconds", pa.float64()),
@@ -32,7 +32,7 @@ ROUNDS = pa.schema(
         *_columns("clients", pa.int32()),
     ]
 )
-CLIENTS = pa.schema(
+CLIENTS_SCHEMA = pa.schema(
     [
         *_columns("round client_id", pa.int32()),
         *_columns("num_examples", pa.int64()),
@@ -42,14 +42,14 @@ CLIENTS = pa.schema(
     ]
 )
 CONFUSION = pa.schema(_columns("round client_id label predicted count", pa.int32()))
-OF_RUNS = {
-    "evaluation": EVALUATION,
-    "rounds": ROUNDS,
-    "clients": CLIENTS,
+RUN_SCHEMAS = {
+    "evaluation": EVALUATION_SCHEMA,
+    "rounds": ROUNDS_SCHEMA,
+    "clients": CLIENTS_SCHEMA,
     "confusion": CONFUSION,
-    "test_sets": TEST_SETS,
+    "test_sets": TEST_SETS_SCHEMA,
 }
-PARTITION = pa.schema(
+PARTITION_SCHEMA = pa.schema(
     [
         *_columns("index", pa.int64()),
         *_columns("client_id label", pa.int32()),
@@ -57,20 +57,20 @@ PARTITION = pa.schema(
         *_columns("domain", pa.string()),
     ]
 )
-BLOCK_ACCURACY = pa.schema(
+BLOCK_ACCURACY_SCHEMA = pa.schema(
     [*_columns("block", pa.int64()), *_columns("top1 top5", pa.float64())],
 )
-CHOICE = pa.schema(_columns("trial options", pa.string()))
-TRIALS = pa.schema(
-    [*CHOICE, *_columns("accuracy", pa.float64()), *_columns("chosen", pa.bool_())],
+CHOICE_SCHEMA = pa.schema(_columns("trial options", pa.string()))
+TRIALS_SCHEMA = pa.schema(
+    [*CHOICE_SCHEMA, *_columns("accuracy", pa.float64()), *_columns("chosen", pa.bool_())],
 )
 # of a study's record: its runs, and what beside their facts is known of each
-LABELS = pa.schema(
+RUN_LABELS_SCHEMA = pa.schema(
     [*_columns("dataset partition backbone method", pa.string()), *_columns("seed", pa.int64())],
 )
-RECORD = pa.schema(
+RECORD_SCHEMA = pa.schema(
     [
-        *LABELS,
+        *RUN_LABELS_SCHEMA,
         *_columns("title options split sha256", pa.string()),
         *_columns("rounds", pa.int64()),
         *_columns("test_sets", pa.bool_()),

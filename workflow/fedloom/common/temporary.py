@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 ENDING = ".fedloom-tmp"
-NAME = re.compile(rf"\..+\.(?P<system>\w+)-(?P<process>\d+)-\w+{re.escape(ENDING)}")
+TEMPORARY_NAME = re.compile(rf"\..+\.(?P<system>\w+)-(?P<process>\d+)-\w+{re.escape(ENDING)}")
 # seconds without a write, after which a writer elsewhere counts as killed
 ABANDONED = 24 * 3600
 
@@ -49,7 +49,7 @@ def abandoned(path: Path) -> bool:
 
     Of a process elsewhere, which cannot be asked, it is True after a day without a write.
     """
-    name = NAME.fullmatch(path.name)
+    name = TEMPORARY_NAME.fullmatch(path.name)
     if name is not None and name["system"] == _system():
         # also of another user's process, whose folder in /proc may be hidden
         return not psutil.pid_exists(int(name["process"]))

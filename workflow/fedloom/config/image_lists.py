@@ -25,7 +25,7 @@ OTHER_ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
-class Columns(NamedTuple):
+class ListColumns(NamedTuple):
     """The columns of a list: names in a .csv file, numbers from 0 in a text file."""
 
     path: str | int = 0
@@ -35,7 +35,7 @@ class Columns(NamedTuple):
     domain: str | int | None = None
 
 
-class Row(NamedTuple):
+class ListedImage(NamedTuple):
     """An image file that a list names."""
 
     path: str
@@ -49,7 +49,7 @@ class Row(NamedTuple):
     name: str | None = None
 
 
-def listed_files(root: Path, settings: dict[str, Any]) -> list[Row]:
+def listed_files(root: Path, settings: dict[str, Any]) -> list[ListedImage]:
     """Return the image files that the lists of both splits name; a missing file is an error.
 
     `settings` are the keys of the source `lists`. A file has one path, without links and dots, so
@@ -68,11 +68,11 @@ def listed_files(root: Path, settings: dict[str, Any]) -> list[Row]:
 
     # the columns, and the domain of images for which no list states one
     label = None if settings["class_from"] == "folder" else settings["label_column"]
-    columns = Columns(settings["path_column"], label, settings.get("domain_column"))
+    columns = ListColumns(settings["path_column"], label, settings.get("domain_column"))
     default_domain = NO_DOMAIN if columns.domain is not None else "all"
 
     # every row of every list, with the path of its file
-    files: dict[str, Row] = {}
+    files: dict[str, ListedImage] = {}
     for half, name, domain in list_files(settings):
         which = ""
         if isinstance(settings["images"], dict):
@@ -138,7 +138,7 @@ def text_of(file: Path) -> str:
         raise FedLoomError(f"{printable(str(file))}: cannot be read ({error})") from None
 
 
-def rows(file: Path, half: str, columns: Columns) -> list[Row]:
+def rows(file: Path, half: str, columns: ListColumns) -> list[ListedImage]:
     """Read a list; from a .json file, read the part `half`: train, val or test."""
     suffix = file.suffix.lower()
     if suffix == ".json":
@@ -152,7 +152,7 @@ def rows(file: Path, half: str, columns: Columns) -> list[Row]:
     return images
 
 
-def _text(file: Path, half: str, columns: Columns) -> Iterator[Row]:
+def _text(file: Path, half: str, columns: ListColumns) -> Iterator[ListedImage]:
     """Yield the rows of a text file, whose columns have numbers."""
     needed = _needed(columns, half)
     for key, column in needed.items():
@@ -192,7 +192,7 @@ def _check_separated(where: str, cells: list[str]) -> None:
             )
 
 
-def _csv(file: Path, half: str, columns: Columns) -> Iterator[Row]:
+def _csv(file: Path, half: str, columns: ListColumns) -> Iterator[ListedImage]:
     """Yield the rows of a .csv file, whose first line names the columns."""
     needed = _needed(columns, half)
     reader = csv.reader(io.StringIO(text_of(file), newline=""), skipinitialspace=True)
@@ -233,7 +233,7 @@ def _check_header(file: Path, header: list[str], needed: dict[str, str | int]) -
         )
 
 
-def _needed(columns: Columns, half: str) -> dict[str, str | int]:
+def _needed(columns: ListColumns, half: str) -> dict[str, str | int]:
     """Return the columns that every image has, by their keys; a test image may lack a domain."""
     named = {"path_column": columns.path, "label_column": columns.label}
     if half != "test":
@@ -242,9 +242,9 @@ def _needed(columns: Columns, half: str) -> dict[str, str | int]:
 
 
 def _row(
-    where: str, cells: dict[Any, str], half: str, columns: Columns, needed: dict[str, str | int]
-) -> Row:
-    """Return a line's columns as a Row, among them those `needed`."""
+    where: str, cells: dict[Any, str], half: str, columns: ListColumns, needed: dict[str, str | int]
+) -> ListedImage:
+    """Return a line's columns as a ListedImage, among them those `needed`."""
     for key, column in needed.items():
         if cells.get(column):
             continue
@@ -252,10 +252,10 @@ def _row(
             raise FedLoomError(f"{where}: column {column!r} is empty; fill it or remove the line")
         raise FedLoomError(f"{where}: no column {column!r} among {[*cells]}; correct it or {key}")
     path, label, domain = ("" if c is None else cells.get(c, "") for c in columns)
-    return Row(path, label, domain, half == "test", where)
+    return ListedImage(path, label, domain, half == "test", where)
 
 
-def _json(file: Path, half: str) -> Iterator[Row]:
+def _json(file: Path, half: str) -> Iterator[ListedImage]:
     """Yield the rows of a part of a .json file, as CoOp's code writes it."""
     try:
         entries = json.loads(text_of(file))[half]
@@ -263,7 +263,7 @@ def _json(file: Path, half: str) -> Iterator[Row]:
             if not isinstance(path, str) or type(label) is not int or not isinstance(name, str):
                 raise TypeError(f"[{path!r}, {label!r}, {name!r}]")
             where = f"{file}, {half}[{number}]"
-            yield Row(path, str(label), "", half == "test", where, name)
+            yield ListedImage(path, str(label), "", half == "test", where, name)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise FedLoomError(
             f'{file}: must be JSON as of CoOp, {{"{half}": [[path, label, class name], ...]}} '

@@ -22,7 +22,7 @@ Personalized = Annotated[bool, Field(description=AFTER)]
 AccuracyMetric = Literal[
     "participating_mean", "participating_worst", "held_out_mean", "held_out_worst", "global"
 ]
-Paper = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
+PaperName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 Names = Annotated[dict[str, str], Field(min_length=1)]
 Superclasses = Annotated[
     str, Field(description="YAML file that maps the name of each class to that of its superclass.")
@@ -32,7 +32,7 @@ Superclasses = Annotated[
 class OfPaper(Keys):
     """A table of a paper, from workflow/papers/<paper>/numbers.yaml."""
 
-    paper: Paper
+    paper: PaperName
     """The paper, by its folder in workflow/papers, such as pep_fedpt."""
     table: int
     """Number of the table in the paper."""

@@ -9,7 +9,7 @@ from fedloom.hooks.training_options import Training
 
 Rounds = Annotated[int, Field(ge=1, le=9999)]
 Axes = Annotated[dict[str, Several[Any]], Field(min_length=1)]
-Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
+GridAxes = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
 Sentences = dict[str, str]
 
 
@@ -132,7 +132,7 @@ class Protocol(Keys):
 class PartitionGrid(Keys):
     """The key of a partition that stands for several."""
 
-    grid: Grid
+    grid: GridAxes
     """Maps a key of the scheme to its values; the label then stands for one partition per
     combination."""
 
@@ -155,7 +155,7 @@ class MethodEntry(Keys):
     """The method's name in tables and figures."""
     options: dict[str, Any] = Field(default={})
     """Values of options that the plugin's method.toml declares."""
-    grid: Grid | None = None
+    grid: GridAxes | None = None
     """Maps an option, training.option, or option.position for an entry of a list (from 0), to its
     values. The label then stands for one method per combination, such as <label>.4-8-12, wherever
     methods are named."""

@@ -37,7 +37,7 @@ CLOSE_IN_SUM = 1e-3
 # noise as float32 rounds numbers near 1, how often it is drawn, and how much further than it does
 # the order of updates may move a tensor
 LAST_BITS = 1e-7
-DRAWS = 8
+ROUNDING_DRAWS = 8
 AMPLIFIED = 10
 # standard deviation of the noise that cancels in the updates' sum
 SHIFT = 30.0
@@ -190,7 +190,7 @@ def ignores_order(run: TinyRun) -> None:
             return value + noise
 
         # how far noise in the last bits moves it; an aggregate of another shape tells nothing
-        draws = [differences(forward, run.aggregate(sent, noisy)) for _ in range(DRAWS)]
+        draws = [differences(forward, run.aggregate(sent, noisy)) for _ in range(ROUNDING_DRAWS)]
         draws = [far for far in draws if math.inf not in far.values()]
         reach: dict[str, float] = {}
         for path in moved:

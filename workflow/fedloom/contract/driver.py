@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks
 from fedloom.contract.checks import NotLearningError, TinyRun
-from fedloom.contract.tiny import CLIENTS
+from fedloom.contract.tiny import TINY_CLIENTS
 from fedloom.federated import check_results as results
 from fedloom.federated.evaluate import evaluate
 from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.plugin_code import run_plugin_code
 
 log = logging.getLogger(__name__)
-DIRICHLET = dict(scheme="dirichlet", kind="client", clients=CLIENTS, alpha=0.5, held_out=0.2)
+DIRICHLET = dict(scheme="dirichlet", kind="client", clients=TINY_CLIENTS, alpha=0.5, held_out=0.2)
 
 
 def check(plugin: Plugin, known: list[Plugin]) -> str:
@@ -95,7 +95,7 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
 
         # all clients in the first round of the loop, then one, two, ...
         own = folder / str(number)
-        cohort = (number - 1) % (CLIENTS - 1) + 1
+        cohort = (number - 1) % (TINY_CLIENTS - 1) + 1
         own.mkdir()
         try:
             run = TinyRun(changed, own, *around, partition=DIRICHLET, seed=number)

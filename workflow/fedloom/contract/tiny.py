@@ -25,18 +25,28 @@ from fedloom.planning.job_specs import MethodSpec, RunSpec, TrainJob
 from fedloom.planning.run_labels import Run
 from fedloom.toolbox.prototypes import warm_start
 
-CLASSES = 4
-CLIENTS = 6
-SIZE = 16
+TINY_CLASSES = 4
+TINY_CLIENTS = 6
+TINY_SIDE = 16
 # a width whose rows end within a vector register, and within 64 bytes of memory
 ODD = 24
-DIFFERENT = {"scheme": "pathological", "clients": CLIENTS, "classes_per_client": 2, "held_out": 0.2}
-ALIKE = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
+DIFFERENT = {
+    "scheme": "pathological",
+    "clients": TINY_CLIENTS,
+    "classes_per_client": 2,
+    "held_out": 0.2,
+}
+ALIKE = {"scheme": "iid", "clients": TINY_CLIENTS, "held_out": 0.2}
 
 
 def tiny_vit(width: int = 16, depth: int = 12) -> FrozenViT:
     """Return a ViT with random weights; options of methods may name any of 12 blocks."""
-    sizes: dict[str, Any] = {"img_size": SIZE, "patch_size": 8, "embed_dim": width, "depth": depth}
+    sizes: dict[str, Any] = {
+        "img_size": TINY_SIDE,
+        "patch_size": 8,
+        "embed_dim": width,
+        "depth": depth,
+    }
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return FrozenViT(VisionTransformer(**sizes, num_heads=2, mlp_ratio=1, num_classes=0))
@@ -53,7 +63,7 @@ def tiny_clip(width: int = 16):
 
     # a model of open_clip's own classes, with random weights
     vision = CLIPVisionCfg(
-        layers=2, width=width, head_width=width // 2, patch_size=8, image_size=SIZE
+        layers=2, width=width, head_width=width // 2, patch_size=8, image_size=TINY_SIDE
     )
     text = CLIPTextCfg(width=width, heads=2, layers=1)
     with torch.random.fork_rng():
@@ -61,7 +71,7 @@ def tiny_clip(width: int = 16):
         model = open_clip.CLIP(width, vision, text)
 
     # how images become pixels
-    pixels = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bilinear", "size": SIZE}
+    pixels = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bilinear", "size": TINY_SIDE}
     open_clip.set_model_preprocess_cfg(model, pixels)
     return FrozenCLIP(model, _tokenizer(), "tiny")
 
@@ -86,16 +96,16 @@ def _tiny_data(folder: Path, scheme: dict, seed: int) -> tuple[ImageStore, Path]
     """Write noisy images of four classes, divided over six clients, one of them held out."""
     # images of a class are one image, plus noise
     rng = np.random.default_rng(0)
-    means = rng.uniform(0, 255, (CLASSES, SIZE, SIZE, 1))
-    labels = np.repeat(np.arange(CLASSES), (15, 25, 35, 45))
-    noisy = means[labels] + rng.normal(0, 40, (120, SIZE, SIZE, 1))
+    means = rng.uniform(0, 255, (TINY_CLASSES, TINY_SIDE, TINY_SIDE, 1))
+    labels = np.repeat(np.arange(TINY_CLASSES), (15, 25, 35, 45))
+    noisy = means[labels] + rng.normal(0, 40, (120, TINY_SIDE, TINY_SIDE, 1))
     images = np.clip(noisy, 0, 255).astype(np.uint8)
 
     # the image store, in which two of five images are for tests
     examples = [Example(images[i], int(labels[i]), i % 5 < 2, "noise") for i in range(120)]
     path = folder / "images.arrow"
     division = folder / "partition.parquet"
-    write_images(path, examples, (SIZE, SIZE, 1), list("abcd"), "noise")
+    write_images(path, examples, (TINY_SIDE, TINY_SIDE, 1), list("abcd"), "noise")
 
     # which client has each
     store = ImageStore(path)
@@ -149,7 +159,7 @@ def tiny_task(
     prototypes = None
     if "prototypes" in method.needs:
         chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
-        prototypes = WarmStart(**warm_start(tokens[:, :-1], data.labels, chosen, CLASSES))
+        prototypes = WarmStart(**warm_start(tokens[:, :-1], data.labels, chosen, TINY_CLASSES))
 
     training = method.merge_training({"epochs": 2, "batch_size": 4, "lr": 0.05})
     complete = method.complete_options(options)

@@ -51,7 +51,7 @@ class UnpackLimits:
     members: int = 5_000_000
 
 
-USUAL = UnpackLimits()
+USUAL_UNPACK_LIMITS = UnpackLimits()
 
 
 class Member(NamedTuple):
@@ -78,7 +78,7 @@ class BoundedHeader(tarfile.TarInfo):
 
 
 def unpack(
-    file: Path, into: Path, most: int | None = None, limits: UnpackLimits = USUAL
+    file: Path, into: Path, most: int | None = None, limits: UnpackLimits = USUAL_UNPACK_LIMITS
 ) -> list[str]:
     """Unpack a .zip or a tar archive and return the top-level names in it.
 

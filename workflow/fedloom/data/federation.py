@@ -13,7 +13,7 @@ import torch
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
 from fedloom.common.ids import NOVEL_CLASSES, UNASSIGNED
-from fedloom.common.run_tables import PARTITION
+from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
 from fedloom.machine import memory
@@ -526,7 +526,7 @@ def load_partition(
     `tokens` and `patches` read the caches (see `Federation`); None: the method does not use them.
     """
     # the columns of the partition, [N] each
-    table = read_table(partition, PARTITION)
+    table = read_table(partition, PARTITION_SCHEMA)
     client = table["client_id"].to_numpy()
     test = table["test"].to_numpy()
     participating = table["participating"].to_numpy()

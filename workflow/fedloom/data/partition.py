@@ -16,17 +16,17 @@ import pyarrow as pa
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.ids import NEVER, UNASSIGNED
 from fedloom.common.key_path import KeyPath
-from fedloom.common.run_tables import PARTITION
+from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.kinds import KINDS_FROM_PLUGINS
 from fedloom.config.partitions import held_out_count
 from fedloom.data import plugins
-from fedloom.data.schemes.dealing import Group
+from fedloom.data.schemes.dealing import ImageGroup
 
 log = logging.getLogger(__name__)
 
 
-def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
+def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[ImageGroup]:
     """Return the groups of images that a scheme divides separately, for example domains.
 
     Most schemes have a single group, of all images. `domains` [N] is the domain of every image.
@@ -39,7 +39,7 @@ def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
         divide_group = module.divide
     else:
         divide_group = partial(plugins.divide, scheme)
-    return [Group("", np.ones(len(domains), bool), divide_group, settings)]
+    return [ImageGroup("", np.ones(len(domains), bool), divide_group, settings)]
 
 
 def _held_out(owner: np.ndarray, domains: np.ndarray, spec: dict, seed: int) -> np.ndarray:
@@ -261,7 +261,7 @@ def divide_dataset(
     seed: int,
     classes: Sequence[str] = (),
 ) -> pa.Table:
-    """Divide a dataset over clients; return a row per image with the columns `PARTITION`.
+    """Divide a dataset over clients; return a row per image with the columns `PARTITION_SCHEMA`.
 
     If the scheme divides each domain separately, the clients of a domain have consecutive ids, and
     domains follow each other in alphabetical order. The column `participating` is False for the
@@ -432,4 +432,4 @@ def _partition_table(
         "participating": training,
         "domain": domains,
     }
-    return pa.table(columns, schema=PARTITION)
+    return pa.table(columns, schema=PARTITION_SCHEMA)

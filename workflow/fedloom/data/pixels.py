@@ -18,7 +18,7 @@ RASTER = {
 }  # fmt: skip
 # the suffixes of images that Pillow does not read
 NOT_READ = (".heic", ".heif", ".dcm", ".npy")
-GREY = ("1", "L", "LA", "La")
+GREY_MODES = ("1", "L", "LA", "La")
 GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
 # the operation that makes an image upright, by its orientation in EXIF
 TO_UPRIGHT = {
@@ -112,7 +112,7 @@ def to_pixels(
 
     # grey or RGB; the mode is chosen before a colour is put behind transparent pixels
     mode = "RGB"
-    if image.mode in GREY and not rgb:
+    if image.mode in GREY_MODES and not rgb:
         mode = "L"
     if transparency != "ignore" and image.has_transparency_data:
         behind = Image.new("RGBA", image.size, transparency)

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError, NotFiniteError, in_words
+from fedloom.common.run_tables import CLIENTS_SCHEMA, ROUNDS_SCHEMA
 from fedloom.common.schema import is_number
 from fedloom.common.trees import Tree, leaves
 from fedloom.data.federation import Federation
-from fedloom.federated.rows import CLIENTS, ROUNDS
 from fedloom.federated.task import Cohort, Task, Update
 from fedloom.hooks.plugin_code import describe_call
 
 # columns that the stage `evaluate` adds
-LABELS = ("dataset", "partition", "backbone", "method", "seed")
-CLIENT_COLUMNS = (*LABELS, *CLIENTS.names)
-ROUND_COLUMNS = (*LABELS, *ROUNDS.names, "updates")
+RUN_LABEL_NAMES = ("dataset", "partition", "backbone", "method", "seed")
+CLIENT_COLUMNS = (*RUN_LABEL_NAMES, *CLIENTS_SCHEMA.names)
+ROUND_COLUMNS = (*RUN_LABEL_NAMES, *ROUNDS_SCHEMA.names, "updates")
 
 
 def describe_hook_call(task: Task, hook: str, *ids: int) -> str:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.common.run_tables import CLIENTS, CONFUSION, EVALUATION, ROUNDS
-from fedloom.common.run_tables import TEST_SETS as TEST_SETS
+from fedloom.common.run_tables import CLIENTS_SCHEMA, CONFUSION, EVALUATION_SCHEMA, ROUNDS_SCHEMA
+from fedloom.common.run_tables import TEST_SETS_SCHEMA as TEST_SETS_SCHEMA
 from fedloom.federated.task import Task
 
 
@@ -38,7 +38,7 @@ class ClientRow:
 
     def columns(self) -> dict[str, Any]:
         """Return the values of the row by the names of their columns."""
-        values = {name: getattr(self, name) for name in CLIENTS.names}
+        values = {name: getattr(self, name) for name in CLIENTS_SCHEMA.names}
         if self.attacker is not None:
             values["attacker"] = self.attacker
         return values | self.metrics
@@ -75,7 +75,7 @@ class RoundRow:
 
     def columns(self) -> dict[str, Any]:
         """Return the values of the row by the names of their columns."""
-        values = {name: getattr(self, name) for name in ROUNDS.names}
+        values = {name: getattr(self, name) for name in ROUNDS_SCHEMA.names}
         return values | self.metrics
 
 
@@ -103,7 +103,7 @@ class EvaluationRow:
 
     def columns(self) -> dict[str, Any]:
         """Return the values of the row by the names of their columns."""
-        values = {name: getattr(self, name) for name in EVALUATION.names}
+        values = {name: getattr(self, name) for name in EVALUATION_SCHEMA.names}
         return values | self.metrics
 
 
@@ -135,9 +135,13 @@ class Rows:
     def of(cls, row: RoundRow, evaluated: Sequence[EvaluationRow], confusion: pa.Table) -> "Rows":
         """Return the rows of one round: `train_round`'s row, and those of its evaluation."""
         return cls(
-            evaluation=table_with_metrics([each.columns() for each in evaluated], EVALUATION),
-            rounds=table_with_metrics([row.columns()], ROUNDS),
-            clients=table_with_metrics([update.columns() for update in row.updates], CLIENTS),
+            evaluation=table_with_metrics(
+                [each.columns() for each in evaluated], EVALUATION_SCHEMA
+            ),
+            rounds=table_with_metrics([row.columns()], ROUNDS_SCHEMA),
+            clients=table_with_metrics(
+                [update.columns() for update in row.updates], CLIENTS_SCHEMA
+            ),
             confusion=confusion,
         )
 
@@ -145,9 +149,9 @@ class Rows:
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
         """Return the rows of all `parts`, in their order."""
         return cls(
-            evaluation=_join([rows.evaluation for rows in parts], EVALUATION),
-            rounds=_join([rows.rounds for rows in parts], ROUNDS),
-            clients=_join([rows.clients for rows in parts], CLIENTS),
+            evaluation=_join([rows.evaluation for rows in parts], EVALUATION_SCHEMA),
+            rounds=_join([rows.rounds for rows in parts], ROUNDS_SCHEMA),
+            clients=_join([rows.clients for rows in parts], CLIENTS_SCHEMA),
             confusion=_join([rows.confusion for rows in parts], CONFUSION),
         )
 

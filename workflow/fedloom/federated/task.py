@@ -18,7 +18,7 @@ from fedloom.common.trees import Tree, stack, tensor_map
 from fedloom.config.settings import ResolvedSeeds
 from fedloom.data.federation import Arrived, Batch, Federation, missing_cache_reader, to_device
 from fedloom.federated.state import Participation
-from fedloom.machine.memory import USUAL, BatchLimits
+from fedloom.machine.memory import USUAL_BATCH_LIMITS, BatchLimits
 
 # for type checkers alone: to import these takes timm and open_clip
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Task(Generic[FrozenBackbone, Options]):
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
     warm_start: WarmStart | None = None
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
-    limits: BatchLimits = USUAL
+    limits: BatchLimits = USUAL_BATCH_LIMITS
     round: int = 0
     selected: tuple[int, ...] = ()
 

@@ -24,13 +24,13 @@ from fedloom.machine.install import plugin_folders
 
 # by default, by family; None of a wrapper
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}
-CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
+CACHES_OF_FAMILY = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
 # keys of no method
 OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}
 # keys that hold a condition, see `Plugin`
 CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")
 # what clients train, in a table's words, by the value of an option as `train`
-PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
+TRAINED_PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
 # begins an error about the name of a method that no key of a file gave
 METHOD = KeyPath("method")
 # the artefact of answers to images that no client trains on
@@ -187,7 +187,7 @@ class Plugin(PluginManifest):
 
         # caches that the kind of backbone has
         for entry in self.needs:
-            if entry not in CACHES[self.family]:
+            if entry not in CACHES_OF_FAMILY[self.family]:
                 holder = self.family or self.kind
                 raise (where / "needs").error(f"a {holder} has no {entry}; remove it")
 
@@ -327,7 +327,7 @@ class Plugin(PluginManifest):
             return "nothing"
         if pattern is None:
             return self.trains
-        return PARTS.get(options[pattern], "some weights + head")
+        return TRAINED_PARTS.get(options[pattern], "some weights + head")
 
     def has_server_model(self, options: dict) -> bool:
         """Return True if `predict` answers for the server's model."""

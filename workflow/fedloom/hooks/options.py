@@ -12,7 +12,7 @@ from fedloom.common.schema import is_number
 
 # a number is finite, since no digest and no optimiser can take infinity; 1.0 is not an integer,
 # since it would become a path and a tensor's size; files cannot hold a lone surrogate
-TYPES = {
+JSON_TYPES = {
     "integer": lambda _, v: is_number(v) and isinstance(v, int),
     "number": lambda _, v: is_number(v) and -math.inf < v < math.inf,
     "string": lambda _, v: isinstance(v, str) and not re.search("[\ud800-\udfff]", v),
@@ -91,12 +91,12 @@ def find_fault(value: Any, schema: dict[str, Any]) -> Fault | None:
 
 @cache
 def _validator() -> Any:
-    """Return a class of validators with TYPES and the format `template`."""
+    """Return a class of validators with JSON_TYPES and the format `template`."""
     # imported here, since it takes 0.1 s
     from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.validators import extend
 
-    types = Draft202012Validator.TYPE_CHECKER.redefine_many(TYPES)
+    types = Draft202012Validator.TYPE_CHECKER.redefine_many(JSON_TYPES)
     formats = FormatChecker(())
     formats.checks("template")(lambda v: not isinstance(v, str) or "{}" in v)
     return partial(extend(Draft202012Validator, type_checker=types), format_checker=formats)

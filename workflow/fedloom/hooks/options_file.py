@@ -16,11 +16,11 @@ from fedloom.common.files import write_text
 from fedloom.common.folders import read_python, read_text
 from fedloom.hooks.manifest import Plugin
 
-NAME = "options.py"
+OPTIONS_FILE = "options.py"
 MARK = "`fedloom check` writes this file from method.toml."
 # that of a line of text behind an indent of four
-WIDTH = 96
-TYPES = {
+LINE_WIDTH = 96
+PYTHON_TYPES = {
     "boolean": "bool",
     "integer": "int",
     "number": "float",
@@ -43,7 +43,7 @@ def refresh_options_file(plugin: Plugin) -> Path | None:
         return None
 
     # a file that a person wrote stays, and so does one that is as it should be
-    file = plugin.folder / NAME
+    file = plugin.folder / OPTIONS_FILE
     text = options_text(plugin)
     if file.exists():
         if not is_generated(file) or read_text(file) == text:
@@ -107,7 +107,7 @@ def type_of(schema: dict[str, Any]) -> str:
         if each == "array":
             names.append(f"list[{type_of(schema.get('items', {}))}]")
         else:
-            names.append(TYPES.get(each, "Any"))
+            names.append(PYTHON_TYPES.get(each, "Any"))
 
     # `| None` comes last
     names.sort(key=lambda name: name == "None")
@@ -126,7 +126,7 @@ def _annotated(name: str, annotation: str) -> list[str]:
     line = f"    {name}: {annotation}"
     before, bracket, inside = line.partition("Literal[")
     values, closing, after = inside.rpartition("]")
-    if len(line) <= WIDTH + 4 or not bracket or "[" in before:
+    if len(line) <= LINE_WIDTH + 4 or not bracket or "[" in before:
         return [line]
     each = [f"        {value}," for value in re.findall(r'"(?:[^"\\]|\\.)*"|[^", ]+', values)]
     return [f"{before}{bracket}", *each, f"    {closing}{after}"]
@@ -145,5 +145,7 @@ def _docstring(description: str) -> list[str]:
 
     # escaped, as it stands between quotes in a module
     text = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    lines = textwrap.wrap(f'"""{text}"""', WIDTH, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        f'"""{text}"""', LINE_WIDTH, break_long_words=False, break_on_hyphens=False
+    )
     return [f"    {line}" for line in lines]

@@ -41,7 +41,7 @@ def run(job: ArtefactJob, threads: int) -> None:
         files = {name: paths.other_inputs(name, run, needs) for name in names}
         task = with_datasets(task, files, task.data.device)
         answers = [row.columns() for row in answer_test_sets(task, hooks, kept)]
-        table = pa.Table.from_pylist(answers, schema=rows.TEST_SETS)
+        table = pa.Table.from_pylist(answers, schema=rows.TEST_SETS_SCHEMA)
     else:
         table = pa.table(compute_artefact(task, hooks, kept, job.artefact))
 

@@ -27,7 +27,7 @@ from pathlib import Path
 # "<token>:<pid of Snakemake>", set by the Snakefile; empty: every job imports for itself
 VARIABLE = "FEDLOOM_JOB_SERVER"
 # seconds for the server to accept a connection, and for a client to ask
-PATIENCE = 10
+REQUEST_TIMEOUT = 10
 # bytes of a request; the kernel refuses more than some 200 KB
 MOST = 1 << 20
 # signals that a client passes on to its job
@@ -108,7 +108,7 @@ def try_server(arguments: list[str]) -> int | None:
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         # another user may hold the name and never accept
-        server.settimeout(PATIENCE)
+        server.settimeout(REQUEST_TIMEOUT)
 
         # ask for the job, and learn the number of its process; the server may have ended, too many
         # may wait, or the request may be too long
@@ -171,7 +171,7 @@ def serve(listener: socket.socket, snakemake: int) -> None:
     # a fork per client
     while snakemake not in select.select([listener, snakemake], [], [])[0]:
         with listener.accept()[0] as client:
-            client.settimeout(PATIENCE)
+            client.settimeout(REQUEST_TIMEOUT)
             if not is_mine(client):
                 continue
 

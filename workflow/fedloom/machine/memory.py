@@ -54,7 +54,7 @@ class BatchLimits:
     features: int = 4096
 
 
-USUAL = BatchLimits()
+USUAL_BATCH_LIMITS = BatchLimits()
 
 
 def training_bytes(
@@ -104,7 +104,7 @@ class ClientStep:
             of_images *= TRAINED
         return of_images + 4 * SAVED * self.text_floats
 
-    def states(self, clients: int, limits: BatchLimits = USUAL) -> float:
+    def states(self, clients: int, limits: BatchLimits = USUAL_BATCH_LIMITS) -> float:
         """Return the bytes of all copies of the state in a round of `clients`, uploads included."""
         at_once = max(self.state_bytes, min(limits.state_bytes, clients * self.state_bytes))
         return COPIES * at_once + clients * self.state_bytes
@@ -137,7 +137,9 @@ def forward_counts(inputs: Sequence[str], passes: int | str, images: float) -> F
     return ForwardCounts(image_passes * images, text_passes)
 
 
-def images_at_once(image_floats: int, on_gpu: bool = False, limits: BatchLimits = USUAL) -> int:
+def images_at_once(
+    image_floats: int, on_gpu: bool = False, limits: BatchLimits = USUAL_BATCH_LIMITS
+) -> int:
     """Return how many images a pass without training encodes at once."""
     fit = limits.images
     if not on_gpu:
@@ -159,7 +161,7 @@ def activation_bytes(gpu_bytes: float, weights: float, states: float, images: fl
 
 
 def clients_at_once(
-    step: ClientStep, room: float | None = None, limits: BatchLimits = USUAL
+    step: ClientStep, room: float | None = None, limits: BatchLimits = USUAL_BATCH_LIMITS
 ) -> int:
     """Return how many clients may train as one batch; `room` is a GPU's `activation_bytes`."""
     # as many as have room for their states

@@ -24,17 +24,17 @@ def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
 def chosen_options(file: Path) -> dict[str, Any]:
     """Read the options of the chosen trial, `training.` before those of training."""
     # imports pyarrow, which plans do not need
-    from fedloom.common.run_tables import CHOICE
+    from fedloom.common.run_tables import CHOICE_SCHEMA
 
-    return json.loads(read_table(file, CHOICE)["options"][0].as_py())
+    return json.loads(read_table(file, CHOICE_SCHEMA)["options"][0].as_py())
 
 
 def read_trials(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Read the options of the chosen trial and of all trials from trials.parquet."""
     # imports pyarrow, which plans do not need
-    from fedloom.common.run_tables import TRIALS
+    from fedloom.common.run_tables import TRIALS_SCHEMA
 
-    rows = read_table(file, TRIALS).to_pylist()
+    rows = read_table(file, TRIALS_SCHEMA).to_pylist()
     (best,) = (row["options"] for row in rows if row["chosen"])
     return json.loads(best), [json.loads(row["options"]) for row in rows]
 

@@ -9,7 +9,7 @@ from fedloom.config.kinds import KINDS
 from fedloom.planning import choices, job_specs, output_runs, paths
 
 # the ends of the names of results that may be large; the receipts beside them have their digests
-LARGE = (".arrow", ".safetensors")
+LARGE_SUFFIXES = (".arrow", ".safetensors")
 
 
 def outputs(rule: str, job: Any) -> list[Path]:

@@ -19,7 +19,7 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.study_jobs import jobs_of_study
 
 # why a result is made again
-SETTINGS = "made from other settings"
+FROM_OTHER_SETTINGS = "made from other settings"
 SOURCES = "made from other source files"
 FROM_OTHER_DATA = "made from other data"
 UNKNOWN = "without a receipt"
@@ -27,7 +27,7 @@ CHANGED = "changed since it was written"
 # the digest of a result that is neither there nor in a receipt that holds
 NO_DIGEST = ""
 # by the fact of a receipt; the job of `train` has the digest of its sources, too
-REASONS = {"sources": SOURCES, "job": SETTINGS, "inputs": FROM_OTHER_DATA}
+REASONS = {"sources": SOURCES, "job": FROM_OTHER_SETTINGS, "inputs": FROM_OTHER_DATA}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def begin(rule: str, job: Any, sources: str) -> Making:
 def end(making: Making) -> None:
     """Write the receipt of a job that has written its outputs."""
     outputs = job_files.outputs(making.rule, making.job)
-    small = [file for file in outputs if file.suffix not in job_files.LARGE]
+    small = [file for file in outputs if file.suffix not in job_files.LARGE_SUFFIXES]
     digests = {str(file): sha256(file) for file in small}
     facts = making.made_from | {"outputs": digests}
     write_sealed(_file_of(making.rule, making.job), facts)

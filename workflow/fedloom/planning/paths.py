@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.common.receipts import receipt_of
-from fedloom.planning.run_labels import NAME, Run
+from fedloom.planning.run_labels import RUN_NAME, Run
 
 RESULTS = "results"
 STORE = "results/datasets/{dataset}/images.arrow"
@@ -22,15 +22,15 @@ WEIGHTS = "results/weights/{backbone}.json"
 BACKBONE_SIZES = "results/backbone_sizes.json"
 
 # a run: its states after the rounds of its jobs, and its progress between two of them beside them
-RUN = f"results/runs/{NAME}"
+RUN = f"results/runs/{RUN_NAME}"
 STATE = RUN + "/rounds/{end}.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 EVALUATION = RUN + "/evaluation.parquet"
 ROUNDS = RUN + "/rounds.parquet"
 # by name: the tables of a run, and those of its jobs, which are joined to them
-TABLES = ("evaluation", "rounds", "clients", "confusion")
-RUN_TABLES = {name: f"{RUN}/{name}.parquet" for name in TABLES}
-JOB_TABLES = {name: f"{RUN}/rounds/{{end}}.{name}.parquet" for name in TABLES}
+RUN_TABLE_NAMES = ("evaluation", "rounds", "clients", "confusion")
+RUN_TABLES = {name: f"{RUN}/{name}.parquet" for name in RUN_TABLE_NAMES}
+JOB_TABLES = {name: f"{RUN}/rounds/{{end}}.{name}.parquet" for name in RUN_TABLE_NAMES}
 TRIALS = "results/choices/{dataset}/{partition}/{backbone}/{method}/trials.parquet"
 CHOICE = "results/choices/{dataset}/{partition}/{backbone}/{method}/chosen.parquet"
 ARTEFACT = RUN + "/artefacts/{artefact}.parquet"

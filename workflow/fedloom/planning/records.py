@@ -84,9 +84,9 @@ def read_record(study: str, folder: Path) -> "pa.Table":
         raise FedLoomError(f"{file}: study '{study}' must have finished; run it{hint}")
 
     # imports pyarrow, which plans do not need
-    from fedloom.common.run_tables import RECORD
+    from fedloom.common.run_tables import RECORD_SCHEMA
 
-    return read_table(file, RECORD)
+    return read_table(file, RECORD_SCHEMA)
 
 
 def _as_yaml(plan: Plan) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # the name of a run, which is its folder
-NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"
+RUN_NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"
 
 
 @dataclass(frozen=True, order=True)
@@ -25,4 +25,4 @@ class Run:
     @property
     def path(self) -> str:
         """The run's folder below results/runs, which is also its name in logs."""
-        return NAME.format(**vars(self))
+        return RUN_NAME.format(**vars(self))

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedloom.common.errors import FedLoomError, shortened, suggestion
 from fedloom.config.settings import VALIDATION, Output, Scenario, Settings
 from fedloom.planning.paths import EVALUATION, path_for
-from fedloom.planning.run_labels import NAME, Run
+from fedloom.planning.run_labels import RUN_NAME, Run
 
 
 def finished(name: str) -> Run:
@@ -16,7 +16,7 @@ def finished(name: str) -> Run:
     # the labels are the folder's last parts
     found = re.search(r"([^/]+)/([^/]+)/([^/]+)/([^/]+)/seed(\d+)/?$", name)
     if found is None:
-        form = NAME.replace("{", "<").replace("}", ">")
+        form = RUN_NAME.replace("{", "<").replace("}", ">")
         raise FedLoomError(f"{name}: must be the folder of a run, {form}")
     dataset, partition, backbone, method, seed = found.groups()
     run = Run(dataset, partition, backbone, method, int(seed))

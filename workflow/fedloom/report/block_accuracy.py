@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_table
-from fedloom.common.run_tables import BLOCK_ACCURACY
+from fedloom.common.run_tables import BLOCK_ACCURACY_SCHEMA
 from fedloom.common.tensor_files import tensor
 from fedloom.data.store import ImageStore
 
@@ -69,4 +69,4 @@ def write(store: ImageStore, features: Path, out: Path) -> None:
         tokens = class_tokens(features, block)
         rows.append((block, *nearest_prototype(tokens, labels, test)))
     columns = [pa.array(column) for column in zip(*rows, strict=True)]
-    write_table(out, pa.table(columns, schema=BLOCK_ACCURACY))
+    write_table(out, pa.table(columns, schema=BLOCK_ACCURACY_SCHEMA))

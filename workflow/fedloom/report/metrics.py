@@ -9,7 +9,7 @@ import pyarrow as pa
 from fedloom.common.files import read_table, write_table
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import read_receipt
-from fedloom.common.run_tables import OF_RUNS
+from fedloom.common.run_tables import RUN_SCHEMAS
 from fedloom.config import grids
 from fedloom.config.settings import GridMember, Reported
 from fedloom.planning.output_runs import PlottedRun
@@ -32,7 +32,7 @@ def frame(path: Path, columns: pa.Schema | None = None) -> pd.DataFrame:
 
 def columns_of(path: str | Path) -> pa.Schema | None:
     """Return the columns of the table of a run or of a job with this name; None for other files."""
-    return OF_RUNS.get(Path(path).stem.split(".")[-1])
+    return RUN_SCHEMAS.get(Path(path).stem.split(".")[-1])
 
 
 def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
@@ -58,7 +58,7 @@ def artefact(run: PlottedRun) -> pd.DataFrame:
 def by_test_set(run: PlottedRun) -> dict[str, float]:
     """Return the mean accuracy in percent over clients on each test set of fedloom.common.ids."""
     assert run.artefact is not None, "the kind names no artefact"
-    rows = frame(run.artefact, OF_RUNS["test_sets"])
+    rows = frame(run.artefact, RUN_SCHEMAS["test_sets"])
     means = percent(rows).groupby(rows["test_set"], sort=False).mean()
     return {str(name): float(mean) for name, mean in means.items()}
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from fedloom.common.files import read_table
 from fedloom.common.ids import UNASSIGNED
-from fedloom.common.run_tables import PARTITION
+from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.report.figures import style
 
 # inches of a client's column and a class's row, where the page allows it
@@ -24,7 +24,7 @@ MOST_TICK_LABELS = 40
 
 def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
     """Draw a partition's Parquet file; equal partitions give equal bytes."""
-    table = read_table(partition, PARTITION).to_pandas()
+    table = read_table(partition, PARTITION_SCHEMA).to_pandas()
     # few-shot training leaves images out
     table = table[table["client_id"] != UNASSIGNED]
 

@@ -19,7 +19,7 @@ from fedloom.planning import paths, provenance
 from fedloom.planning.run_labels import Run
 from fedloom.report.metrics import columns_of, percent
 
-COLUMNS = {
+TIDY_COLUMNS = {
     "title": "the method's name in tables and figures",
     "method": "the method's label in the study",
     "options": "its options as JSON, with those that trials chose, and its wrappers' options",
@@ -43,15 +43,16 @@ COLUMNS = {
     "loss": "mean cross-entropy of the images, in nats",
 }
 # the columns that are labels of a run
-OF_RUNS = ("title", "method", "options", "dataset", "partition", "backbone", "split")
+RUN_COLUMNS = ("title", "method", "options", "dataset", "partition", "backbone", "split")
 CLIENT_GROUPS = ("participating", "held_out", "participating_before", "held_out_before", "global")
 # the names of these columns in runs' files
-RENAMED = {"client": "client_id", "correct": "num_correct", "total": "num_test"}
+RENAMED_COLUMNS = {"client": "client_id", "correct": "num_correct", "total": "num_test"}
 # the columns that are read from runs' files
 READ = ("round", "client_id", "domain", "participating", "personalized")
 READ += ("num_correct", "num_test", "loss", "test_set")
+SELECTED = [f'"{RENAMED_COLUMNS.get(name, name)}" as "{name}"' for name in TIDY_COLUMNS]
 SQL = f"""
-select {", ".join(f'"{RENAMED.get(name, name)}" as "{name}"' for name in COLUMNS)} from (select *,
+select {", ".join(SELECTED)} from (select *,
   100.0 * num_correct / num_test as accuracy,
   coalesce(test_set, case when client_id = {SERVER_MODEL} then 'global' else
     case when participating then 'participating' else 'held_out' end ||
@@ -91,7 +92,7 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
 
     # their files, and labels as categories
     runs["filename"] = [str(folder / paths.path_for(paths.EVALUATION, run)) for run in every]
-    for label in OF_RUNS:
+    for label in RUN_COLUMNS:
         runs[label] = pd.Categorical(runs[label], runs[label].unique())
 
     # a row more for a run with other test sets
@@ -101,7 +102,7 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
 
 
 def frame(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per run, evaluated round, client and group, with the columns of COLUMNS."""
+    """Return a row per run, evaluated round, client and group, with the columns of TIDY_COLUMNS."""
     # the rows of all files, with the number of their run
     tables = []
     for position, file in enumerate(runs["filename"]):
@@ -131,8 +132,8 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
     # another study may have trained the run on for more rounds
     rows = rows[rows["round"] <= rows["rounds"]]
 
-    columns = [RENAMED.get(name, name) for name in COLUMNS]
-    return rows[columns].set_axis(list(COLUMNS), axis=1).reset_index(drop=True)
+    columns = [RENAMED_COLUMNS.get(name, name) for name in TIDY_COLUMNS]
+    return rows[columns].set_axis(list(TIDY_COLUMNS), axis=1).reset_index(drop=True)
 
 
 def relation(runs: pd.DataFrame) -> Any:

@@ -17,7 +17,7 @@ from fedloom.federated.task import Task
 from fedloom.machine.extras import require
 
 # draws of one digest, whose length Python bounds
-AT_ONCE = 1 << 16
+DRAWN_AT_ONCE = 1 << 16
 ORDERS = [*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 64), 128, 256, 512]
 
 
@@ -30,9 +30,9 @@ def secret_uniform(task: Task, purpose: str, shape: Sequence[int]) -> Tensor:
     # 8 bytes for every number
     count = math.prod(shape)
     parts: list[bytes] = []
-    for start in range(0, count, AT_ONCE):
+    for start in range(0, count, DRAWN_AT_ONCE):
         stream = task.secret + f"{purpose}:{task.round}:{start}".encode()
-        numbers = min(AT_ONCE, count - start)
+        numbers = min(DRAWN_AT_ONCE, count - start)
         parts.append(hashlib.shake_256(stream).digest(8 * numbers))
 
     # the upper 52 bits, at the middle of their interval of (0, 1)

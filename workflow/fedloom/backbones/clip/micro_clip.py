@@ -14,15 +14,15 @@ from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from fedloom.backbones.micro_vit import GREY, micro_vit
+from fedloom.backbones.micro_vit import GREY_PREPROCESSING, micro_vit
 from fedloom.common.seeds import torch_generator
 from fedloom.machine.install import ROOT
 
-NAME = "micro_clip"
+MICRO_CLIP = "micro_clip"
 # number of blocks of the image tower
-BLOCKS = 8
+MICRO_BLOCKS = 8
 VOCABULARY = "token_embedding.weight"
-ROWS = "token_embedding.rows"
+ROWS_WEIGHT = "token_embedding.rows"
 
 open_clip.add_model_config(ROOT / "workflow/resources/micro_clip.json")
 
@@ -30,19 +30,19 @@ open_clip.add_model_config(ROOT / "workflow/resources/micro_clip.json")
 @register_model
 def micro_clip_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
     """Build the micro ViT with the first eight of its blocks."""
-    kwargs.setdefault("depth", BLOCKS)
+    kwargs.setdefault("depth", MICRO_BLOCKS)
     return micro_vit(pretrained, **kwargs)
 
 
 def fresh() -> open_clip.CLIP:
     """Build the untrained model; all but its vocabulary is drawn from torch's global stream."""
-    config: Any = open_clip.get_model_config(NAME)
+    config: Any = open_clip.get_model_config(MICRO_CLIP)
     model = open_clip.CLIP(**config)
-    open_clip.set_model_preprocess_cfg(model, {"size": 32, **GREY})
+    open_clip.set_model_preprocess_cfg(model, {"size": 32, **GREY_PREPROCESSING})
 
     # the vocabulary, as open_clip draws it, but with a seed
     weight: Tensor = model.get_parameter(VOCABULARY)
-    generator = torch_generator(0, f"{NAME}: vocabulary")
+    generator = torch_generator(0, f"{MICRO_CLIP}: vocabulary")
     weight.data = 0.02 * torch.randn(weight.shape, generator=generator)
     return model
 
@@ -54,7 +54,7 @@ def build(path: Path) -> open_clip.CLIP:
 
     # the rows of the vocabulary that the file holds, in place of those that were drawn
     vocabulary = model.get_parameter(VOCABULARY).data.clone()
-    vocabulary[state.pop(ROWS).long()] = state[VOCABULARY]
+    vocabulary[state.pop(ROWS_WEIGHT).long()] = state[VOCABULARY]
     state[VOCABULARY] = vocabulary
     model.load_state_dict(state)
     return model

@@ -275,9 +275,9 @@ def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
         _check_tag(name, tag, quick_gelu)
 
     with loading(name, weights):
-        if name == micro_clip.NAME and path:
+        if name == micro_clip.MICRO_CLIP and path:
             model = micro_clip.build(path)
-        elif name == micro_clip.NAME:
+        elif name == micro_clip.MICRO_CLIP:
             model = micro_clip.fresh()
         elif path:
             with plain_clip_file(path) as plain:

@@ -35,13 +35,13 @@ TOKENS_AT_ONCE = 192
 KEPT_BYTES = {"cpu": 2 * 2**30, "cuda": 16 * 2**30}
 KEPT_IN_A_BLOCK = 12
 
-BLOCKS = "transformer.resblocks."
+BLOCKS_PREFIX = "transformer.resblocks."
 # the token with which CLIP's tokenizer fills a text up to all places
 FILLER = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class EndingGroup:
     """The endings of some classes, one behind the other: Q tokens, with those that fill them up."""
 
     # the tokens [Q, d], without position embeddings
@@ -89,7 +89,7 @@ class TextTower:
         self._tokenizer = tokenizer
         self._precision = precision
         self._tokens_at_once = tokens_at_once
-        self._groups = dict[tuple, list[Group]]()
+        self._groups = dict[tuple, list[EndingGroup]]()
 
         # sizes, and the token that every text starts with
         self.depth = len(text.transformer.resblocks)
@@ -182,7 +182,7 @@ class TextTower:
         # with the clients' own weights and inserts
         if own:
             x = x.unflatten(0, (-1, own.contexts))
-            weights = below(own.weights, BLOCKS)
+            weights = below(own.weights, BLOCKS_PREFIX)
             more = (own.inserts, mask, own.gradient_checkpointing, read)
             return blocks.run_blocks(tower, x, weights, *more).flatten(0, 1)
 
@@ -195,7 +195,7 @@ class TextTower:
     def _run(
         self,
         context: Tensor,
-        group: Group,
+        group: EndingGroup,
         length: Tensor | None,
         eot_offset: Tensor | None,
         own: Inside | None,
@@ -240,7 +240,7 @@ class TextTower:
         read = prefix + group.ends + eot_offset[:, None]  # [N, C]
         return x.gather(1, read[..., None].expand(-1, -1, x.shape[-1]))
 
-    def _grouped(self, endings: Sequence[str], filling: int = 0) -> list[Group]:
+    def _grouped(self, endings: Sequence[str], filling: int = 0) -> list[EndingGroup]:
         """Return the groups of `endings`, with `filling` tokens behind each EOT, made once."""
         key = (*endings, filling)
         if key not in self._groups:
@@ -250,11 +250,11 @@ class TextTower:
             ]
         return self._groups[key]
 
-    def _group(self, tokens: list[list[int]], filling: int) -> Group:
+    def _group(self, tokens: list[list[int]], filling: int) -> EndingGroup:
         """Return the group of endings of these tokens, with `filling` tokens behind each EOT."""
         where = self._text.positional_embedding.device
         sizes = torch.tensor([len(ids) + filling for ids in tokens], device=where)  # [C]
-        return Group(
+        return EndingGroup(
             embedded=torch.cat([self.embed([*ids, *[FILLER] * filling]) for ids in tokens]),
             owner=torch.arange(len(tokens), device=where).repeat_interleave(sizes),
             step=torch.cat([torch.arange(n, device=where) for n in sizes.tolist()]),
@@ -291,7 +291,7 @@ def _parts(tokens: list[list[int]], at_once: int) -> list[list[list[int]]]:
 
 
 @lru_cache(maxsize=256)
-def _mask(group: Group, prefix: int) -> Tensor:
+def _mask(group: EndingGroup, prefix: int) -> Tensor:
     """Return the mask [S, S] of SOS, context and endings: 0 where a row sees a column, or -inf."""
     owner = F.pad(group.owner, (prefix, 0), value=-1)  # [S]; -1: the prefix, which all share
     order = torch.arange(len(owner), device=owner.device)

@@ -21,10 +21,10 @@ from fedloom.hooks.manifest import Plugin, discover_methods, find_method
 from fedloom.planning.job_factory import transferred_to
 from fedloom.planning.load_plan import load_plan, read_plan
 from fedloom.planning.plan import Plan
-from fedloom.planning.resources.cost import RATES, Cost, study_cost
+from fedloom.planning.resources.cost import RATES, StudyCost, study_cost
 from fedloom.planning.resources.estimates import RATE
 
-WIDTH = 96
+TEXT_WIDTH = 96
 
 # ---- methods -------------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ def _describe_key(name: str, schema: dict[str, Any]) -> str:
         facts += f", default {schema['default']!r}"
 
     line = f"  {name} ({facts})"
-    meaning = fill(schema.get("description", ""), WIDTH - 6)
+    meaning = fill(schema.get("description", ""), TEXT_WIDTH - 6)
     if not meaning:
         return line
     return f"{line}\n{indent(meaning, '      ')}"
@@ -132,7 +132,7 @@ def _describe_kind(section: str, title: str, name: str) -> str:
     """Return a kind's title, description and keys."""
     schema = kind_schema(section, name)
     about = " ".join(schema["description"].split())
-    lines = [f"{title}: {name}", indent(fill(about, WIDTH - 2), "  ")]
+    lines = [f"{title}: {name}", indent(fill(about, TEXT_WIDTH - 2), "  ")]
     for key, entry in schema["properties"].items():
         if key != SELECTOR_KEY[section]:
             lines.append(_describe_key(key, whole(entry, schema)))
@@ -229,7 +229,7 @@ def describe_cost(files: Sequence[Path], tera: float | None) -> str:
     return tabulate(facts.items(), tablefmt="plain", disable_numparse=True)
 
 
-def _counts(total: Cost) -> dict[str, str]:
+def _counts(total: StudyCost) -> dict[str, str]:
     """Return how many runs, jobs and operations a study has, as text."""
     runs = f"{total.runs:,}"
     if total.trials:
@@ -243,7 +243,7 @@ def _counts(total: Cost) -> dict[str, str]:
     }
 
 
-def _hours(total: Cost, tera: float | None) -> dict[str, str]:
+def _hours(total: StudyCost, tera: float | None) -> dict[str, str]:
     """Return how long a study takes on one GPU, on many GPUs, and on a core, as text."""
     # operations per second, by default those of a GPU at the study's precision
     rate = RATES[total.precision]

@@ -87,7 +87,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     # these take seconds, which an error of a name need not wait for
     import pyarrow as pa
 
-    from fedloom.report.tidy import COLUMNS, frame, with_files
+    from fedloom.report.tidy import TIDY_COLUMNS, frame, with_files
 
     # what the record says of the study
     facts = {key.decode(): value.decode() for key, value in record.schema.metadata.items()}
@@ -101,7 +101,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     write_table(out / "results.parquet", pa.Table.from_pandas(rows, preserve_index=False))
 
     # what they are, and how they were made
-    columns = [f"| {column} | {meaning} |" for column, meaning in COLUMNS.items()]
+    columns = [f"| {column} | {meaning} |" for column, meaning in TIDY_COLUMNS.items()]
     packages = [f"{package} {version}" for package, version in versions.items()]
     text = README.format(
         study=name,

@@ -17,11 +17,11 @@ from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
 
 # characters of a value that are shown
-WIDTH = 40
+CHART_WIDTH = 40
 # rows of a curve that are shown
 MOST_ROWS = 12
 # the columns of a curve, and how they are called here
-CURVES = {
+PRINTED_CURVES = {
     "participating_mean": "mean",
     "participating_worst": "worst",
     "held_out_mean": "held-out",
@@ -118,8 +118,8 @@ def _curve(run: Run) -> str:
     """Return at most MOST_ROWS evaluated rounds: accuracies in percent, and training loss."""
     rows = metrics.evaluation(paths.path_for(paths.EVALUATION, run))
     loss = metrics.frame(paths.path_for(paths.ROUNDS, run)).set_index("round")["train_loss"]
-    curves = metrics.curves(rows).join(loss)[list(CURVES)]
-    curve = curves.rename(columns=CURVES).dropna(axis="columns", how="all")
+    curves = metrics.curves(rows).join(loss)[list(PRINTED_CURVES)]
+    curve = curves.rename(columns=PRINTED_CURVES).dropna(axis="columns", how="all")
 
     # thin it out from the end, so that the last round is shown
     step = ceil(len(curve) / MOST_ROWS)
@@ -133,4 +133,4 @@ def _curve(run: Run) -> str:
 
 def _short_text(value: Any) -> str:
     """Return a value as text that fits into a cell."""
-    return shortened(str(value), WIDTH)
+    return shortened(str(value), CHART_WIDTH)

@@ -35,19 +35,19 @@ from fedloom.report import metrics
 from fedloom.report.run_settings import settings_of
 
 # seconds between two looks at the files
-POLL = 2.0
-TABLES = ("rounds", "evaluation")
+TRACK_SECONDS = 2.0
+TRACKED_TABLES = ("rounds", "evaluation")
 # the group of the entry points by which packages bring trackers
-GROUP = "fedloom.trackers"
+TRACKER_ENTRY_POINTS = "fedloom.trackers"
 # FedLoom's own trackers, which are named as the modules of their clients
 OWN_TRACKERS = ("mlflow", "tensorboard", "wandb")
 
-Settings = dict[str, bool | int | float | str]
+TrackedSettings = dict[str, bool | int | float | str]
 Log = Callable[[int, dict[str, float]], object]
-Tracker = Callable[[Path, str, str, Settings], AbstractContextManager[Log]]
+Tracker = Callable[[Path, str, str, TrackedSettings], AbstractContextManager[Log]]
 
 
-def track_study(name: str, poll: float = POLL) -> None:
+def track_study(name: str, poll: float = TRACK_SECONDS) -> None:
     """Tell a tracker of all rounds of the study that was begun last here, until it ends."""
     tracker: Tracker = find_tracker(name).load()
     first_event = run_progress.last_begun()
@@ -82,7 +82,7 @@ class FollowedRun:
     plan: Plan
     run: Run
     # the tracker, for this study
-    begin: Callable[[str, Settings], AbstractContextManager[Log]]
+    begin: Callable[[str, TrackedSettings], AbstractContextManager[Log]]
     # when the study was begun; an older checkpoint may be of other settings
     since: float
     # the tracker's context, which is closed when all is told
@@ -150,9 +150,11 @@ class FollowedRun:
         settings = provenance.digest_of_settings(self.plan.run_spec(self.run))
         for file in files:
             if file.name == paths.CHECKPOINT:
-                rounds, evaluation = (_read_checkpoint(file, name) for name in TABLES)
+                rounds, evaluation = (_read_checkpoint(file, name) for name in TRACKED_TABLES)
             elif provenance.facts_of_job(self.run, int(file.stem))["settings"] == settings:
-                rounds, evaluation = (self._read_job_table(file.stem, name) for name in TABLES)
+                rounds, evaluation = (
+                    self._read_job_table(file.stem, name) for name in TRACKED_TABLES
+                )
             else:
                 continue
 
@@ -170,13 +172,13 @@ class FollowedRun:
         file = paths.path_for(paths.JOB_TABLES[table], self.run, end=end)
         return read_table(file, metrics.columns_of(file))
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> TrackedSettings:
         """Return labels and settings; a value that is not a number becomes text."""
         found = dict(vars(self.run))
         for key, setting in settings_of(self.plan, self.run):
             found[key] = setting.value
 
-        plain: Settings = {}
+        plain: TrackedSettings = {}
         for key, value in found.items():
             if isinstance(value, bool | int | float):
                 plain[key] = value
@@ -200,16 +202,16 @@ def _read_checkpoint(head: Path, table: str) -> pa.Table:
 
 def find_tracker(name: str) -> EntryPoint:
     """Return where a tracker is loaded from; its name must be known and its client installed."""
-    known = {entry.name: entry for entry in entry_points(group=GROUP)}
+    known = {entry.name: entry for entry in entry_points(group=TRACKER_ENTRY_POINTS)}
     for own in OWN_TRACKERS:
-        known[own] = EntryPoint(own, f"{__name__}:{own}", GROUP)
+        known[own] = EntryPoint(own, f"{__name__}:{own}", TRACKER_ENTRY_POINTS)
     check_known(name, known, "no tracker")
     require(name)
     return known[name]
 
 
 @contextmanager
-def tensorboard(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Log]:
+def tensorboard(folder: Path, study: str, run: str, settings: TrackedSettings) -> Iterator[Log]:
     """Write a folder of events, <study>/<run>, with the settings as hyperparameters."""
     from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore
     from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
@@ -235,7 +237,7 @@ def tensorboard(folder: Path, study: str, run: str, settings: Settings) -> Itera
 
 
 @contextmanager
-def wandb(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Log]:
+def wandb(folder: Path, study: str, run: str, settings: TrackedSettings) -> Iterator[Log]:
     """Write a run of the project <study>, offline unless WANDB_MODE says otherwise."""
     os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -257,7 +259,7 @@ def wandb(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Lo
 
 
 @contextmanager
-def mlflow(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Log]:
+def mlflow(folder: Path, study: str, run: str, settings: TrackedSettings) -> Iterator[Log]:
     """Write a run of the experiment <study> to a SQLite file, or to MLFLOW_TRACKING_URI."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow.entities import Metric

@@ -14,7 +14,7 @@ from tabulate import tabulate
 from fedloom.cli.run.launch import exclusive_folder, is_locked
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
-from fedloom.common.run_tables import LABELS
+from fedloom.common.run_tables import RUN_LABELS_SCHEMA
 from fedloom.common.temporary import abandoned, leftovers, size_of
 from fedloom.planning import paths
 from fedloom.planning.job_factory import transferred_to
@@ -23,7 +23,7 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.runs import trial_runs
 
 # patterns of the folders and files that are deleted as a whole; logs are never deleted
-CACHES = [paths.CACHE.replace("{cache}", name) for name in ("features", "patches")]
+CACHE_FILES = [paths.CACHE.replace("{cache}", name) for name in ("features", "patches")]
 PARENTS = (paths.STORE, paths.PROTOTYPES, paths.TRIALS, paths.TABLE, paths.FIGURE)
 UNITS = [
     paths.RUN,
@@ -33,8 +33,8 @@ UNITS = [
     paths.BLOCK_ACCURACY,
     str(Path(paths.PARTITION).parent),
     *(str(Path(pattern).parent) for pattern in PARENTS),
-    *CACHES,
-    *map(paths.receipt, CACHES),
+    *CACHE_FILES,
+    *map(paths.receipt, CACHE_FILES),
 ]
 
 
@@ -110,7 +110,7 @@ def _used(plan: Plan) -> Iterator[Path]:
     # a study that ran with --set has runs that its file does not name
     record = paths.path_for(paths.RECORD, study=plan.name)
     if record.is_file():
-        of_runs += read_table(record, LABELS).to_pylist()
+        of_runs += read_table(record, RUN_LABELS_SCHEMA).to_pylist()
 
     # runs answer images of other datasets, and of scenarios that no method trains on
     of_data = list[dict[str, Any]]()

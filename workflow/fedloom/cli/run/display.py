@@ -18,19 +18,19 @@ from rich.text import Text
 from fedloom.cli.run.run_progress import EVENTS, Job, RunProgress, ended, last_begun
 
 # seconds between two looks at the events, and at the logs of the jobs at work
-POLL = 0.5
+REFRESH_SECONDS = 0.5
 # seconds without a line, after which a file or a pipe gets one for each job at work
 SECONDS_BETWEEN_LINES = 60.0
 # rules whose ends are worth a line
 TOLD = ("train", "dataset", "cache")
-COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
+WORD_COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
 
 
 def follow(
     ended: Callable[[], bool],
     console: Console,
     signals: Sequence[int] = (),
-    poll: float = POLL,
+    poll: float = REFRESH_SECONDS,
     quiet: float = SECONDS_BETWEEN_LINES,
 ) -> None:
     """Show the progress of the run whose events are in EVENTS until it has ended.
@@ -100,7 +100,7 @@ def _line(progress: RunProgress, word: str, job: Job) -> Text:
     if word == "failed" and job.log:
         text += f"; {_reason(job.log)}see {job.log}"
 
-    line = Text(f"{word:<9} ", COLOURS[word])
+    line = Text(f"{word:<9} ", WORD_COLOURS[word])
     line.append(text, "default")
     return line.append(f"  ({_share(progress)})", "dim")
 

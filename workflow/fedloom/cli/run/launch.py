@@ -34,7 +34,7 @@ from fedloom.planning.records import summary, write_record
 
 LOCK = Path(".fedloom.lock")
 # seconds for Snakemake and its jobs to end after a signal
-PATIENCE = 60
+STOP_TIMEOUT = 60
 WAITING = "another run is at work in this folder; waiting for it to end"
 STUDY_OPTIONS = ("--configfile", "--configfiles", "--config", "-C")
 
@@ -137,7 +137,7 @@ def _display_until_end(process: subprocess.Popen, console: Console, signals: lis
 
 @contextmanager
 def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
-    """Send SIGINT and SIGTERM on to a process group, and kill it if it does not end in PATIENCE.
+    """Send SIGINT and SIGTERM on to a process group, and kill it after STOP_TIMEOUT seconds.
 
     The yielded function registers the process that leads the group, and returns a list to which
     the signals that arrive are added.
@@ -159,7 +159,7 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
                 if _handles_sigterm(process.pid):
                     ending = signal.SIGINT
                 os.killpg(process.pid, ending)
-                signal.alarm(PATIENCE)
+                signal.alarm(STOP_TIMEOUT)
 
     def kill(_: int, __: object) -> None:
         for process in processes:

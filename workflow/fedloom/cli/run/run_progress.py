@@ -23,11 +23,11 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.resources.cost import job_seconds
 
 EVENTS = Path(".snakemake/fedloom.jsonl")
-END = '{"event": "end"}\n'
+END_EVENT = '{"event": "end"}\n'
 # what Snakemake counts with the jobs, and is none
 NO_JOBS = ("total", "all")
 # seconds that a job takes which has no estimate: a table, a choice
-SMALL = 0.5
+SMALL_SHARE = 0.5
 
 
 def begin(plan: Plan, arguments: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ def tell(text: str) -> None:
 def end() -> None:
     """Add the event that the run's jobs have ended."""
     with EVENTS.open("a", encoding="utf-8") as file:
-        file.write(END)
+        file.write(END_EVENT)
 
 
 def last_begun() -> dict[str, Any]:
@@ -81,8 +81,8 @@ def last_begun() -> dict[str, Any]:
 def ended(first: dict[str, Any]) -> bool:
     """Return True if a run has ended or was killed, by its first event."""
     with EVENTS.open("rb") as file:
-        file.seek(-len(END), os.SEEK_END)
-        return file.read() == END.encode() or not psutil.pid_exists(first["process"])
+        file.seek(-len(END_EVENT), os.SEEK_END)
+        return file.read() == END_EVENT.encode() or not psutil.pid_exists(first["process"])
 
 
 @dataclass
@@ -171,18 +171,18 @@ class RunProgress:
             log = Path(event["log"][0])
 
         # its estimate is that of one of its files
-        estimates = [self.seconds.get(file, SMALL) for file in event["output"] or []]
+        estimates = [self.seconds.get(file, SMALL_SHARE) for file in event["output"] or []]
         return Job(
             rule=event["rule_name"],
             name="/".join(labels),
             log=log,
-            seconds=max(estimates, default=SMALL),
+            seconds=max(estimates, default=SMALL_SHARE),
             begun=event["time"],
         )
 
     def share(self) -> float:
         """Return the estimated fraction of the work that is done."""
-        whole = sum(count * self.means.get(rule, SMALL) for rule, count in self.jobs.items())
+        whole = sum(count * self.means.get(rule, SMALL_SHARE) for rule, count in self.jobs.items())
         if not whole:
             return 0.0
 

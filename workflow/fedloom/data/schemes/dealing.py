@@ -10,7 +10,7 @@ from fedloom.common.errors import FedLoomError
 Divide = Callable[[np.ndarray, dict[str, Any], np.random.Generator], np.ndarray]
 
 
-class Group(NamedTuple):
+class ImageGroup(NamedTuple):
     """Images that are divided separately from all others.
 
     Attributes:

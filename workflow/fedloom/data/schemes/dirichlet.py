@@ -11,7 +11,7 @@ from fedloom.config.partitions import ClientScheme, MinImages
 from fedloom.data.schemes.dealing import deal
 
 # the most draws until every client has `min_images`; they take a minute on CIFAR-10
-DRAWS = 20_000
+MOST_DRAWS = 20_000
 
 
 class Dirichlet(ClientScheme):
@@ -45,13 +45,13 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     # classes draw proportions over clients
     least = settings.get("min_images", 0)
     if settings["kind"] in ("class", "class_capped"):
-        for _ in range(DRAWS):
+        for _ in range(MOST_DRAWS):
             owner = _by_class(column, len(classes), settings, rng)
             if np.bincount(owner, minlength=clients).min() >= least:
                 return owner
         raise FedLoomError(
-            f"min_images: in {DRAWS:,} draws of alpha {alpha:g}, some of {clients} clients always "
-            f"had fewer than {least} images; use fewer clients or a larger alpha"
+            f"min_images: in {MOST_DRAWS:,} draws of alpha {alpha:g}, some of {clients} clients "
+            f"always had fewer than {least} images; use fewer clients or a larger alpha"
         )
 
     # clients draw proportions over classes [K, C]; each class is a stack of images in random order

@@ -10,7 +10,7 @@ from fedloom.common.ids import NO_DOMAIN
 from fedloom.common.schema import Count, Natural, Number, Several, require
 from fedloom.config.partitions import MinImages, PositiveShare, SchemeKind
 from fedloom.data.schemes import dirichlet, iid, imbalance
-from fedloom.data.schemes.dealing import Group
+from fedloom.data.schemes.dealing import ImageGroup
 
 
 class Domain(SchemeKind):
@@ -71,7 +71,7 @@ class Domain(SchemeKind):
         )
 
 
-def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
+def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[ImageGroup]:
     """Return one group of images per domain; `domains`, str [N], are the domains of all images.
 
     Images of NO_DOMAIN are in no group. The keys `alpha` and `dominant_share` choose the scheme by
@@ -90,4 +90,4 @@ def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
         divide = dirichlet.divide
     elif "dominant_share" in settings:
         divide = imbalance.divide_pooled
-    return [Group(f" of domain '{name}'", domains == name, divide, inner) for name in names]
+    return [ImageGroup(f" of domain '{name}'", domains == name, divide, inner) for name in names]

@@ -13,7 +13,7 @@ from fedloom.common.errors import FedLoomError, shortened
 from fedloom.common.folders import named_folder, printable, walk
 from fedloom.common.schema import Count, Keys
 from fedloom.config.datasets import ImageSource, TestFraction, described
-from fedloom.config.image_lists import Columns, Row, rows, text_of
+from fedloom.config.image_lists import ListColumns, ListedImage, rows, text_of
 from fedloom.data.image_list import ImageList, file_items, root_folder
 from fedloom.data.labels import are_numbers, tidied, tidy
 from fedloom.data.pixels import image_suffixes
@@ -101,7 +101,7 @@ def read(settings: dict[str, Any]) -> ImageList:
         raise FedLoomError(f"test_last: {root} has a folder of test images; leave it out")
 
     # the files of the training and the test folder, or of the only folder
-    files: list[Row] = []
+    files: list[ListedImage] = []
     for name, test in zip(split or ["."], (False, True), strict=False):
         if test and "test_list" in settings:
             trained = {tidy(file.label) for file in files}
@@ -163,7 +163,7 @@ def _split(root: Path, settings: dict[str, Any]) -> list[str]:
     return chosen or []
 
 
-def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
+def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[ListedImage]:
     """Yield the images below a folder in a fixed order.
 
     Raises a FedLoomError if the levels of folders are not those that the keys describe.
@@ -211,7 +211,7 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
         if settings["domains"]:
             domain = parts[0]
         for path in images:
-            yield Row(path, label, domain, test)
+            yield ListedImage(path, label, domain, test)
 
 
 def _may_be_image(path: str) -> bool:
@@ -241,7 +241,7 @@ def _log_left_out(folder: str, names: list[str]) -> None:
     )
 
 
-def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Row]:
+def _listed(base: Path, classes: set[str], file: str, images: str) -> list[ListedImage]:
     """Return the test images in the folder `images`, with their classes from the list `file`.
 
     Both paths start from the folder `base`. Raises a FedLoomError if the list does not name every
@@ -258,7 +258,7 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Row]:
 
     # the images that the list names
     files = []
-    for row in rows(base / file, "test", Columns()):
+    for row in rows(base / file, "test", ListColumns()):
         path = f"{base / images}/{os.path.normpath(row.path)}"
         if path not in left:
             raise FedLoomError(f"{row.where}: {printable(path)} is named again or not there")

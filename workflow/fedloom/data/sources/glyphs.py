@@ -31,9 +31,9 @@ from fedloom.machine.install import ROOT
 Style = Literal["plain", "outline", "inverted", "turned", "noisy", "covered"]
 
 # source and target characters, as pretraining.glyph_classes chose them
-CLASSES: dict[str, str] = read_json(ROOT / "workflow/resources/glyph_classes.json")
+GLYPH_CLASSES: dict[str, str] = read_json(ROOT / "workflow/resources/glyph_classes.json")
 # pixels of a side of the canvas
-SIZE = 32
+GLYPH_SIDE = 32
 # the longer side of a glyph, as a share of the canvas
 FILL = 0.8
 # pixels of the size at which a face is rasterised, before the glyph is resized
@@ -162,21 +162,21 @@ def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) 
 
     # draw the letter in the middle, at twice the size, so that its edges become smooth; the type is
     # Any, because Pillow's annotations do not say that a mask gives bytes
-    canvas = Image.new("L", (2 * SIZE, 2 * SIZE))
+    canvas = Image.new("L", (2 * GLYPH_SIDE, 2 * GLYPH_SIDE))
     ink: Any = _font(face).getmask(char, "L")
     cut = Image.frombytes("L", ink.size, bytes(ink))
     box = cut.getbbox()
     if box is not None:
         cut = cut.crop(box)
-        scale = FILL * 2 * SIZE / max(cut.size)
+        scale = FILL * 2 * GLYPH_SIDE / max(cut.size)
         width, height = (max(1, round(scale * side)) for side in cut.size)
         cut = cut.resize((width, height), Image.Resampling.BILINEAR)
-        canvas.paste(cut, ((2 * SIZE - width) // 2, (2 * SIZE - height) // 2))
+        canvas.paste(cut, ((2 * GLYPH_SIDE - width) // 2, (2 * GLYPH_SIDE - height) // 2))
 
     # turn and shift it; Pillow counts pixels from the corner, not from the middle
     if affine is not None:
         (a, b, c), (d, e, f) = affine
-        half = float(SIZE)
+        half = float(GLYPH_SIDE)
         canvas = canvas.transform(
             canvas.size,
             Image.Transform.AFFINE,
@@ -188,7 +188,7 @@ def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) 
 
 def classes(split: str, limit: int | None = None) -> list[str]:
     """Return the first `limit` characters of the set `split`, source or target; None: all."""
-    return [*CLASSES[split][:limit]]
+    return [*GLYPH_CLASSES[split][:limit]]
 
 
 def render_set(

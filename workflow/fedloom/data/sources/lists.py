@@ -12,7 +12,7 @@ from pydantic import Field
 from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import OneOrMore
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
-from fedloom.config.image_lists import Row, listed_files
+from fedloom.config.image_lists import ListedImage, listed_files
 from fedloom.data.image_list import ImageList, file_items, root_folder
 from fedloom.data.labels import are_numbers, classes_of, tidied, tidy
 
@@ -74,7 +74,9 @@ def read(settings: dict[str, Any]) -> ImageList:
     )
 
 
-def _classes(files: list[Row], settings: dict[str, Any]) -> tuple[np.ndarray, list[str], bool]:
+def _classes(
+    files: list[ListedImage], settings: dict[str, Any]
+) -> tuple[np.ndarray, list[str], bool]:
     """Return the class of every file, [N], the names of the classes, and whether they are words.
 
     Raises a FedLoomError if lists give a class two names.

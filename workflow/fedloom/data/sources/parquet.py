@@ -22,7 +22,7 @@ from fedloom.data.pixels import decoded
 from fedloom.machine.install import matching
 
 # images that are held in memory at a time
-ROWS = 64
+ROWS_AT_ONCE = 64
 # bytes that are read at once; without a buffer, a whole row group is read at once
 BUFFER = 1 << 20
 NONE = '{"info": {"features": {}}}'
@@ -149,7 +149,7 @@ def _names(file: Path, settings: dict[str, Any]) -> dict[str, list[str] | None]:
 def _values(file: Path, column: str) -> Iterator[Any]:
     """Yield the values of a column; if they are structs, yield their field `bytes`."""
     with _open(file) as parquet:
-        for batch in parquet.iter_batches(ROWS, columns=[column]):
+        for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[column]):
             piece = batch.column(0)
             if pa.types.is_struct(piece.type) and piece.type.get_field_index("bytes") >= 0:
                 piece = piece.field("bytes")

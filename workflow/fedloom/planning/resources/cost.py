@@ -22,13 +22,13 @@ from fedloom.planning.study_jobs import Jobs, jobs_of_study
 # float32 (67 tera), a third in the two others (494 and 989)
 RATES = {"float32": 4e13, "tf32": 1.6e14, "bf16": 3e14}
 # seconds that a job starts in, forked by a job server
-FORK = 0.2
+FORK_SECONDS = 0.2
 # rules whose jobs are estimated, beside `train`
 ESTIMATED = ("dataset", "cache", "prototypes", "block_accuracy", "artefact")
 
 
 @dataclass(frozen=True)
-class Cost:
+class StudyCost:
     """Jobs, operations, hours and disk of a study; existing results are not taken off."""
 
     # runs, each trained from a seed, and trials before them, to choose options (study.tune)
@@ -52,7 +52,7 @@ class Cost:
         return self.operations / rate / 3600
 
 
-def study_cost(plan: Plan) -> Cost:
+def study_cost(plan: Plan) -> StudyCost:
     """Return what a study costs."""
     settings = plan.settings
     trials = trial_runs(plan.settings)
@@ -65,12 +65,12 @@ def study_cost(plan: Plan) -> Cost:
     trained = [estimate_run(settings, run) for run in (*plan.runs, *trials)]
 
     count = {rule: len(found) for rule, found in jobs.items() if found}
-    return Cost(
+    return StudyCost(
         runs=len(plan.runs),
         trials=len(trials),
         jobs=count,
         operations=sum(each.operations for each in (*takes, *trained)),
-        seconds=sum(each.seconds for each in takes) + FORK * sum(count.values()),
+        seconds=sum(each.seconds for each in takes) + FORK_SECONDS * sum(count.values()),
         longest=max((each.operations for each in trained), default=0.0),
         disk=_disk(settings, jobs),
         precision=settings.study.precision,
@@ -86,7 +86,7 @@ def job_seconds(plan: Plan) -> dict[str, dict[Path, float]]:
         seconds = dict[Path, float]()
         for file, labels in jobs[rule].items():
             work = estimate_job(plan.settings, rule, labels)
-            seconds[file] = FORK + work.seconds + work.operations / RATE
+            seconds[file] = FORK_SECONDS + work.seconds + work.operations / RATE
 
         # a rule without jobs is left out
         if seconds:

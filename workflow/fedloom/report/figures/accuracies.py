@@ -25,14 +25,14 @@ from fedloom.report.tables import clustering
 from fedloom.report.tables.accuracy import BaseToNovel, CrossDataset
 
 Measure = Callable[[PlottedRun], float]
-AXES = {
+ACCURACY_AXES = {
     "participating_mean": "Mean accuracy (%)",
     "participating_worst": "Worst client's accuracy (%)",
     "held_out_mean": "Held-out mean accuracy (%)",
     "held_out_worst": "Held-out worst accuracy (%)",
     "global": "Global accuracy (%)",
 }
-TABLES: dict[str, Any] = {
+TABLE_OF_KIND: dict[str, Any] = {
     "partition": RunsTable,
     "base_to_novel": BaseToNovel,
     "cross_dataset": CrossDataset,
@@ -63,7 +63,7 @@ class AccuracyBars(RunsFigure):
 
     def needs(self) -> KindSpec:
         """Return what the kind needs: that of the table whose columns are bars."""
-        table = TABLES[self.by].spec
+        table = TABLE_OF_KIND[self.by].spec
         return replace(self.spec, artefact=table.artefact, partition_key=table.partition_key)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
@@ -75,13 +75,13 @@ class AccuracyBars(RunsFigure):
         keys: tuple[str, ...] = metrics.SCENARIO
         if self.by == "partition":
             keys = style.BACKBONE
-        return style.by_scenario(series, panel, AXES[self.metric], keys)
+        return style.by_scenario(series, panel, ACCURACY_AXES[self.metric], keys)
 
     def numbers(self, run: PlottedRun) -> pd.Series:
         """Return the accuracies of a run by the label of their bar."""
         if self.by == "partition":
             return pd.Series({run.partition: accuracy(run, self.metric, self.personalized)})
-        table = TABLES[self.by]()
+        table = TABLE_OF_KIND[self.by]()
         return pd.Series({table.column(k).title: v for k, v in table.measure(run).items()})
 
 
@@ -112,9 +112,9 @@ class TwoMetrics(RunsFigure):
                 (across, up), (wide, high) = point["mean"], point["std"]
                 look: dict[str, Any] = style.of_run(of_method[0]) | {"linestyle": ""}
                 axis.errorbar([across], [up], [high], [wide], **look)
-            axis.set_xlabel(AXES[self.x])
+            axis.set_xlabel(ACCURACY_AXES[self.x])
 
-        return style.by_scenario(series, panel, AXES[self.y])
+        return style.by_scenario(series, panel, ACCURACY_AXES[self.y])
 
 
 class Shots(RunsFigure):
@@ -173,7 +173,7 @@ class OptionLine(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         measures: dict[str, Measure] = {
-            AXES[metric]: partial(accuracy, metric=metric, personalized=self.personalized)
+            ACCURACY_AXES[metric]: partial(accuracy, metric=metric, personalized=self.personalized)
             for metric in self.metrics
         }
         return by_option(series, self.option, measures)

@@ -16,11 +16,15 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 
-AXES = {"accuracy": "Test accuracy (%)", "global": "Global accuracy (%)", "loss": "Training loss"}
+CURVE_AXES = {
+    "accuracy": "Test accuracy (%)",
+    "global": "Global accuracy (%)",
+    "loss": "Training loss",
+}
 # letters that have room below a panel
 LONG = 36
 # width of the bars of one x together, in steps of the axis
-WIDTH = 0.8
+LEGEND_WIDTH = 0.8
 
 
 class Convergence(RunsFigure):
@@ -42,7 +46,7 @@ class Convergence(RunsFigure):
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
             lines(axis, runs, self.curve, log=self.metric == "loss")
 
-        label = AXES[self.metric]
+        label = CURVE_AXES[self.metric]
         if self.metric == "accuracy":
             label += clients_shown(series)
         return style.by_scenario(series, panel, label)
@@ -182,10 +186,10 @@ def side_by_side(
     values = pd.concat(bands).index.unique()
 
     # the bars of each method, missing where it has no number
-    width = WIDTH / len(methods)
+    width = LEGEND_WIDTH / len(methods)
     for number, (band, (run, *_)) in enumerate(zip(bands, methods, strict=True)):
         part = band.reindex(values)
-        left = np.arange(len(values)) - WIDTH / 2 + (number + 0.5) * width
+        left = np.arange(len(values)) - LEGEND_WIDTH / 2 + (number + 0.5) * width
         axis.bar(
             left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
             color=run.style.colour, hatch=style.HATCHES[run.style.line], edgecolor="white",

@@ -16,7 +16,7 @@ from fedloom.report.figures import style
 from fedloom.report.metrics import axis_values, grouped, member, of_members
 
 # a map whose light and dark colours have the same order with any colour vision
-MAP = "cividis"
+COLOUR_MAP = "cividis"
 # the most cells of a panel that have room for their numbers
 LABELLED = 36
 # inches of a panel with points in space
@@ -45,7 +45,7 @@ class Grid(RunsFigure):
         for runs in grouped(series).values():
             frame = of_members(runs)
             scenario = style.name(runs[0], series)
-            scale = style.shades(frame["accuracy"].min(), frame["accuracy"].max(), MAP)
+            scale = style.shades(frame["accuracy"].min(), frame["accuracy"].max(), COLOUR_MAP)
             if not first:
                 panels.append((frame, scale, scenario))
                 continue
@@ -129,7 +129,9 @@ class Scatter3d(RunsFigure):
             places = []
             for name in ticks:
                 places.append([ticks[name].index(value) for value in frame[name]])
-            points = axis.scatter(*places, s=26, c=frame["accuracy"], cmap=MAP, depthshade=False)
+            points = axis.scatter(
+                *places, s=26, c=frame["accuracy"], cmap=COLOUR_MAP, depthshade=False
+            )
 
             for letter, (name, of_axis) in zip("xyz", ticks.items(), strict=True):
                 getattr(axis, f"set_{letter}ticks")(range(len(of_axis)), of_axis)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.run_tables import BLOCK_ACCURACY
+from fedloom.common.run_tables import BLOCK_ACCURACY_SCHEMA
 from fedloom.common.schema import Natural, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure
 from fedloom.config.settings import KindSpec
@@ -30,7 +30,7 @@ class BlockAccuracy(FigureKind):
         figure, axes = style.panels(len(series))
         for axis, item in zip(axes, series, strict=True):
             # in no method's colour, since the backbone is frozen
-            frame = metrics.frame(item.accuracy, BLOCK_ACCURACY)
+            frame = metrics.frame(item.accuracy, BLOCK_ACCURACY_SCHEMA)
             axis.plot(frame["block"], frame["top5"], "o-", color="#222222", label="Top-5")
             axis.plot(frame["block"], frame["top1"], "s--", color="#888888", label="Top-1")
             style.whole_numbers(axis)

@@ -28,7 +28,7 @@ POINTS = 2000
 # inches of a panel of one block
 BLOCK = (2.6, 2.5)
 # panels without ticks, since distances have no unit
-MAP: dict[str, Any] = {"subplot_kw": {"xticks": [], "yticks": []}}
+MAP_PANEL: dict[str, Any] = {"subplot_kw": {"xticks": [], "yticks": []}}
 
 
 def evenly(count: int) -> np.ndarray:
@@ -62,7 +62,7 @@ class PromptTsne(RunsFigure):
     spec = KindSpec(artefact="class_prompts", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        figure, axes = style.by_run(series, **MAP)
+        figure, axes = style.by_run(series, **MAP_PANEL)
         for axis, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run).sort_values("class")
             points = embed(frame["vector"], run.artefact)
@@ -84,7 +84,7 @@ class PromptPath(RunsFigure):
     spec = KindSpec(artefact="prompt_history", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        figure, axes = style.by_run(series, **MAP)
+        figure, axes = style.by_run(series, **MAP_PANEL)
         frames = [mapped(run) for run in series]
         scale = style.shades(0, max(int(frame["round"].max()) for frame in frames))
         for axis, frame in zip(axes, frames, strict=True):
@@ -137,7 +137,7 @@ class BackboneTsne(FigureKind):
         from fedloom.data.store import ImageStore
         from fedloom.report.block_accuracy import class_tokens, depth
 
-        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)
+        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP_PANEL)
         for row, item in zip(axes, series, strict=True):
             # the test images that all panels of the row show
             store = ImageStore(item.store)
@@ -173,7 +173,7 @@ class TokenTsne(RunsFigure):
     plus 1 means the final output."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)
+        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP_PANEL)
         image = None
         for row, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run)

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart with any colour vision; without yellow, too pale on white
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # 7 and 8 have no common divisor: every pair comes once, and neighbours differ in both
-PAIRS = tuple((COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
+PAIRS = tuple((LINE_COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 # what bars have in the place of lines
 HATCHES = ("", "//", "..", "xx", "\\\\")
 # Paul Tol's "muted" and black: ten classes told apart with any colour vision
-CLASSES = (
+CLASS_COLOURS = (
     "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677",
     "#AA4499", "#44AA99", "#999933", "#882255", "#000000",
 )  # fmt: skip
 # the most classes that are told apart: as many again are hollow
-MOST_CLASS_COLOURS = 2 * len(CLASSES)
+MOST_CLASS_COLOURS = 2 * len(CLASS_COLOURS)
 LOOK = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -137,9 +137,9 @@ def of_run(run: PlottedRun) -> dict[str, Any]:
 
 def of_class(number: int) -> dict[str, Any]:
     """Return fill and edge of a class below NAMED, for Axes.scatter."""
-    colour = CLASSES[number % len(CLASSES)]
+    colour = CLASS_COLOURS[number % len(CLASS_COLOURS)]
     fill = "white"
-    if number < len(CLASSES):
+    if number < len(CLASS_COLOURS):
         fill = colour
     return {"facecolor": fill, "edgecolor": colour, "linewidth": 0.8}
 

@@ -62,7 +62,7 @@ def write(plan: Plan) -> Path:
     return out
 
 
-def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, Any]]:
+def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str, Any]]:
     """Yield every table: its cells, and where each number leads."""
     for label, file in zip(plan.settings.select.tables, map(Path, plan.tables), strict=True):
         chosen = Wildcards(label=label)
@@ -99,7 +99,7 @@ def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, A
         }
 
 
-def _figures(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, Any]]:
+def _figures(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str, Any]]:
     """Yield every figure of the study."""
     for label, file in zip(plan.settings.select.figures, map(Path, plan.figures), strict=True):
         chosen = Wildcards(label=label)

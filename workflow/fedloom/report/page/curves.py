@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedloom.planning.output_runs import LineStyle
 from fedloom.report.figures.style import deal, with_styles
-from fedloom.report.page.run_details import CURVES, LOSS, Group
+from fedloom.report.page.run_details import LOSS, PLOTTED_CURVES, RunGroup
 
 # what Plotly calls the lines of style.LINES, and matplotlib's markers
 DASHES = ("solid", "dash", "dashdot", "dot", "9px,2px,2px,2px,2px,2px")
@@ -23,12 +23,12 @@ SYMBOLS = {
 DECIMALS = 4
 
 
-def by_scenario(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
+def by_scenario(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
     """Yield the curves of all methods: a chart per scenario and measure, a line per method.
 
     Members of grids, which may be thousands, have theirs among the runs alone.
     """
-    of_place: dict[str, list[Group]] = {}
+    of_place: dict[str, list[RunGroup]] = {}
     for group in groups:
         if group.first.member is None:
             of_place.setdefault(group.place, []).append(group)
@@ -39,7 +39,7 @@ def by_scenario(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
         if len(of_place) > 1:
             where = f" on {place}"
         firsts = with_styles([group.first for group in own])
-        for name, title in CURVES.items():
+        for name, title in PLOTTED_CURVES.items():
             lines = []
             for group, run in zip(own, firsts, strict=True):
                 lines += _mean(group, name, run.style)
@@ -47,10 +47,10 @@ def by_scenario(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
             yield from _chart(about, lines, name)
 
 
-def by_seed(group: Group) -> Iterator[dict[str, Any]]:
+def by_seed(group: RunGroup) -> Iterator[dict[str, Any]]:
     """Yield the curves of a group's runs: a chart per measure, a line per seed."""
     styles = deal([{}] * len(group.runs))
-    for name, title in CURVES.items():
+    for name, title in PLOTTED_CURVES.items():
         lines = [
             _line(f"seed {shown.run.seed}", shown.curves[name], style)
             for shown, style in zip(group.runs, styles, strict=True)
@@ -60,7 +60,7 @@ def by_seed(group: Group) -> Iterator[dict[str, Any]]:
         yield from _chart(about, lines, name)
 
 
-def _mean(group: Group, name: str, style: LineStyle) -> list[dict[str, Any]]:
+def _mean(group: RunGroup, name: str, style: LineStyle) -> list[dict[str, Any]]:
     """Return the mean over a group's seeds as a line, in a band of one standard deviation."""
     curves = [shown.curves[name] for shown in group.runs if name in shown.curves]
     if not curves:

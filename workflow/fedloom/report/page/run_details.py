@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedloom.common.files import read_table
-from fedloom.common.run_tables import TRIALS
+from fedloom.common.run_tables import TRIALS_SCHEMA
 from fedloom.config import grids
 from fedloom.planning import paths
 from fedloom.planning.output_runs import PlottedRun, plotted_runs
@@ -24,7 +24,7 @@ ROW = (*metrics.SCENARIO, "method")
 LAST_LINES = 6
 LOSS = "loss"
 # the curves of `metrics.curves` and that of the loss, with their titles
-CURVES = {
+PLOTTED_CURVES = {
     "participating_mean": "Test accuracy of participating clients in %",
     "held_out_mean": "Test accuracy of held-out clients in %",
     "global": "Accuracy on all test images in %",
@@ -37,7 +37,7 @@ class Shown:
     """A run with its curves, accuracies, logs and files, as the report shows them."""
 
     run: PlottedRun
-    # those of CURVES that it has, each by round
+    # those of PLOTTED_CURVES that it has, each by round
     curves: dict[str, pd.Series]
     # in percent, at the reported rounds
     accuracies: dict[str, float]
@@ -47,7 +47,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """The runs of a method in a scenario, which differ in their seeds alone."""
 
     # its anchor in the page
@@ -65,7 +65,7 @@ class Group:
     trials: list[dict[str, Any]]
 
 
-def groups(plan: Plan) -> list[Group]:
+def groups(plan: Plan) -> list[RunGroup]:
     """Return the runs of a study's tables and figures, in the order of the config."""
     # the runs that tables and figures show, each once
     select = plan.settings.select
@@ -84,7 +84,7 @@ def groups(plan: Plan) -> list[Group]:
         own: dict[str, str] = {key: label for key, label in zip(ROW, labels, strict=True)}
         if first.member:
             own |= metrics.axis_values(first)
-        group = Group(
+        group = RunGroup(
             id=f"runs/{'/'.join(labels)}",
             place="/".join(labels[:-1]),
             labels=own,
@@ -99,11 +99,11 @@ def groups(plan: Plan) -> list[Group]:
 
 def _shown(plan: Plan, run: PlottedRun) -> Shown:
     """Return a run with its curves, the ends of its logs, and the paths of its files."""
-    # the curves that have numbers, in the order of CURVES
+    # the curves that have numbers, in the order of PLOTTED_CURVES
     rows = metrics.evaluation(run.evaluation)
     loss = metrics.frame(run.rounds).set_index("round")["train_loss"]
     every = {**metrics.curves(rows), LOSS: loss}
-    curves = {name: every[name].dropna() for name in CURVES}
+    curves = {name: every[name].dropna() for name in PLOTTED_CURVES}
     curves = {name: curve for name, curve in curves.items() if len(curve)}
 
     # the end of the log of each training job
@@ -129,7 +129,7 @@ def _trials(plan: Plan, run: PlottedRun) -> list[dict[str, Any]]:
 
     # options are JSON in the file, and text in the report
     file = paths.path_for(paths.TRIALS, run)
-    trials = read_table(file, TRIALS).to_pylist()
+    trials = read_table(file, TRIALS_SCHEMA).to_pylist()
     for row in trials:
         options = json.loads(row["options"]).items()
         texts = [f"{name.removeprefix(grids.TRAINING)} {grids.text(v)}" for name, v in options]
@@ -137,13 +137,13 @@ def _trials(plan: Plan, run: PlottedRun) -> list[dict[str, Any]]:
     return trials
 
 
-def among(groups: Iterable[Group], runs: Iterable[Run]) -> list[Group]:
+def among(groups: Iterable[RunGroup], runs: Iterable[Run]) -> list[RunGroup]:
     """Return those of the groups that some runs belong to."""
     rows = {tuple(getattr(run, key) for key in ROW) for run in runs}
     return [group for group in groups if tuple(group.labels[key] for key in ROW) in rows]
 
 
-def of_row(groups: Iterable[Group], row: Mapping[Any, Any]) -> Group | None:
+def of_row(groups: Iterable[RunGroup], row: Mapping[Any, Any]) -> RunGroup | None:
     """Return the group that a table's row is about; None if it is about several, or about none."""
     found = []
     for group in groups:

@@ -11,7 +11,7 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.tables.layout import Column
 
-COLUMNS = {
+ACCURACY_COLUMNS = {
     "participating_mean": Column("Mean"),
     "participating_worst": Column("Worst"),
     "pooled": Column("Pooled"),
@@ -20,11 +20,11 @@ COLUMNS = {
     "global": Column("Global test set"),
     "backdoor_rate": Column("Backdoor rate", higher_is_better=False),
 }
-CLIENT_COLUMNS = {
+GROUP_COLUMNS = {
     "participating_mean": Column("Participating"),
     "held_out_mean": Column("Held-out"),
 }
-DOMAIN = "domain_"
+DOMAIN_COLUMN_PREFIX = "domain_"
 
 
 class Accuracy(AccuracyTable):
@@ -35,7 +35,7 @@ class Accuracy(AccuracyTable):
     participating clients' own, averaged.
     """
 
-    column: ClassVar = COLUMNS.__getitem__
+    column: ClassVar = ACCURACY_COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         rows = metrics.evaluation(run.evaluation, self.personalized)
@@ -49,12 +49,12 @@ class HeldOut(AccuracyTable):
     """Participating and held-out clients side by side (PEP-FedPT Tables 3, 13)."""
 
     spec = KindSpec(requires=(requirements.held_out,))
-    column: ClassVar = CLIENT_COLUMNS.__getitem__
+    column: ClassVar = GROUP_COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         rows = metrics.evaluation(run.evaluation, self.personalized)
         numbers = metrics.accuracies(rows, run.reported)
-        return {name: numbers[name] for name in CLIENT_COLUMNS if name in numbers}
+        return {name: numbers[name] for name in GROUP_COLUMNS if name in numbers}
 
     def describe(self, runs: list[PlottedRun]) -> str:
         text = "mean test accuracy in % of clients that take part in training and of clients held"
@@ -77,7 +77,7 @@ class Domains(AccuracyTable):
         # the mean over the clients of a domain, then over rounds
         by_domain = metrics.percent(rows).groupby([rows["domain"], rows["round"]]).mean()
         means = by_domain.groupby("domain").mean()
-        numbers = {f"{DOMAIN}{name}": float(mean) for name, mean in means.items()}
+        numbers = {f"{DOMAIN_COLUMN_PREFIX}{name}": float(mean) for name, mean in means.items()}
 
         # over all domains
         overall = metrics.accuracies(evaluated, run.reported)
@@ -87,9 +87,9 @@ class Domains(AccuracyTable):
         return numbers
 
     def column(self, metric: str) -> Column:
-        if metric.startswith(DOMAIN):
-            return Column(metric.removeprefix(DOMAIN) or "(none)")
-        return COLUMNS[metric]
+        if metric.startswith(DOMAIN_COLUMN_PREFIX):
+            return Column(metric.removeprefix(DOMAIN_COLUMN_PREFIX) or "(none)")
+        return ACCURACY_COLUMNS[metric]
 
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
@@ -171,7 +171,10 @@ class LeaveOneDomainOut(AccuracyTable):
         rows = metrics.evaluation(run.evaluation, self.personalized)
         mean = metrics.accuracies(rows, run.reported)["held_out_mean"]
         held_out = rows[~rows["participating"] & (rows["domain"] != "")]
-        return {DOMAIN + "+".join(held_out["domain"].unique()): mean, "held_out_mean": mean}
+        return {
+            DOMAIN_COLUMN_PREFIX + "+".join(held_out["domain"].unique()): mean,
+            "held_out_mean": mean,
+        }
 
     def describe(self, runs: list[PlottedRun]) -> str:
         return (

@@ -12,7 +12,7 @@ import pandas as pd
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Percent
-from fedloom.config.output_kinds import Methods, Paper, TableKind
+from fedloom.config.output_kinds import Methods, PaperName, TableKind
 from fedloom.config.settings import Output, Settings
 from fedloom.planning.job_specs import TableJob
 from fedloom.planning.output_runs import PlottedRun
@@ -20,7 +20,13 @@ from fedloom.report.metrics import evaluation, frame, grouped, percent
 from fedloom.report.tables.accuracy import describe_rounds
 from fedloom.report.tables.costs import cost_to_target, sent
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
-from fedloom.report.tables.paper_claims import DOMAIN, EACH_DOMAIN, Listed, labels_of, read_claims
+from fedloom.report.tables.paper_claims import (
+    DOMAIN_PREFIX,
+    EACH_DOMAIN,
+    Listed,
+    labels_of,
+    read_claims,
+)
 from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, MOST_SEEDS, UNDECIDED, Term, Verdict, decide
 
 # metrics that follow from the method alone
@@ -30,11 +36,11 @@ COSTS = ("rounds", "million_params")
 # metric: the mean over all evaluated rounds, which is higher where training is faster
 COURSE = "course_mean"
 
-Scenario = tuple[str, ...]
+ScenarioLabels = tuple[str, ...]
 # the scenarios that stand for settings of a claim's `in`, and of its `from`
-Place = tuple[list[Scenario], list[Scenario]]
+Place = tuple[list[ScenarioLabels], list[ScenarioLabels]]
 # runs by scenario and the paper's row
-Study = dict[Scenario, dict[str, list[PlottedRun]]]
+RunsByScenario = dict[ScenarioLabels, dict[str, list[PlottedRun]]]
 
 
 class NotRunError(Exception):
@@ -49,7 +55,7 @@ class Claims(TableKind):
     """
 
     methods: Methods = None
-    paper: Paper
+    paper: PaperName
     """The paper, by its folder in workflow/papers, such as pep_fedpt."""
     rows: dict[str, Listed] | None = None
     """Maps the label of a method to the row or rows of claims.yaml that it stands for. A label that
@@ -95,7 +101,7 @@ class Claims(TableKind):
         Claims that no scenario can decide come last, a row each, with the reason.
         """
         # the runs of every scenario, by the paper's row that their method stands for
-        study: Study = {}
+        study: RunsByScenario = {}
         for scenario, group in grouped(runs).items():
             study[scenario] = {}
             for row, label in job.settings["labels"].items():
@@ -115,7 +121,7 @@ class Claims(TableKind):
         texts = unmarked(pd.DataFrame(map(_cells, table.to_dict("records"))), 3)
         return Built(table, texts, _caption(job.settings["citation"], runs, table))
 
-    def _rows_of(self, claim: dict, study: Study) -> tuple[list[dict], list[str]]:
+    def _rows_of(self, claim: dict, study: RunsByScenario) -> tuple[list[dict], list[str]]:
         """Return a row per scenario that stands for a setting of a claim, and why others have none.
 
         Each reason is named once.
@@ -135,12 +141,12 @@ class Claims(TableKind):
                     reasons[str(reason)] = None
         return rows, [*reasons]
 
-    def _scenarios(self, study: Study, settings: Any) -> list[Scenario]:
+    def _scenarios(self, study: RunsByScenario, settings: Any) -> list[ScenarioLabels]:
         """Return the scenarios of the study that stand for one of a paper's settings."""
         pairs = {pair for pair, names in self.stands_for.items() if {*names} & {*(settings or ())}}
         return [scenario for scenario in study if "/".join(scenario[:2]) in pairs]
 
-    def _tested(self, claim: dict, setting: str, place: Place, study: Study) -> dict:
+    def _tested(self, claim: dict, setting: str, place: Place, study: RunsByScenario) -> dict:
         """Return the row of a claim in a scenario, or in the average of some, or of its change."""
         # the claim's methods, as far as they were run
         of_row = study[place[0][0]]
@@ -182,7 +188,11 @@ class Claims(TableKind):
         }
 
     def _differences(
-        self, claim: dict, pairs: list[tuple[str, str, str | None]], place: Place, study: Study
+        self,
+        claim: dict,
+        pairs: list[tuple[str, str, str | None]],
+        place: Place,
+        study: RunsByScenario,
     ) -> tuple[list[list[Term]], list[str]]:
         """Return the summands of every pair's difference, and the rows whose numbers are bounds.
 
@@ -207,7 +217,9 @@ class Claims(TableKind):
             rivals.append(terms)
         return rivals, [*bounded]
 
-    def _side(self, row: str, metric: str, weight: float, place: Place, study: Study) -> list[Term]:
+    def _side(
+        self, row: str, metric: str, weight: float, place: Place, study: RunsByScenario
+    ) -> list[Term]:
         """Return a method's metric as summands: its mean over the scenarios that a claim is about,
         less its mean over those that the claim starts from."""
         terms = []
@@ -217,7 +229,9 @@ class Claims(TableKind):
                 terms.append(self.term(study[scenario][row], metric, share, scenario))
         return terms
 
-    def term(self, runs: list[PlottedRun], metric: str, weight: float, scenario: Scenario) -> Term:
+    def term(
+        self, runs: list[PlottedRun], metric: str, weight: float, scenario: ScenarioLabels
+    ) -> Term:
         """Return a method's metric in one scenario, by seed, as a summand of a difference."""
         # the clients that the metric is of
         group = metric.removesuffix("_mean").removesuffix("_worst")
@@ -277,7 +291,7 @@ def _metrics_of(claim: dict, run: PlottedRun) -> list[str]:
     domains = rows.loc[rows["participating"], "domain"].dropna().unique()
     if not len(domains):
         raise NotRunError("no domains here")
-    return [f"{DOMAIN}{name}" for name in sorted(domains)]
+    return [f"{DOMAIN_PREFIX}{name}" for name in sorted(domains)]
 
 
 def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
@@ -304,13 +318,15 @@ def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
     trains = rows["participating"]
     groups = {"global": server, "participating": trains, "held_out": ~server & ~trains}
     if group not in groups:
-        groups[group] = trains & (rows["domain"] == group.removeprefix(DOMAIN))
+        groups[group] = trains & (rows["domain"] == group.removeprefix(DOMAIN_PREFIX))
 
     rows = rows.assign(value=percent(rows))[groups[group]]
     return rows.pivot(index="round", columns="client_id", values="value").to_numpy()
 
 
-def _places(claim: dict, ends: list[Scenario], starts: list[Scenario]) -> Iterator[Place]:
+def _places(
+    claim: dict, ends: list[ScenarioLabels], starts: list[ScenarioLabels]
+) -> Iterator[Place]:
     """Yield what a claim is tested in: one scenario or all of a backbone, and those it starts from.
 
     A claim on one scenario starts from those that differ from it in their partition alone.
@@ -374,7 +390,7 @@ def _against(claim: dict, metric: str, above: str, below: str | None) -> str | N
 
     text = " over ".join(compared)
     if claim["metric"] == EACH_DOMAIN:
-        text += f" in {metric.removeprefix(DOMAIN)}"
+        text += f" in {metric.removeprefix(DOMAIN_PREFIX)}"
     return text.strip() or None
 
 

@@ -12,7 +12,7 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
 
-COLUMNS = {
+CLUSTERING_COLUMNS = {
     "information": Column("Adjusted mutual information"),
     "accuracy": Column("Clustering accuracy", higher_is_better=None),
     "congruence": Column("Congruence with k-means"),
@@ -28,7 +28,7 @@ class Clustering(RunsTable):
     """
 
     spec = KindSpec(artefact="groups")
-    column: ClassVar = COLUMNS.__getitem__
+    column: ClassVar = CLUSTERING_COLUMNS.__getitem__
 
     superclasses: Superclasses
 

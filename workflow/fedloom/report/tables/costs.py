@@ -13,7 +13,7 @@ from fedloom.report.tables.layout import Column
 
 # bytes of a number that no wrapper packs
 NUMBER = 4
-COLUMNS = {
+COST_COLUMNS = {
     "rounds": Column("Rounds", higher_is_better=False, decimals=1),
     "megabytes_up": Column("Up (MB)", higher_is_better=False),
     "megabytes_down": Column("Down (MB)", higher_is_better=False),
@@ -30,7 +30,7 @@ class Communication(AccuracyTable):
 
     target: Percent
     """Mean accuracy of the participating clients to reach, in percent."""
-    column: ClassVar = COLUMNS.__getitem__
+    column: ClassVar = COST_COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         return cost_to_target(
@@ -85,7 +85,7 @@ class Parameters(RunsTable):
     What a wrapper packs counts by its bytes, four to a number.
     """
 
-    column: ClassVar = COLUMNS.__getitem__
+    column: ClassVar = COST_COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         return sent(run)

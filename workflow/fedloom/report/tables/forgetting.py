@@ -10,7 +10,7 @@ from fedloom.report import metrics
 from fedloom.report.tables.accuracy import without
 from fedloom.report.tables.layout import Column
 
-COLUMNS = {
+FORGETTING_COLUMNS = {
     "last": Column("At the end"),
     "average": Column("Over time"),
     "forgetting": Column("Forgetting", higher_is_better=False),
@@ -27,7 +27,7 @@ class Forgetting(AccuracyTable):
     """
 
     spec = KindSpec(partition_key="arrivals")
-    column: ClassVar = COLUMNS.__getitem__
+    column: ClassVar = FORGETTING_COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return both means in percent, and forgetting in points if several parts have arrived."""

@@ -12,7 +12,7 @@ from fedloom.report.metrics import grouped, member, of_members
 from fedloom.report.tables.accuracy import describe_rounds
 from fedloom.report.tables.layout import EMPTY, Built, Texts, cell, unmarked
 from fedloom.report.tables.published import of_grid
-from fedloom.report.tables.summary import GROUP, differing_columns
+from fedloom.report.tables.summary import SCENARIO_COLUMNS, differing_columns
 
 # the value of an axis over which an average is taken
 ALL = "all"
@@ -86,7 +86,7 @@ def _ranked(runs: list[PlottedRun], axes: list[str], entry: dict | None) -> pd.D
     # the paper's number of every row, and the labels of the scenario
     scenario = f"{runs[0].dataset}/{runs[0].partition}"
     table["published"] = [of_grid(entry, scenario, name) for name in names]
-    for key in reversed(GROUP):
+    for key in reversed(SCENARIO_COLUMNS):
         table.insert(0, key, getattr(runs[0], key))
     return table
 
@@ -107,7 +107,7 @@ class GridAverages(GridTable):
             panels[scenario] = _panel(group, across, down)
         if len(panels) > 1:
             average = pd.concat(panels.values()).groupby(level=0, sort=False).mean()
-            panels = {(AVERAGE,) * len(GROUP): average} | panels
+            panels = {(AVERAGE,) * len(SCENARIO_COLUMNS): average} | panels
 
         frames = [
             _with_published(scenario, table, across, down, job.published)
@@ -149,7 +149,7 @@ def _with_published(
         of_grid(entry, place, f"{first} {one}, {second} {other}")
         for one, other in zip(long[first], long[second], strict=True)
     ]
-    return long.assign(**dict(zip(GROUP, scenario, strict=True)))
+    return long.assign(**dict(zip(SCENARIO_COLUMNS, scenario, strict=True)))
 
 
 def _panels_as_text(frame: pd.DataFrame, across: str, down: str) -> Texts:
@@ -162,7 +162,7 @@ def _panels_as_text(frame: pd.DataFrame, across: str, down: str) -> Texts:
         texts.append(text)
 
     shown = frame.assign(text=texts)
-    shown = shown.pivot_table("text", [*GROUP, down], across, "first", sort=False)
+    shown = shown.pivot_table("text", [*SCENARIO_COLUMNS, down], across, "first", sort=False)
     shown = shown.reset_index().replace({down: {ALL: "Average"}})
 
     # the labels in which panels differ, and the values of both axes

@@ -17,7 +17,7 @@ from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.published import printed
 from fedloom.report.tables.summary import differing_columns
 
-SETTINGS = {
+SETTING_COLUMNS = {
     "rounds": "Rounds", "clients": "Clients", "clients_per_round": "In a round",
     "optimizer": "Optimiser", "lr": "Learning rate", "epochs": "Epochs", "batch_size": "Batch",
 }  # fmt: skip
@@ -47,7 +47,7 @@ class Protocol(RunsTable):
                 "clients": str(keys.get("clients", f"{keys.get('clients_per_domain')} per domain")),
                 "clients_per_round": study.clients_per_round,
             }
-            for key in SETTINGS:
+            for key in SETTING_COLUMNS:
                 row.setdefault(key, method.training.get(key))
             rows.append(row)
         return replace(output, methods=(), extra={"rows": rows})
@@ -59,10 +59,10 @@ class Protocol(RunsTable):
         # the settings of every row as text
         cells = frame[[*keys, "title"]].copy()
         rows = frame.to_dict("records")
-        for name in SETTINGS:
+        for name in SETTING_COLUMNS:
             cells[name] = [_setting(row, name, job.published) for row in rows]
 
-        titles = [*map(str.capitalize, keys), "Method", *SETTINGS.values()]
+        titles = [*map(str.capitalize, keys), "Method", *SETTING_COLUMNS.values()]
         return Built(frame, unmarked(cells, len(keys) + 1, titles), "settings of every method.")
 
 

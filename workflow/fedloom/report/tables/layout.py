@@ -12,7 +12,7 @@ import pyarrow as pa
 from tabulate import LATEX_ESCAPE_RULES
 
 from fedloom.common.files import atomic_write, write_table, write_text
-from fedloom.report.tables.summary import GROUP, differing_columns, metrics
+from fedloom.report.tables.summary import SCENARIO_COLUMNS, differing_columns, metrics
 
 EMPTY = "-"
 # before text that a spreadsheet would compute, unlike a dash or a number with its sign
@@ -72,13 +72,16 @@ def unmarked(cells: pd.DataFrame, labels: int, titles: list[str] | None = None) 
 
 
 def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
-    """Rank a metric within GROUP as printed, 1 for the best; not bounds, or numbers of one seed."""
+    """Rank a metric within a scenario as printed, 1 for the best.
+
+    Bounds and numbers of one seed have no rank.
+    """
     if column.higher_is_better is None or (frame["seeds"] == 1).all():
         return pd.Series(float("nan"), index=frame.index)
 
     # numbers that are printed alike have the same rank
     printed = frame[name].round(column.decimals).mask(_signs(frame, name) != "")
-    grouped = printed.groupby([frame[key] for key in GROUP])
+    grouped = printed.groupby([frame[key] for key in SCENARIO_COLUMNS])
     return grouped.rank(method="dense", ascending=not column.higher_is_better)
 
 

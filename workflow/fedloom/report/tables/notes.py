@@ -11,7 +11,7 @@ from fedloom.planning.job_specs import TableJob, Tuned
 from fedloom.planning.output_runs import PlottedRun, tuned_runs
 from fedloom.report.metrics import frame, grouped, loss_not_below_guessing
 from fedloom.report.tables.layout import Texts
-from fedloom.report.tables.summary import GROUP, metrics
+from fedloom.report.tables.summary import SCENARIO_COLUMNS, metrics
 
 
 class Mark(NamedTuple):
@@ -32,7 +32,7 @@ def marked(
 ) -> list[list[Mark]]:
     """Return the marks of every row of a table of runs, `labelled` as `summarise` got them."""
     # what is true of the runs of every row
-    row = [*GROUP, "method"]
+    row = [*SCENARIO_COLUMNS, "method"]
     found: dict[tuple, set[Mark]] = {}
     held_out = any(name.startswith("held_out") for name in metrics(table))
     tuned = tuned_runs(runs, job.tuned)

@@ -16,7 +16,7 @@ from fedloom.report.tables.published import number
 # the metric of a claim that holds in every domain
 EACH_DOMAIN = "each_domain"
 # how the metrics begin that it stands for
-DOMAIN = "domain_"
+DOMAIN_PREFIX = "domain_"
 
 
 def _listed(value: Any) -> Any:
@@ -35,10 +35,10 @@ Range = Annotated[
     BeforeValidator(lambda v: [-v, v] if isinstance(v, int | float) else v),
     Field(min_length=2, max_length=2),
 ]
-Columns = Annotated[dict[str, list[str]], Field(min_length=1)]
+ClaimColumns = Annotated[dict[str, list[str]], Field(min_length=1)]
 
 
-class Row(Keys):
+class ClaimRow(Keys):
     """A method that claims are about."""
 
     plugin: str
@@ -61,17 +61,17 @@ class Claim(Keys):
     where: str
     """Where the claim stands in the paper, such as Table 1, Section 5.1."""
     above: Listed = Field([])
-    """Row or rows with the higher metric: each is above each of `below`."""
+    """ClaimRow or rows with the higher metric: each is above each of `below`."""
     below: Listed = Field([])
-    """Row or rows with the lower metric."""
+    """ClaimRow or rows with the lower metric."""
     metric: str = "participating_mean"
     """A metric of numbers.yaml; `each_domain`, the mean over clients in every domain; `train_loss`;
     or `course_mean`, the mean over participating clients and all evaluated rounds."""
     below_metric: str | None = None
     """Metric of the rows in `below`. Default: `metric`."""
-    in_: Columns = Field(alias="in")
+    in_: ClaimColumns = Field(alias="in")
     """Maps each setting in which the claim is made to the columns of the paper's table."""
-    from_: Columns | None = Field(None, alias="from", max_length=1)
+    from_: ClaimColumns | None = Field(None, alias="from", max_length=1)
     """Makes the claim one on changes, from this setting to those of `in`. It maps the setting to
     columns; `below` may then be left out."""
     average: bool = False
@@ -105,7 +105,7 @@ class Claim(Keys):
 class PaperClaims(Keys):
     """The keys of workflow/papers/<paper>/claims.yaml: what a paper says of its results."""
 
-    rows: Annotated[dict[str, Row], Field(min_length=1)]
+    rows: Annotated[dict[str, ClaimRow], Field(min_length=1)]
     """Maps the names that the paper gives its methods to what they are here."""
     settings: Annotated[dict[str, str], Field(min_length=1)]
     """Maps the name of each setting (a kind of heterogeneity) that claims are about to a line that
@@ -189,7 +189,9 @@ def _printed(
     for place in places:
         metrics = [claim["metric"]]
         if metrics == [EACH_DOMAIN]:
-            metrics = [m for m in cell(claim["above"][0], place[0][0]) if m.startswith(DOMAIN)]
+            metrics = [
+                m for m in cell(claim["above"][0], place[0][0]) if m.startswith(DOMAIN_PREFIX)
+            ]
 
         pairs = []
         for metric, above, below in product(metrics, claim["above"], claim["below"] or [None]):
