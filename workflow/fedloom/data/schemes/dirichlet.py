@@ -36,7 +36,7 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
       left drops out.
     - `class` (pFedPG; PFPT's released code) and `class_capped`: each class draws proportions over
       clients. This is repeated until every client has `min_images`. Raises a FedLoomError after
-      `DRAWS` draws.
+      `MOST_DRAWS` draws.
     """
     clients = settings["clients"]
     alpha = settings["alpha"]
