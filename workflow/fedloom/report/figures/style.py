@@ -196,7 +196,7 @@ def by_scenario(
     label: str,
     keys: tuple[str, ...] = SCENARIO,
 ) -> Figure:
-    """Draw a panel for each group of runs with the same labels `keys`; `label` is for all y axes."""
+    """Draw a panel for each group of runs with equal labels `keys`; `label` is for all y axes."""
     groups = grouped(series, keys)
     figure, axes = panels(len(groups))
     for axis, runs in zip(axes, groups.values(), strict=True):
