@@ -82,7 +82,7 @@ def prepared(plan: Plan, label: str) -> tuple[Task, Hooks]:
     """Return the task and hooks of a method's run, as its job would prepare them."""
     rounds = plan.settings.study.rounds
     (backbone,) = plan.settings.select.backbones
-    spec = plan.job("train", _scenario(backbone, method=label, end=paths.end(rounds))).spec
+    spec = plan.job("train", _scenario(backbone, method=label, end=paths.four_digits(rounds))).spec
     inputs = paths.run_inputs(spec.run, spec.method.needs)
     return build_task(spec, inputs, prepare_torch(1, spec.backbone.precision))
 

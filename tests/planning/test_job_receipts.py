@@ -66,9 +66,9 @@ def _plan(clients=2, lr=0.01):
 def _run(plan, rule, labels):
     """Run a job as its process does."""
     job = plan.job(rule, labels)
-    making = job_receipts.begin(rule, job, plan.sources(rule, job))
+    making = job_receipts.begin_job(rule, job, plan.sources(rule, job))
     JOBS[rule].run(job, 1)
-    job_receipts.end(making)
+    job_receipts.end_job(making)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_a_result_without_a_receipt_is_stale(study):
 def test_a_job_that_is_killed_leaves_no_receipt(study):
     plan = _plan()
     job = plan.job("evaluate", SimpleNamespace(**vars(RUN)))
-    job_receipts.begin("evaluate", job, plan.sources("evaluate", job))
+    job_receipts.begin_job("evaluate", job, plan.sources("evaluate", job))
     assert job_receipts.stale(plan) == {EVALUATION: job_receipts.UNKNOWN}
 
 
@@ -214,7 +214,7 @@ def test_the_files_of_jobs_are_those_of_the_rules(tmp_path, monkeypatch):
         small = {
             name for name in inputs if not name.endswith((*job_files.LARGE_SUFFIXES, ".parquet"))
         }
-        read = set(map(str, job_files.inputs(rule, job)))
+        read = set(map(str, job_files.job_inputs(rule, job)))
         assert small <= read <= inputs, (rule, outputs[0])
 
 

@@ -16,7 +16,7 @@ def band(measure: str, *of_seeds: float) -> tuple[list[float], list[float], list
         for run, value in zip(runs, of_seeds, strict=True)
     ]
     group = RunGroup("g", "d/p/b", {}, runs[0], shows, {}, [])
-    (chart,) = curves.by_scenario([group])
+    (chart,) = curves.curves_by_scenario([group])
     low, high, mean = (line["y"] for line in chart["spec"]["data"])
     return low, high, mean
 

@@ -69,7 +69,7 @@ def table_kind(kind: str = "accuracy", **settings: object) -> Any:
 def draw(kind: str, series: list, **settings: object) -> style.Figure:
     """Draw a figure of a kind with these keys."""
     with style.applied():
-        return figures.draw(figure_job(kind, **settings), series)
+        return figures.draw_figure(figure_job(kind, **settings), series)
 
 
 def table_files(folder: Path) -> dict[str, Path]:

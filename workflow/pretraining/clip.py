@@ -148,7 +148,7 @@ def _drawings(chosen: Sequence[str]) -> tuple[Tensor, Tensor]:
 def strangers() -> set[str]:
     """List the target classes of which no variant is trained on, in any style or with any mark."""
     bases = {unicodedata.normalize("NFKD", glyph)[0] for glyph in classes()}
-    return {glyphs.name_of(glyph) for glyph in glyphs.classes("target") if glyph not in bases}
+    return {glyphs.glyph_name(glyph) for glyph in glyphs.classes("target") if glyph not in bases}
 
 
 class Texts:
@@ -293,17 +293,17 @@ def _card(
     chosen = classes(recipe.classes)
     rows = "\n".join(f"| {name} | {value} |" for name, value in asdict(recipe).items())
     enough = found["zero_shot"] >= ZERO_SHOT_AT_LEAST
-    apart = sum(glyphs.name_of(glyph) in strangers() for glyph in glyphs.classes("target", 100))
+    apart = sum(glyphs.glyph_name(glyph) in strangers() for glyph in glyphs.classes("target", 100))
     verdict = "The bound is met." if enough else "**The bound is missed: do not use it.**"
     return f"""# micro_clip
 
 The bundled CLIP: open_clip's `CLIP`, configured by `micro_clip.json`. Image
 tower: a micro ViT of {micro_clip.MICRO_BLOCKS} blocks, width 96, for 32 px images of one
 channel (mean 0.5, std 0.5). Text tower: 3 blocks of width 64, 77 positions, CLIP's own
-tokenizer. Joint space: 64. {sum(p.numel() for p in model.parameters()):,} parameters, of which the vocabulary has
-{model.token_embedding.weight.numel():,}; {weights.stat().st_size / 1e6:.2f} MB in half precision,
-since the file holds only the trained rows of the vocabulary (the others are drawn again when it is
-loaded); sha256 `{sha256(weights)}`.
+tokenizer. Joint space: 64. {sum(p.numel() for p in model.parameters()):,} parameters, of which the
+vocabulary has {model.token_embedding.weight.numel():,}; {weights.stat().st_size / 1e6:.2f} MB in
+half precision, since the file holds only the trained rows of the vocabulary (the others are drawn
+again when it is loaded); sha256 `{sha256(weights)}`.
 
 ## Training
 

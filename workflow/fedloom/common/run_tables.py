@@ -1,13 +1,14 @@
-"""The columns of the tables that jobs write and others read; imports no torch, as reports do not.
+"""Define the columns of the tables that jobs write, and that later jobs and reports read.
 
-A table may have more columns: numbers that methods and wrappers add, and a run's labels.
+A table may have more columns: numbers that methods and wrappers add, and a run's labels. This
+module imports no torch, since reports do not need it.
 """
 
 import pyarrow as pa
 
 
 def _columns(names: str, kind: pa.DataType) -> list[pa.Field]:
-    """Return columns of one type, whose names are the words of a text."""
+    """Return columns of one type; the words of `names` are their names."""
     return [pa.field(name, kind) for name in names.split()]
 
 
@@ -20,7 +21,7 @@ EVALUATION_SCHEMA = pa.schema(
         *_columns("loss", pa.float64()),
     ]
 )
-# the artefact `test_sets`, which has answers to several sets
+# the artefact `test_sets`: evaluations on several sets of test images
 TEST_SETS_SCHEMA = EVALUATION_SCHEMA.append(pa.field("test_set", pa.string()))
 ROUNDS_SCHEMA = pa.schema(
     [
@@ -64,7 +65,7 @@ CHOICE_SCHEMA = pa.schema(_columns("trial options", pa.string()))
 TRIALS_SCHEMA = pa.schema(
     [*CHOICE_SCHEMA, *_columns("accuracy", pa.float64()), *_columns("chosen", pa.bool_())],
 )
-# of a study's record: its runs, and what beside their facts is known of each
+# the record of a study (planning/records.py): the labels of its runs, and all its columns
 RUN_LABELS_SCHEMA = pa.schema(
     [*_columns("dataset partition backbone method", pa.string()), *_columns("seed", pa.int64())],
 )

@@ -1,11 +1,11 @@
 """Read lists of image files and their classes, in the formats in which splits are published.
 
-The format is told by a list's suffix:
+The suffix of a list's file tells its format:
 
-- `.json`, as CoOp's splits: `{"train": [[path, label, class name], ...], "val": ..., "test": ...}`;
-- `.csv`, with a line of names of columns, separated by commas;
-- any other, as text: a line per image, its columns separated by tabs; or without a tab, the path
-  and after the last white space the class (DomainNet, ImageNet-LT).
+- `.json`: as CoOp's splits, `{"train": [[path, label, class name], ...], "val": ..., "test": ...}`;
+- `.csv`: columns separated by commas, with their names in the first line;
+- any other: text with a line per image. Tabs separate the columns. A line without a tab is a path,
+  white space and a class (DomainNet, ImageNet-LT).
 """
 
 import csv
@@ -20,7 +20,7 @@ from fedloom.common.errors import FedLoomError, in_words, shortened
 from fedloom.common.folders import check_regular, named_folder, printable, walk
 from fedloom.common.ids import NO_DOMAIN
 
-# what editors and spreadsheets write before text that is not UTF-8
+# the first two bytes that editors and spreadsheets write if a text is not UTF-8
 OTHER_ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
@@ -43,19 +43,22 @@ class ListedImage(NamedTuple):
     label: str
     domain: str = ""
     test: bool = False
-    # begins errors: the list's file and line, or the entry of a .json file
+    # an error about the row begins with this: the list's file and line, or an entry of a .json file
     where: str = ""
     # the name of the class, if the list has one beside the label
     name: str | None = None
 
 
 def listed_files(root: Path, settings: dict[str, Any]) -> list[ListedImage]:
-    """Return the image files that the lists of both splits name; a missing file is an error.
+    """Return the image files that the lists of both splits name.
 
-    `settings` are the keys of the source `lists`. A file has one path, without links and dots, so
-    that none is named twice.
+    `settings` are the keys of the source `lists`. Paths are normalised: links to the folder of the
+    images are resolved, and dots removed.
+
+    Raises:
+        FedLoomError: a list is wrong, or an image file is missing or named twice.
     """
-    # the folders of images, by domain or split; one of all has the name ""
+    # the folders of images, by domain or split; a single folder for all has the name ""
     images = settings["images"]
     if not isinstance(images, dict):
         images = {"": images}
@@ -81,7 +84,7 @@ def listed_files(root: Path, settings: dict[str, Any]) -> list[ListedImage]:
             known = ", ".join(folders)
             raise FedLoomError(f"images names a folder for {known}, but not for '{which}'")
         for row in rows(root / name, half, columns):
-            # as text, for a plan looks at 100,000 of them
+            # paths are text, not of pathlib: a plan looks at 100,000 of them
             path = os.path.normpath(os.path.join(folders[which], row.path))  # noqa: PTH118
             if by_name:
                 path = by_name[which].get(row.path, path)
@@ -108,7 +111,11 @@ def list_files(settings: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _by_name(folder: Path) -> dict[str, str]:
-    """Return the paths of all files below a folder, by their names without suffix."""
+    """Return the paths of all files below a folder, by their names without suffix.
+
+    Raises:
+        FedLoomError: two files have the same name without suffix.
+    """
     paths: dict[str, str] = {}
     for _, _, entries in walk(str(folder)):
         for entry in entries:
@@ -122,7 +129,7 @@ def _by_name(folder: Path) -> dict[str, str]:
 
 
 def text_of(file: Path) -> str:
-    """Read a text file, which must be UTF-8."""
+    """Return the text of a file; raise a FedLoomError if it cannot be read or is not UTF-8."""
     try:
         check_regular(str(file))
         data = file.read_bytes()
@@ -179,7 +186,7 @@ def _text(file: Path, half: str, columns: ListColumns) -> Iterator[ListedImage]:
 
 
 def _check_separated(where: str, cells: list[str]) -> None:
-    """Refuse a line of a text file that is one cell, because other marks separate its columns."""
+    """Refuse a line of a text file that is one cell, since something else separates its columns."""
     if len(cells) != 1:
         return
     for separator, found in {",": "commas", **OTHER_SEPARATORS}.items():
@@ -234,7 +241,7 @@ def _check_header(file: Path, header: list[str], needed: dict[str, str | int]) -
 
 
 def _needed(columns: ListColumns, half: str) -> dict[str, str | int]:
-    """Return the columns that every image has, by their keys; a test image may lack a domain."""
+    """Return the columns that every row must have, by their keys; a test image needs no domain."""
     named = {"path_column": columns.path, "label_column": columns.label}
     if half != "test":
         named["domain_column"] = columns.domain
@@ -244,7 +251,7 @@ def _needed(columns: ListColumns, half: str) -> dict[str, str | int]:
 def _row(
     where: str, cells: dict[Any, str], half: str, columns: ListColumns, needed: dict[str, str | int]
 ) -> ListedImage:
-    """Return a line's columns as a ListedImage, among them those `needed`."""
+    """Return the cells of a line as a ListedImage; refuse a line that lacks a `needed` column."""
     for key, column in needed.items():
         if cells.get(column):
             continue

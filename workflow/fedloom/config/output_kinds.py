@@ -42,15 +42,15 @@ class Published(OfPaper):
     """Numbers of a paper beside the measured ones, from workflow/papers/<paper>/numbers.yaml."""
 
     rows: Names
-    """Maps the label of a method to the paper's row. Methods that are left out have no published
-    number."""
+    """Maps the label of a method to the name of a row in the paper. Methods that are left out have
+    no published number."""
     columns: Names
     """Maps <dataset>/<partition>, by their labels, to the paper's column."""
 
 
 class PublishedGrid(OfPaper):
     """Numbers of a paper for the combinations of a grid, from workflow/papers/<paper>/numbers.yaml.
-    The values of a combination name its row.
+    The values of a combination are the name of its row.
     """
 
     columns: Names
@@ -96,7 +96,7 @@ class RunsFigure(FigureKind):
 
 
 class ArtefactFigure(RunsFigure):
-    """The keys of a figure of any table that methods give."""
+    """The keys of a figure of any artefact, a table that methods produce."""
 
     artefact: str
     """Name of a table that methods produce (an artefact), as [artefacts] in their method.toml
@@ -110,12 +110,15 @@ class ArtefactFigure(RunsFigure):
     """Whether the y axis is logarithmic."""
 
     def needs(self) -> KindSpec:
-        """Return what the kind needs: here the artefact is a key."""
+        """Return what the kind needs; the key `artefact` names the artefact."""
         return replace(self.spec, artefact=self.artefact)
 
 
 def with_superclasses(path: str | None, output: Output, where: KeyPath) -> Output:
-    """Return an output with the superclass of every class, from the file that its key names."""
+    """Return an output with the superclass of every class, read from the file at `path`.
+
+    Return it unchanged if `path` is None. Raise an InvalidKeyError if there is no such file.
+    """
     if path is None:
         return output
     if not resource(path).is_file():

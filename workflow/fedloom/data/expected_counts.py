@@ -13,7 +13,7 @@ IMAGES = {"images": "images", "train": "training images", "test": "test images"}
 MANY = 5
 
 
-def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
+def differences_from_recipe(ready: Prepared, counts: dict[str, Any]) -> list[str]:
     """Return a line for every number of images that differs from the recipe's `counts`."""
     # the whole dataset: images, classes and domains
     lines = _compared("", ready, np.ones(len(ready.labels), bool), counts)

@@ -1,4 +1,7 @@
-"""Check the options of a plugin by the JSON Schemas, with few keys, of its TOML file."""
+"""Check options of plugins against the JSON Schemas in their TOML files.
+
+A schema may use only the few keys in KEYS.
+"""
 
 import math
 import re
@@ -10,8 +13,10 @@ from fedloom.common.errors import shortened, suggestion
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import is_number
 
-# a number is finite, since no digest and no optimiser can take infinity; 1.0 is not an integer,
-# since it would become a path and a tensor's size; files cannot hold a lone surrogate
+# Types that are stricter than in JSON Schema:
+# - A number is finite, because digests and optimisers cannot take infinity.
+# - 1.0 is not an integer, because an integer may become a path or the size of a tensor.
+# - A string has no lone surrogate, because a file cannot hold one.
 JSON_TYPES = {
     "integer": lambda _, v: is_number(v) and isinstance(v, int),
     "number": lambda _, v: is_number(v) and -math.inf < v < math.inf,
@@ -19,13 +24,13 @@ JSON_TYPES = {
 }
 TYPE = {"enum": ["string", "integer", "number", "boolean", "array", "object", "null"]}
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems")
-# the schema of each key of a schema; that of a list's `items` is a schema itself
+# the schema of each key that an option's schema may have; `items` holds another such schema
 KEYS: dict[str, dict[str, Any]] = {
     "type": {"anyOf": [TYPE, {"type": "array", "items": TYPE}]},
     "description": {"type": "string"},
     "default": {},
     "enum": {"type": "array", "minItems": 1},
-    # a file of the user's; a text with {}
+    # "path": a file of the user's; "template": a text that contains {}
     "format": {"enum": ["path", "template"]},
     "items": {"type": "object"},
     "uniqueItems": {"type": "boolean"},
@@ -34,7 +39,13 @@ KEYS: dict[str, dict[str, Any]] = {
 
 
 def check_schemas(schemas: Any, where: KeyPath, required: Sequence[str] = ()) -> None:
-    """Check JSON Schemas of options, which have the `required` keys, and their defaults."""
+    """Check the JSON Schemas of options by name, and their defaults.
+
+    Each schema must have a type, a description and the `required` keys.
+
+    Raises:
+        FedLoomError: a schema or a default is wrong.
+    """
     for name, option in schemas.items():
         _check_schema(option, where / name)
         for key in ("type", "description", *required):
@@ -45,7 +56,7 @@ def check_schemas(schemas: Any, where: KeyPath, required: Sequence[str] = ()) ->
 
 
 def _check_schema(schema: Any, where: KeyPath) -> None:
-    """Check the keys of a JSON Schema, and those of its `items`."""
+    """Check the keys of a JSON Schema, and the schema in its `items`."""
     check_value(schema, {"type": "object"}, where)
     fill_in(schema, KEYS, where)
     if "items" in schema:
@@ -53,7 +64,11 @@ def _check_schema(schema: Any, where: KeyPath) -> None:
 
 
 def fill_in(options: dict[str, Any], schemas: dict[str, dict], where: KeyPath) -> dict[str, Any]:
-    """Check options, and return them with the defaults of those that are left out."""
+    """Check the given options, and return them with defaults for the missing ones.
+
+    Raises:
+        FedLoomError: an option is unknown, or its value does not fit its schema.
+    """
     for name, value in options.items():
         if name not in schemas:
             raise (where / name).error(f"unknown key; {suggestion(name, schemas)}")
@@ -64,7 +79,11 @@ def fill_in(options: dict[str, Any], schemas: dict[str, dict], where: KeyPath) -
 
 
 def check_value(value: Any, schema: dict[str, Any], where: KeyPath) -> None:
-    """Check the value at `where` by a JSON Schema."""
+    """Check the value at `where` against a JSON Schema.
+
+    Raises:
+        FedLoomError: the value does not fit.
+    """
     fault = find_fault(value, schema)
     if fault is None:
         return
@@ -74,14 +93,14 @@ def check_value(value: Any, schema: dict[str, Any], where: KeyPath) -> None:
 
 
 class Fault(NamedTuple):
-    """What is wrong in a value: the steps that lead there, and what it must have."""
+    """What is wrong in a value: the keys and indices that lead to it, and a message."""
 
     steps: tuple[str | int, ...]
     message: str
 
 
 def find_fault(value: Any, schema: dict[str, Any]) -> Fault | None:
-    """Return the first fault of a value by a JSON Schema; None if it has none."""
+    """Return the first fault of a value under a JSON Schema; None if there is none."""
     for error in _validator()(schema).iter_errors(value):
         rule = shortened(f"{error.validator} {error.validator_value!r}", 60)
         message = shortened(f"must have {rule}, got {error.instance!r}")
@@ -91,8 +110,8 @@ def find_fault(value: Any, schema: dict[str, Any]) -> Fault | None:
 
 @cache
 def _validator() -> Any:
-    """Return a class of validators with JSON_TYPES and the format `template`."""
-    # imported here, since it takes 0.1 s
+    """Return a class of validators that knows JSON_TYPES and the format `template`."""
+    # imported here, because the import takes 0.1 s
     from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.validators import extend
 

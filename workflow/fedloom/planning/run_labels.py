@@ -1,4 +1,4 @@
-"""A run, named by its labels."""
+"""Define a run, which is named by its labels."""
 
 from dataclasses import dataclass
 from typing import Any

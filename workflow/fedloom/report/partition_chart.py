@@ -22,7 +22,7 @@ LOOKS = {False: ("#0072B2", "none", 0.0), True: ("none", "#D55E00", 1.2)}
 MOST_TICK_LABELS = 40
 
 
-def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
+def draw_partition(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
     """Draw a partition's Parquet file; equal partitions give equal bytes."""
     table = read_table(partition, PARTITION_SCHEMA).to_pandas()
     # some images belong to no client, for example with few shots
@@ -42,7 +42,7 @@ def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) 
     held_out = ~clients["participating"].any().to_numpy()
     with style.applied():
         figure = _figure(counts, held_out, domains, class_names)
-        style.save(figure, {"png": out_png, "pdf": out_pdf})
+        style.save_figure(figure, {"png": out_png, "pdf": out_pdf})
 
 
 def _figure(

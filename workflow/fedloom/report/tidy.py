@@ -15,7 +15,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.files import check_table, read_table
 from fedloom.common.ids import OWN_IMAGES, SERVER_MODEL
 from fedloom.hooks.manifest import TEST_SETS
-from fedloom.machine.extras import require
+from fedloom.machine.extras import require_extra
 from fedloom.planning import paths, provenance
 from fedloom.planning.run_labels import Run
 from fedloom.report.metrics import columns_of, percent
@@ -110,7 +110,7 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     return pd.concat([runs, others])
 
 
-def frame(runs: pd.DataFrame) -> pd.DataFrame:
+def tidy_frame(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per run, evaluated round, client and group, with the columns of TIDY_COLUMNS."""
     # the rows of all files, with the number of their run
     tables = []
@@ -146,8 +146,11 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def relation(runs: pd.DataFrame) -> Any:
-    """Return the rows of `frame` as a relation of DuckDB; a query reads the files."""
-    require("duckdb")
+    """Return the rows of `tidy_frame` as a relation of DuckDB.
+
+    DuckDB reads the files when the relation is queried.
+    """
+    require_extra("duckdb")
     import duckdb
 
     connection = duckdb.connect()

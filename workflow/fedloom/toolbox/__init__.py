@@ -1,6 +1,7 @@
-"""The library of a method: everything that a plugin imports from FedLoom is named here.
+"""The library of a method: a plugin imports everything that it needs from FedLoom from here.
 
-`ViTTask` and `CLIPTask` are `Task` with the class of the backbone, for the annotations of a plugin.
+`ViTTask` and `CLIPTask` are the class `Task` with the class of the backbone. Plugins use them as
+annotations.
 """
 
 from typing import TYPE_CHECKING
@@ -88,7 +89,7 @@ from fedloom.toolbox.training import guessing_losses as guessing_losses
 from fedloom.toolbox.training import make_updates as make_updates
 from fedloom.toolbox.training import squared_distance as squared_distance
 
-# functions by the names that they had before 2026-11-27
+# old names (before 2026-11-27) of functions -> their new names
 RENAMED = {"split_known": "split_by_received", "init_reader": "init_cross_attention"}
 
 if not TYPE_CHECKING:

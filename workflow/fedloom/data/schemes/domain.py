@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import NO_DOMAIN
-from fedloom.common.schema import Count, Natural, Number, Several, require
+from fedloom.common.schema import Count, Natural, Number, Several, require_other_keys
 from fedloom.config.partitions import MinImages, PositiveShare, SchemeKind
 from fedloom.data.schemes import dirichlet, iid, imbalance
 from fedloom.data.schemes.dealing import ImageGroup
@@ -61,7 +61,7 @@ class Domain(SchemeKind):
                 f"held_out_per_domain: {held} of {clients} clients leave none to train"
             )
 
-        return require(
+        return require_other_keys(
             self,
             alpha="kind",
             kind="alpha",
@@ -71,7 +71,7 @@ class Domain(SchemeKind):
         )
 
 
-def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[ImageGroup]:
+def domain_groups(domains: np.ndarray, settings: dict[str, Any]) -> list[ImageGroup]:
     """Return one group of images per domain; `domains`, str [N], are the domains of all images.
 
     Images of NO_DOMAIN are in no group. The keys `alpha` and `dominant_share` choose the scheme by

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedloom.data.image_list import ImageList
 
 
-def build(source: str, settings: dict[str, Any], images: Path) -> None:
+def build_store(source: str, settings: dict[str, Any], images: Path) -> None:
     """List the images of an entry of the config's `datasets`, and write them into a store.
 
     Args:

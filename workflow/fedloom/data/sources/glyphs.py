@@ -140,7 +140,7 @@ def faces() -> dict[str, str]:
     return {face: family for face, (family, _) in _FACES.items()}
 
 
-def name_of(char: str) -> str:
+def glyph_name(char: str) -> str:
     """Return a character's Unicode name, lower case."""
     return unicodedata.name(char).lower()
 
@@ -150,7 +150,7 @@ def has(char: str, face: str) -> bool:
     return ord(char) in codes(face)
 
 
-def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) -> np.ndarray:
+def draw_glyph(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) -> np.ndarray:
     """Draw a character in white on black, uint8 [32, 32].
 
     The character's longer side is `FILL` of the canvas. `affine` [2, 3] maps a position in the
@@ -216,7 +216,7 @@ def render_set(
         for index, face in enumerate(_FACES):
             if not has(char, face):
                 continue
-            images += [draw(char, face, affine=matrix) for matrix in jitter[index]]
+            images += [draw_glyph(char, face, affine=matrix) for matrix in jitter[index]]
             labels += [label] * draws
             where += [face] * draws
 
@@ -224,7 +224,7 @@ def render_set(
         np.stack(images)[..., None],
         np.array(labels, np.int64),
         np.array(where),
-        [name_of(char) for char in chars],
+        [glyph_name(char) for char in chars],
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw(job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone]) -> "Figure":
+def draw_figure(job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone]) -> "Figure":
     """Draw a figure; its keys were checked when the study was planned."""
     kind: Any = KINDS["figures"][job.kind]
     return kind.model_construct(**job.settings).draw(series, **kind.extra_of(job.settings))
@@ -33,4 +33,4 @@ def write(
     from fedloom.report.figures import style
 
     with style.applied():
-        call_kind("figure", job.kind, lambda: style.save(draw(job, series), outputs))
+        call_kind("figure", job.kind, lambda: style.save_figure(draw_figure(job, series), outputs))

@@ -198,10 +198,10 @@ class Congruence(RunsFigure):
     each grid."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        return by_option(series, self.option, {"Congruence (%)": congruence})
+        return by_option(series, self.option, {"Congruence (%)": congruence_of_run})
 
 
-def congruence(run: PlottedRun) -> float:
+def congruence_of_run(run: PlottedRun) -> float:
     """Return the congruence of a run's groups of training images in %; see tables/clustering.py."""
     images = metrics.artefact(run)
     train = images[~images["test"]]

@@ -87,11 +87,11 @@ def applied() -> Iterator[None]:
 def with_styles(runs: Sequence[PlottedRun]) -> list[PlottedRun]:
     """Return the runs of a figure, each with the line style of its method."""
     looks = {run.method: run.look for run in runs}
-    styles = dict(zip(looks, deal(list(looks.values())), strict=True))
+    styles = dict(zip(looks, assign_styles(list(looks.values())), strict=True))
     return [replace(run, style=styles[run.method]) for run in runs]
 
 
-def deal(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
+def assign_styles(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
     """Return the line styles of a figure's rows, in their order: no two look alike.
 
     The first row that wishes a pair (`colour` and `marker`) gets it. All other rows take, in this
@@ -270,7 +270,7 @@ def whole_numbers(axis: Axes) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
-def save(figure: Figure, outputs: dict[str, Path]) -> None:
+def save_figure(figure: Figure, outputs: dict[str, Path]) -> None:
     """Write every format; equal figures give equal bytes."""
     for kind, path in outputs.items():
         with atomic_write(path) as temporary:

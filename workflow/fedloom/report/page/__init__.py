@@ -37,14 +37,14 @@ def write(plan: Plan) -> Path:
     pages = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, **settings)
 
     # figures are numbered in their order on the page: charts, the study's own, and partitions
-    groups = run_details.groups(plan)
+    groups = run_details.run_groups(plan)
     numbers = count(1)
     page = pages.get_template("template.html").render(
         name=plan.name,
         version=version("fedloom"),
         overview=overview(plan.settings),
         tables=list(_tables(plan, groups)),
-        charts=[(next(numbers), chart) for chart in curves.by_scenario(groups)],
+        charts=[(next(numbers), chart) for chart in curves.curves_by_scenario(groups)],
         figures=[(next(numbers), figure) for figure in _figures(plan, groups)],
         partitions=[(next(numbers), Path(path), _png(path)) for path in plan.partition_charts],
         groups=groups,
@@ -68,7 +68,7 @@ def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str
         chosen = Wildcards(label=label)
         job = plan.job("table", chosen)
         shown = plotted_runs(job.shown)
-        built = tables.build(job, shown)
+        built = tables.build_table(job, shown)
         cells = built.texts.cells
         marks = built.texts.marks
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fedloom.planning.output_runs import LineStyle
-from fedloom.report.figures.style import deal, with_styles
+from fedloom.report.figures.style import assign_styles, with_styles
 from fedloom.report.page.run_details import LOSS, PLOTTED_CURVES, RunGroup
 
 # Plotly's names of the lines in style.LINES, and of matplotlib's markers
@@ -23,7 +23,7 @@ SYMBOLS = {
 DECIMALS = 4
 
 
-def by_scenario(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
+def curves_by_scenario(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
     """Yield the curves of all methods: a chart per scenario and measure, a line per method.
 
     Members of grids are left out, since there may be thousands. The page shows their curves beside
@@ -50,7 +50,7 @@ def by_scenario(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
 
 def by_seed(group: RunGroup) -> Iterator[dict[str, Any]]:
     """Yield the curves of a group's runs: a chart per measure, a line per seed."""
-    styles = deal([{}] * len(group.runs))
+    styles = assign_styles([{}] * len(group.runs))
     for name, title in PLOTTED_CURVES.items():
         lines = [
             _line(f"seed {shown.run.seed}", shown.curves[name], style)

@@ -65,7 +65,7 @@ class RunGroup:
     trials: list[dict[str, Any]]
 
 
-def groups(plan: Plan) -> list[RunGroup]:
+def run_groups(plan: Plan) -> list[RunGroup]:
     """Return the runs of a study's tables and figures, in the order of the config."""
     # the runs that tables and figures show, each once
     select = plan.settings.select

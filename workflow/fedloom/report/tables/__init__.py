@@ -30,7 +30,7 @@ def kind(job: TableJob) -> Any:
     return found.model_construct(**job.settings)
 
 
-def build(job: TableJob, runs: list[PlottedRun]) -> "Built":
+def build_table(job: TableJob, runs: list[PlottedRun]) -> "Built":
     """Return a table: its numbers, its text, and its whole caption."""
     own = kind(job)
     make = partial(_of_methods, own)
@@ -52,7 +52,7 @@ def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> No
     # imported here, because a plan imports tables only for their keys
     from fedloom.report.tables import layout
 
-    layout.write(build(job, runs), f"tab:{job.study}-{job.label}", outputs)
+    layout.write(build_table(job, runs), f"tab:{job.study}-{job.label}", outputs)
 
 
 def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
