@@ -229,7 +229,7 @@ def render_set(
 
 
 def jitters(rng: np.random.Generator, count: int, noise: float = 1.0) -> np.ndarray:
-    """Return random affine matrices for `draw`, float64 [count, 2, 3]; `noise` scales them."""
+    """Return random matrices for `draw_glyph`, float64 [count, 2, 3]; `noise` scales them."""
     # the turn, sizes and shear of each matrix; the last two numbers of `unit` are shifts
     unit = rng.uniform(-1, 1, (count, 6)) * noise
     turn = np.deg2rad(8) * unit[:, 0]
