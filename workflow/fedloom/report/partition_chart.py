@@ -15,17 +15,17 @@ from fedloom.report.figures import style
 
 # inches of a client's column and a class's row, where the page allows it
 CELL = 0.24
-# face, edge and line's width in points of bubbles, by whether their clients are held out; blue and
-# vermilion of Okabe and Ito, told apart by all
+# colour of the face, colour of the edge, and width of the edge in points, by whether a client is
+# held out; Okabe and Ito's blue and vermilion can be told apart with any colour vision
 LOOKS = {False: ("#0072B2", "none", 0.0), True: ("none", "#D55E00", 1.2)}
-# more classes have no names, and more clients no numbers
+# if there are more classes, the axis has no names; if there are more clients, it has no numbers
 MOST_TICK_LABELS = 40
 
 
 def draw_partition(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
     """Draw a partition's Parquet file; equal partitions give equal bytes."""
     table = read_table(partition, PARTITION_SCHEMA).to_pandas()
-    # few-shot training leaves images out
+    # some images belong to no client, for example with few shots
     table = table[table["client_id"] != UNASSIGNED]
 
     # the training images of every client and class
@@ -61,7 +61,7 @@ def _figure(
     def bubbles(x: Any, y: Any, images: Any, out: bool, label: str = "") -> Any:
         """Draw bubbles for numbers of images, of clients that are held `out` or train."""
         face, edge, line = LOOKS[out]
-        # the line belongs to the area
+        # the edge is part of a bubble's area
         width = np.maximum(np.sqrt(images * area) - line, 0.7)
         look = {"facecolors": face, "edgecolors": edge, "linewidths": line, "label": label}
         return axes.scatter(x, y, s=width**2, clip_on=False, **look)
@@ -94,7 +94,7 @@ def _figure(
 
 
 def _label_domains(axes: Axes, domains: list[str]) -> None:
-    """Name the domains above their clients, with a line between two of them."""
+    """Write the names of domains above their clients, and draw a line between two domains."""
     if any("+" in name for name in domains):
         names = {part for name in domains for part in name.split("+")}
         axes.set_title(f"clients hold several of {len(names)} domains", fontsize=8, loc="left")
@@ -106,7 +106,7 @@ def _label_domains(axes: Axes, domains: list[str]) -> None:
         if clients[0]:
             axes.axvline(clients[0] - 0.5, color="0.6", linewidth=0.8)
 
-        # names are slanted where they would run into each other
+        # names are slanted if they would run into each other
         rotation = 0
         alignment = "center"
         if len(clients) < 4:

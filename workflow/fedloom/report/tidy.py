@@ -1,6 +1,7 @@
 """Return all evaluations of a study as one table: a data frame, or a lazy view of DuckDB.
 
-Both take its record (fedloom.planning.records) with the `filename` of every run's evaluations.
+Both are made from the study's record (fedloom.planning.records), to which `with_files` adds the
+paths of the runs' evaluations.
 """
 
 from pathlib import Path
@@ -45,7 +46,7 @@ TIDY_COLUMNS = {
 # the columns that are labels of a run
 RUN_COLUMNS = ("title", "method", "options", "dataset", "partition", "backbone", "split")
 CLIENT_GROUPS = ("participating", "held_out", "participating_before", "held_out_before", "global")
-# the names of these columns in runs' files
+# the names that columns have in runs' files, if they differ
 RENAMED_COLUMNS = {"client": "client_id", "correct": "num_correct", "total": "num_test"}
 # the columns that are read from runs' files
 READ = ("round", "client_id", "domain", "participating", "personalized")
@@ -66,11 +67,19 @@ where round <= rounds and test_set is distinct from '{OWN_IMAGES}')
 
 
 def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
-    """Return the runs of a record, or its tuning trials, with `filename`; `folder` holds `results`.
+    """Return a study's runs, or its tuning trials, with the path of their evaluations, `filename`.
 
-    A run with answers to unseen classes or datasets has a second row, with their file. Labels are
-    categories, in the order of the study. An error names a run whose evaluations are of other
-    settings or data: another study with the same labels trained it since.
+    A run that was also tested on unseen classes or datasets has a second row, with the path of
+    these results. Labels are categories in the order of the study.
+
+    Args:
+        record: the study's record.
+        folder: the folder that holds `results`.
+        trials: whether to return the tuning trials.
+
+    Raises:
+        FedLoomError: there are no trials; or another study has since made a run with the same
+            labels, but from other settings or data.
     """
     # the runs, or the trials
     study = record.schema.metadata[b"study"].decode()
@@ -95,7 +104,7 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     for label in RUN_COLUMNS:
         runs[label] = pd.Categorical(runs[label], runs[label].unique())
 
-    # a row more for a run with other test sets
+    # add a row for each run with other test sets
     tested = [folder / paths.path_for(paths.ARTEFACT, run, artefact=TEST_SETS) for run in every]
     others = runs.assign(filename=list(map(str, tested)))[runs[TEST_SETS]]
     return pd.concat([runs, others])
@@ -107,13 +116,13 @@ def tidy_frame(runs: pd.DataFrame) -> pd.DataFrame:
     tables = []
     for position, file in enumerate(runs["filename"]):
         table = read_table(Path(file), columns_of(file))
-        # all images are clients' own where no column says it
+        # a file without this column has results on clients' own images alone
         if "test_set" not in table.column_names:
             table = table.append_column("test_set", pa.nulls(len(table), pa.string()))
         tables.append(table.select(READ).append_column("run", [np.full(len(table), position)]))
     rows = pa.concat_tables(tables).to_pandas(categories=["domain", "test_set"])
 
-    # a second file repeats clients' own images, which the first one has
+    # a second file of a run repeats the results on clients' own images
     rows = rows[rows["test_set"] != OWN_IMAGES].reset_index(drop=True)
 
     # the group of each row
@@ -147,7 +156,7 @@ def relation(runs: pd.DataFrame) -> Any:
     connection = duckdb.connect()
     connection.register("runs", runs)
 
-    # files are verified here, for DuckDB does not
+    # verify the files here, because DuckDB does not
     names = [*runs["filename"]]
     for name in names:
         check_table(Path(name), columns_of(name))

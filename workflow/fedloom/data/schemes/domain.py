@@ -42,7 +42,10 @@ class Domain(SchemeKind):
 
     @model_validator(mode="after")
     def _divided_in_one_way(self) -> Self:
-        """Refuse two ways to divide a domain, half of one, and domains that nobody trains on."""
+        """Refuse two ways to divide a domain or to hold clients out, and keys that lack another.
+
+        Also refuse a partition in which no client of a domain trains.
+        """
         if self.alpha is not None and self.dominant_share is not None:
             raise ValueError("alpha and dominant_share; divide a domain by one of them")
 
@@ -69,9 +72,10 @@ class Domain(SchemeKind):
 
 
 def domain_groups(domains: np.ndarray, settings: dict[str, Any]) -> list[ImageGroup]:
-    """Return the domains of the dataset's images, str [N]; those of NO_DOMAIN are in no group.
+    """Return one group of images per domain; `domains`, str [N], are the domains of all images.
 
-    The keys `alpha` and `dominant_share` say how each is divided.
+    Images of NO_DOMAIN are in no group. The keys `alpha` and `dominant_share` choose the scheme by
+    which each group is divided. Raises a FedLoomError if there is only one domain.
     """
     names = np.setdiff1d(domains.astype(str), [NO_DOMAIN])
     if len(names) == 1:

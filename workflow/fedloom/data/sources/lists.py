@@ -1,4 +1,7 @@
-"""Read images that lists name with their classes; see config/image_lists.py for the formats."""
+"""Read images that list files name together with their classes.
+
+config/image_lists.py explains the formats of lists.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -52,7 +55,7 @@ class Lists(ImageSource):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images that the lists `train` and `test` name, in their order."""
+    """List the images that the lists `train` and `test` name, in the order of the lists."""
     root = root_folder(settings["root"], "lists and images")
     provenance = f"lists: {described(settings)}"
     files = listed_files(root, settings)
@@ -74,12 +77,15 @@ def read(settings: dict[str, Any]) -> ImageList:
 def _classes(
     files: list[ListedImage], settings: dict[str, Any]
 ) -> tuple[np.ndarray, list[str], bool]:
-    """Return the class of every file, the classes, and whether these are more than numbers."""
+    """Return the class of every file, [N], the names of the classes, and whether they are words.
+
+    Raises a FedLoomError if lists give a class two names.
+    """
     if settings["class_from"] == "folder":
         return _by_folder(tidied([Path(file.path).parent.name for file in files]))
     found = classes_of([file.label for file in files], lambda image: files[image].where)
 
-    # the name of each class, which all files that have one must agree on
+    # the name of each class; all lines that state a name must agree on it
     names: list[str | None] = [None] * len(found.labels)
     for file, number in zip(files, found.numbers.tolist(), strict=True):
         if file.name is None:
@@ -100,7 +106,7 @@ def _classes(
 
 
 def _by_folder(folders: list[str]) -> tuple[np.ndarray, list[str], bool]:
-    """Return the class of every image, which its folder names, as `_classes`."""
+    """Return what `_classes` returns, if an image's folder names its class."""
     numbers = all(folder.isdecimal() for folder in folders)
     classes = sorted({*folders}, key=int if numbers else str)
     number = {folder: place for place, folder in enumerate(classes)}

@@ -1,9 +1,10 @@
-"""Draw figures: a kind is a class in this folder, or of a plugin, with its keys and `draw`.
+"""Draw figures. A kind of figure is a class in this folder, or in a plugin, with its keys and
 
     draw(series: list[PlottedRun], **extra) -> Figure
 
-`series` are the runs that the figure shows (fedloom.planning.output_runs), or frozen backbones;
-`extra` is what its `complete` adds, by name. fedloom.config.output_kinds explains the classes.
+`series` are the runs that the figure shows (fedloom.planning.output_runs), or frozen backbones.
+`extra` are the values that the kind's `complete` adds, by name. fedloom.config.output_kinds
+explains the classes.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ def write(
     job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone], outputs: dict[str, Path]
 ) -> None:
     """Draw a figure into the paths of its `pdf` and `png`."""
-    # imported here, for a plan imports figures for their keys alone
+    # imported here, because a plan imports figures only for their keys
     from fedloom.report.figures import style
 
     with style.applied():

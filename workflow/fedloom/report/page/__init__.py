@@ -24,7 +24,7 @@ from fedloom.report import tables
 from fedloom.report.page import curves, machines, run_details
 
 FOLDER = Path(__file__).parent
-# CSS pixels per inch of a figure, which is one and a half times as large as on paper
+# CSS pixels per inch of a figure; with 96, it would be as large as on paper
 ENLARGED = 144
 
 
@@ -50,7 +50,7 @@ def write(plan: Plan) -> Path:
         groups=groups,
         by_seed=curves.by_seed,
         machines=machines.used(plan),
-        # links lead from the report's folder to the results beside it
+        # a link starts from the report's folder and leads to the results beside it
         link=lambda path: Path(path).relative_to(paths.RESULTS).as_posix(),
         style=Markup((FOLDER / "style.css").read_text()),
         script=Markup((FOLDER / "page.js").read_text()),
@@ -63,7 +63,7 @@ def write(plan: Plan) -> Path:
 
 
 def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str, Any]]:
-    """Yield every table: its cells, and where each number leads."""
+    """Yield every table: its cells, and the group of runs behind each row."""
     for label, file in zip(plan.settings.select.tables, map(Path, plan.tables), strict=True):
         chosen = Wildcards(label=label)
         job = plan.job("table", chosen)
@@ -72,8 +72,8 @@ def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str
         cells = built.texts.cells
         marks = built.texts.marks
 
-        # the labels of every row, by which the runs behind it are found: those of the numbers, if
-        # the table's text has the same rows
+        # the labels of a row lead to the runs behind it; take the labels beside the numbers if the
+        # table's text has the same rows, else those in the text
         labelled = cells
         if "method" in built.frame and len(built.frame) == len(cells):
             labelled = built.frame
@@ -100,7 +100,7 @@ def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str
 
 
 def _figures(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str, Any]]:
-    """Yield every figure of the study."""
+    """Yield every figure of the study, with the groups of runs behind it."""
     for label, file in zip(plan.settings.select.figures, map(Path, plan.figures), strict=True):
         chosen = Wildcards(label=label)
         shown = plan.job("figure", chosen).shown

@@ -20,7 +20,7 @@ from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
 
 ROW = (*metrics.SCENARIO, "method")
-# lines of a log that are shown
+# number of lines at the end of a log that are shown
 LAST_LINES = 6
 LOSS = "loss"
 # the curves of `metrics.curves` and that of the loss, with their titles
@@ -37,7 +37,7 @@ class Shown:
     """A run with its curves, accuracies, logs and files, as the report shows them."""
 
     run: PlottedRun
-    # those of PLOTTED_CURVES that it has, each by round
+    # its curves by their names in PLOTTED_CURVES, each a series by round
     curves: dict[str, pd.Series]
     # in percent, at the reported rounds
     accuracies: dict[str, float]
@@ -48,18 +48,18 @@ class Shown:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """The runs of a method in a scenario, which differ in their seeds alone."""
+    """The runs of a method in a scenario; they differ only in their seeds."""
 
     # its anchor in the page
     id: str
     # its dataset, partition and backbone
     place: str
-    # those of ROW; of a member of a grid also its value on every axis
+    # the labels in ROW; for a member of a grid, also its value on every axis
     labels: dict[str, str]
     # the run of the first seed
     first: PlottedRun
     runs: list[Shown]
-    # what it was given, the chosen options too
+    # all settings of the runs, including chosen options
     settings: dict[str, Setting]
     # rows of trials.parquet, from which options were chosen
     trials: list[dict[str, Any]]
@@ -123,7 +123,7 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
 
 
 def _trials(plan: Plan, run: PlottedRun) -> list[dict[str, Any]]:
-    """Return the trials from which options of a run were chosen; none if it has no choice."""
+    """Return the trials from which the options of a run were chosen; [] if none were chosen."""
     if not plan.choice(run):
         return []
 
@@ -136,13 +136,13 @@ def _trials(plan: Plan, run: PlottedRun) -> list[dict[str, Any]]:
 
 
 def among(groups: Iterable[RunGroup], runs: Iterable[Run]) -> list[RunGroup]:
-    """Return those of the groups that some runs belong to."""
+    """Return the groups to which some of the runs belong."""
     rows = {tuple(getattr(run, key) for key in ROW) for run in runs}
     return [group for group in groups if tuple(group.labels[key] for key in ROW) in rows]
 
 
 def of_row(groups: Iterable[RunGroup], row: Mapping[Any, Any]) -> RunGroup | None:
-    """Return the group that a table's row is about; None if it is about several, or about none."""
+    """Return the group that a table's row shows; None if it shows several groups, or none."""
     found = []
     for group in groups:
         labels = {key: value for key, value in group.labels.items() if key in row}

@@ -1,4 +1,4 @@
-"""Test a paper's claims: the difference that a study's runs show, and a verdict."""
+"""Test a paper's claims: tabulate the differences that a study's runs show, with verdicts."""
 
 import math
 from collections.abc import Collection, Iterator
@@ -31,27 +31,27 @@ from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, MOST_SEEDS, UNDECIDED, Te
 
 # metrics that follow from the method alone
 COUNTS = ("params_up", "params_down")
-# metrics of what it takes until the table's target is reached
+# metrics of the cost of reaching the table's target
 COSTS = ("rounds", "million_params")
-# metric: the mean over all evaluated rounds, which is higher where training is faster
+# the metric that is the mean accuracy over all evaluated rounds; faster training makes it higher
 COURSE = "course_mean"
 
 ScenarioLabels = tuple[str, ...]
-# the scenarios that stand for settings of a claim's `in`, and of its `from`
+# the scenarios in which a claim is tested, and those from which a claim on a change starts
 Place = tuple[list[ScenarioLabels], list[ScenarioLabels]]
-# runs by scenario and the paper's row
+# runs by scenario and by the paper's row
 RunsByScenario = dict[ScenarioLabels, dict[str, list[PlottedRun]]]
 
 
 class NotRunError(Exception):
-    """What a claim needs and the study does not have; its text says what."""
+    """The study lacks something that a claim needs; the text of the error says what."""
 
 
 class Claims(TableKind):
     """A paper's claims on its results, each with a verdict from the study's runs.
 
-    One seed decides nothing but numbers sent, and two rarely do. Of twenty claims on methods that
-    do not differ, one is decided by chance.
+    One seed decides only claims on the numbers that clients send, and two seeds rarely decide
+    others. Of twenty claims on methods that do not differ, one is decided by chance.
     """
 
     methods: Methods = None
@@ -71,13 +71,14 @@ class Claims(TableKind):
     def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         """Return the table with the paper's claims, and the labels that stand for its rows.
 
-        It shows no other runs than those, in the scenarios that stand for a setting: what it shows
-        is trained. Where none does, it shows all its methods, or all its scenarios.
+        The table then shows only the runs of these labels, in the scenarios that stand for a
+        setting, because all runs that a table shows are trained. If no label stands for a row, it
+        shows all methods; if no scenario stands for a setting, it shows all scenarios.
         """
         paper = read_claims(self.paper, where / "paper")
         rows = self.rows or {}
 
-        # labels of the whole config: a study may run others than the table was written for
+        # known labels are those of the whole config: a study may not run all of them
         pairs = [f"{d}/{p}" for d, p in product(settings.datasets, settings.partitions)]
         _check_names(rows, settings.methods, paper["rows"], where / "rows")
         _check_names(self.stands_for, pairs, paper["settings"], where / "stands_for")
@@ -96,9 +97,9 @@ class Claims(TableKind):
         )
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        """Return a row per claim and scenario of the study that stands for one of its settings.
+        """Return a row per claim and scenario, if the scenario stands for a setting of the claim.
 
-        Claims that no scenario can decide come last, a row each, with the reason.
+        Claims that no scenario can decide come last. Each has one row, which states the reason.
         """
         # the runs of every scenario, by the paper's row that their method stands for
         study: RunsByScenario = {}
@@ -107,7 +108,7 @@ class Claims(TableKind):
             for row, label in job.settings["labels"].items():
                 study[scenario][row] = [run for run in group if run.method == label]
 
-        # the rows of the claims that some scenario decides, and of all others
+        # the rows of claims that at least one scenario can test, and of all other claims
         tested = []
         rest = []
         for claim in job.settings["claims"]:
@@ -122,9 +123,9 @@ class Claims(TableKind):
         return Built(table, texts, _caption(job.settings["citation"], runs, table))
 
     def _rows_of(self, claim: dict, study: RunsByScenario) -> tuple[list[dict], list[str]]:
-        """Return a row per scenario that stands for a setting of a claim, and why others have none.
+        """Return the rows of a claim, and the reasons why some scenarios have no row.
 
-        Each reason is named once.
+        Each scenario that stands for a setting of the claim has one row. Each reason is named once.
         """
         if "untested" in claim:
             return [], []
@@ -147,8 +148,11 @@ class Claims(TableKind):
         return [scenario for scenario in study if "/".join(scenario[:2]) in pairs]
 
     def _tested(self, claim: dict, setting: str, place: Place, study: RunsByScenario) -> dict:
-        """Return the row of a claim in a scenario, or in the average of some, or of its change."""
-        # the claim's methods, as far as they were run
+        """Test a claim in a place: in one scenario or the average of several, or on a change.
+
+        Returns the row of the table. Raises a NotRunError if the place lacks runs for the claim.
+        """
+        # the claim's methods that were run, and those that were not
         of_row = study[place[0][0]]
         named = dict.fromkeys([*claim["above"], *claim["below"]])
         missing = ", ".join(row for row in named if row not in of_row)
@@ -163,12 +167,12 @@ class Claims(TableKind):
         rivals, bounded = self._differences(claim, pairs, place, study)
         verdict = decide(rivals, claim.get("within", ABOVE_ZERO))
 
-        # methods that were not run may be above
+        # a method that was not run could contradict the claim
         text = verdict.text
         if missing and text == HOLDS:
             text = UNDECIDED
 
-        # why the verdict is no better
+        # what limits the verdict
         reasons = [verdict.reason]
         if bounded:
             reasons.append(f"{', '.join(bounded)} below {self.target:g} %")
@@ -194,9 +198,10 @@ class Claims(TableKind):
         place: Place,
         study: RunsByScenario,
     ) -> tuple[list[list[Term]], list[str]]:
-        """Return the summands of every pair's difference, and the rows whose numbers are bounds.
+        """Return the terms of the difference of every pair, and the rows whose numbers are bounds.
 
-        A pair is a metric, the row that is to be above, and the one that is to be below, if any.
+        A pair has three parts: a metric, the row that should be higher, and the row that should be
+        lower, which is None for a claim on a change alone.
         """
         other = claim.get("below_metric")
         times = claim.get("times", 1)
@@ -220,8 +225,11 @@ class Claims(TableKind):
     def _side(
         self, row: str, metric: str, weight: float, place: Place, study: RunsByScenario
     ) -> list[Term]:
-        """Return a method's metric as summands: its mean over the scenarios that a claim is about,
-        less its mean over those that the claim starts from."""
+        """Return the terms of one method's metric, multiplied by `weight`.
+
+        The metric is its mean over the scenarios that the claim is about, minus its mean over the
+        scenarios from which the claim starts.
+        """
         terms = []
         for scenarios, way in zip(place, (weight, -weight), strict=True):
             for scenario in scenarios:
@@ -232,8 +240,11 @@ class Claims(TableKind):
     def term(
         self, runs: list[PlottedRun], metric: str, weight: float, scenario: ScenarioLabels
     ) -> Term:
-        """Return a method's metric in one scenario, by seed, as a summand of a difference."""
-        # the clients that the metric is of
+        """Return a method's metric in one scenario, by seed, as a term of a difference.
+
+        Raises a NotRunError if the runs do not have the metric.
+        """
+        # the group of clients of the metric
         group = metric.removesuffix("_mean").removesuffix("_worst")
         if metric == COURSE:
             group = "participating"
@@ -259,7 +270,7 @@ class Claims(TableKind):
         return Term(weight, clients, statistic, values, at_least, metric in COUNTS)
 
     def _of_run(self, run: PlottedRun, metric: str, group: str) -> tuple[np.ndarray, bool]:
-        """Return a run's numbers [R, K], see `Term`, and whether they are only lower bounds."""
+        """Return a run's numbers [R, K] (see `Term`), and whether they are only lower bounds."""
         if metric in COUNTS:
             return np.array([[sent(run)[metric]]]), False
 
@@ -275,7 +286,10 @@ class Claims(TableKind):
 def _check_names(
     chosen: dict[str, list[str]], known: Collection[str], names: Collection[str], where: KeyPath
 ) -> None:
-    """Refuse labels that the study lacks, and names, listed by label, that the claims lack."""
+    """Raise a FedLoomError if a label in `chosen` is unknown, or a name that is listed for it.
+
+    Labels must be in `known`, and their names in `names`; `where` is the key path of `chosen`.
+    """
     for label, values in chosen.items():
         where.check_known(label, known, "the study has no")
         for name in values:
@@ -283,7 +297,7 @@ def _check_names(
 
 
 def _metrics_of(claim: dict, run: PlottedRun) -> list[str]:
-    """Return the metric that a claim is about, or that of every domain that a run trains on."""
+    """Return the metrics of a claim: usually one, but for `each_domain` one per trained domain."""
     if claim["metric"] != EACH_DOMAIN:
         return [claim["metric"]]
 
@@ -297,7 +311,7 @@ def _metrics_of(claim: dict, run: PlottedRun) -> list[str]:
 def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
     """Return losses [R, 1], or accuracies in percent of a group's clients [R, K].
 
-    They are of the reported rounds; those of COURSE of all evaluated ones.
+    The R rows are the reported rounds; for the metric COURSE, they are all evaluated rounds.
     """
     if metric == "train_loss":
         rows = frame(run.rounds)
@@ -327,9 +341,11 @@ def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
 def _places(
     claim: dict, ends: list[ScenarioLabels], starts: list[ScenarioLabels]
 ) -> Iterator[Place]:
-    """Yield what a claim is tested in: one scenario or all of a backbone, and those it starts from.
+    """Yield the places in which a claim is tested.
 
-    A claim on one scenario starts from those that differ from it in their partition alone.
+    - A claim on an average is tested in all scenarios of a backbone together.
+    - Any other claim is tested in each scenario separately. If it is on a change, it starts from a
+      scenario with the same dataset and backbone, but another partition.
     """
     if claim["average"]:
         for backbone in dict.fromkeys(network for *_, network in ends):
@@ -348,9 +364,10 @@ def _places(
 
 
 def _name_of(place: Place) -> str:
-    """Name the first scenario that a claim starts from, the first that it is about, and count more.
+    """Name a place, for example "styles/iid/vit to styles/skewed/vit and 2 more".
 
-    For example "styles/iid/vit to styles/skewed/vit and 2 more".
+    It names the first scenario from which a claim starts, and the first that the claim is about;
+    further scenarios are counted.
     """
     ends, starts = place
     names = []
@@ -366,7 +383,7 @@ def _name_of(place: Place) -> str:
 
 
 def _more_seeds(verdict: Verdict, incomplete: bool) -> str:
-    """Say how many seeds would decide, unless methods that were not run prevent that."""
+    """Say how many seeds would decide a claim; "" if seeds alone cannot decide it."""
     if verdict.leaning is None or (incomplete and verdict.leaning == HOLDS):
         return ""
 
@@ -381,7 +398,11 @@ def _more_seeds(verdict: Verdict, incomplete: bool) -> str:
 
 
 def _against(claim: dict, metric: str, above: str, below: str | None) -> str | None:
-    """Name the comparison that a verdict rests on, as far as the claim's others differ from it."""
+    """Name the comparison on which a verdict rests, by what a claim's comparisons differ in.
+
+    It names the higher row if there are several, the lower row, and the domain for `each_domain`.
+    None if there is nothing to name.
+    """
     compared = []
     if len(claim["above"]) > 1:
         compared.append(above)
@@ -395,7 +416,7 @@ def _against(claim: dict, metric: str, above: str, below: str | None) -> str | N
 
 
 def _row(claim: dict, settings: list[str], verdict: str, reason: str) -> dict[str, Any]:
-    """Return a row of the table without numbers from runs, with the paper's of all settings."""
+    """Return a row of the table with the paper's numbers for these settings, but none from runs."""
     # the paper's smallest and largest differences
     ends = []
     for setting in settings:
@@ -454,8 +475,8 @@ def _cells(row: dict[Any, Any]) -> dict[str, str]:
 def _difference_and_interval(value: float | None, low: float, high: float) -> tuple[str, str]:
     """Write a difference and its interval.
 
-    A difference that is a bound has a sign, its interval one end; one that is bounded neither way
-    says nothing.
+    If the difference is only a bound, it has the sign > or <, and its interval has one end. If both
+    ends are infinite, both texts are "-".
     """
     difference = _number(value)
     if low == -math.inf and high == math.inf:
@@ -470,7 +491,7 @@ def _difference_and_interval(value: float | None, low: float, high: float) -> tu
 
 
 def _number(value: float | None) -> str:
-    """Write a difference with its sign; large numbers in full."""
+    """Write a difference with its sign; large numbers have no decimals."""
     if value is None or pd.isna(value):
         return EMPTY
     if abs(value) < 1e4:

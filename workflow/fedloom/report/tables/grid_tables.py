@@ -14,9 +14,9 @@ from fedloom.report.tables.layout import EMPTY, Built, Texts, cell, unmarked
 from fedloom.report.tables.published import of_grid
 from fedloom.report.tables.summary import SCENARIO_COLUMNS, differing_columns
 
-# the value of an axis over which an average is taken
+# the value on an axis of an average over all its values
 ALL = "all"
-# the scenario that is the average of all others
+# the name of the scenario that stands for the average over all scenarios
 AVERAGE = "average"
 
 
@@ -29,9 +29,10 @@ class Ranked(GridTable):
     """Number of combinations to show from the bottom."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        """Return all combinations of every scenario in order; the text shows the first and last.
+        """Return all combinations of every scenario, the best first.
 
-        Equal accuracies keep the order of the grid.
+        The text shows only the best and the worst combinations, and the mean of all. Combinations
+        with equal accuracies keep the order of the grid.
         """
         axes = list(member(runs[0]).at)
         parts = [_ranked(group, axes, job.published) for group in grouped(runs).values()]
@@ -56,7 +57,7 @@ class Ranked(GridTable):
         return Built(frame, unmarked(shown[columns], len(keys) + 1, titles), caption)
 
     def _shown(self, table: pd.DataFrame, axes: list[str]) -> pd.DataFrame:
-        """Return the rows that the text shows: the first, a gap, the last, and the mean of all."""
+        """Return the rows of the text: the best, a gap, the worst, and the mean of all."""
         pairs = zip(table["accuracy"], table["std"], strict=True)
         shown = table.fillna(dict.fromkeys(axes, "")).assign(
             text=[cell(accuracy, std=std) for accuracy, std in pairs],
@@ -97,9 +98,9 @@ class GridAverages(GridTable):
     spec = KindSpec(shows="grid", requires=(requirements.two_axes,))
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        """Return a panel per scenario, and first the average over scenarios if there are several.
+        """Return a panel per scenario; if there are several, the first panel is their average.
 
-        Rows are the values of the grid's last axis, columns those of the first.
+        Rows are the values of the grid's last axis, and columns are the values of its first axis.
         """
         across, down = member(runs[0]).at
         panels = {}

@@ -35,7 +35,7 @@ class Protocol(RunsTable):
         """Return the table with a row per scenario and method, and without runs."""
         rows = []
         for scenario, label in product(output.scenarios, output.methods):
-            # the settings as the partition's protocol and the method change them
+            # the settings after the changes by the partition's protocol and by the method
             study = study_of(settings, scenario.partition, label)
             method = method_of(settings, scenario.partition, label)
             keys = settings.partitions[scenario.partition].settings
@@ -67,7 +67,7 @@ class Protocol(RunsTable):
 
 
 def _setting(row: dict[Any, Any], name: str, entry: dict | None) -> str:
-    """Write a setting, and the paper's in brackets if it is another one."""
+    """Write a setting; add the paper's value in brackets if it differs."""
     text = _text(row[name])
     paper = printed(entry, f"{row['dataset']}/{row['partition']}", row["method"]).get(name)
     if paper is None:
@@ -105,7 +105,7 @@ class Sizes(TableKind):
     """Numbers of a paper beside the measured ones, from workflow/papers/<paper>/numbers.yaml."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        # imported here, for it is slow to import, and plans need none
+        # imported here: the import is slow, and plans do not need it
         from fedloom.data.store import ImageStore
 
         # the sizes as numbers, and as text with the paper's in brackets
@@ -114,7 +114,7 @@ class Sizes(TableKind):
         for dataset in dict.fromkeys(name.split("/")[0] for name in job.shown.scenarios):
             store = ImageStore(paths.path_for(paths.STORE, dataset=dataset))
             sizes = {
-                # classes that have images
+                # only classes that have images
                 "classes": len(set(store.labels.tolist())),
                 "train": int((~store.test).sum()),
                 "test": int(store.test.sum()),

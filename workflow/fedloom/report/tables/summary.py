@@ -8,12 +8,15 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import SCENARIO
 
 SCENARIO_COLUMNS: list[str] = list(SCENARIO)
-# the columns that label a row; trains: what clients train
+# the columns that label a row; `trains` says what clients train
 LABEL_COLUMNS = [*SCENARIO_COLUMNS, "method", "title", "trains"]
 
 
 def over_partitions(runs: list[PlottedRun], measured: list[dict]) -> tuple[list, list[dict]]:
-    """Return runs with one partition for all, and their metrics, with those that all share last."""
+    """Give all runs one common partition label; return the runs and their metrics.
+
+    Metrics that only some runs have come first, and are NaN for the other runs.
+    """
     label = ", ".join(dict.fromkeys(run.partition for run in runs))
     renamed = [replace(run, partition=label) for run in runs]
 
@@ -64,6 +67,6 @@ def differing_columns(frame: pd.DataFrame, keys: list[str] = SCENARIO_COLUMNS) -
 
 
 def metrics(frame: pd.DataFrame) -> list[str]:
-    """List the columns of a summary that hold numbers of runs, not those that a paper prints."""
+    """List the columns of a summary that hold measured numbers, without the paper's numbers."""
     measured = [name for name in map(str, frame) if f"{name}_std" in frame]
     return [name for name in measured if f"{name}_verdict" not in frame]
