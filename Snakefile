@@ -17,40 +17,40 @@ from fedloom.machine.exits import one_line_errors
 from fedloom.jobs.server import VARIABLE
 from fedloom.planning import paths
 from fedloom.planning.job_specs import to_json
-from fedloom.planning.records import failures, summary, write_record
+from fedloom.planning.records import failures, summary_of_results, write_record
 
 STARTED = time.time()
 with one_line_errors():
     PLAN = load_plan(workflow.overwrite_configfiles, workflow.config_settings.config)
 
-# A scheduler's SIGUSR1 ahead of a time limit reaches every process of a job, and would end Snakemake and
-# its shells. They ignore it, and so do the processes that they start, which inherit this; only training
-# handles it.
+# Ahead of a time limit, a scheduler sends SIGUSR1 to every process of a job. It would end Snakemake and
+# its shells, so they ignore it. Processes that they start inherit this; only training handles the signal.
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
-# On a machine's own GPUs, a job that can use a GPU gets one, and no other job has it, unless
-# --set-resources says otherwise. Schedulers of clusters are told what to give.
+# If jobs run on this machine, each job that can use a GPU gets one for itself, unless --set-resources
+# says otherwise. On a cluster, the profile tells the scheduler what to give.
 with one_line_errors():
     own = workflow.local_exec and workflow.is_main_process
     GPUS = len(gpus.visible()) if own else 0
 if GPUS:
     workflow.global_resources.setdefault("gpu", GPUS)
 
-# Jobs run in a container with `--software-deployment-method apptainer` alone: in the image that
-# containers/fedloom.def makes, or in the one that FEDLOOM_CONTAINER names. Its Python is used then, and
-# no job server, which would go on in the container of a job that has ended.
+# Only with `--software-deployment-method apptainer`, jobs run in a container. Its image is the one that
+# containers/fedloom.def makes, or the one that FEDLOOM_CONTAINER names. Jobs then use the container's
+# Python, and no job server: that would go on in the container of a job that has ended.
 CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
 
 
 container: os.environ.get("FEDLOOM_CONTAINER", "containers/fedloom.sif")
 
 
-# Otherwise the interpreter that runs Snakemake runs the jobs, with a job server of this process
-# (fedloom.jobs.server), unless the environment names another, or "" for none. The library is this checkout's.
+# Without a container, the interpreter that runs Snakemake runs the jobs, with a job server of this process
+# (fedloom.jobs.server). If the environment names another server, that is used; "" stands for none. Jobs
+# use the library of this checkout.
 JOB_SERVER = "" if CONTAINED else f"{secrets.token_hex(8)}:{os.getpid()}"
 PYTHON = "" if CONTAINED else f"{in_shell(Path(sys.executable).parent)}:"
-# A user's random.py or yaml.py in the current folder shadows no library's (PYTHONSAFEPATH, and no
-# empty entry in PYTHONPATH), and what Jupyter asks matplotlib to draw on is not there (MPLBACKEND).
+# With PYTHONSAFEPATH, and without an empty entry in PYTHONPATH, a user's random.py or yaml.py in the
+# current folder does not hide the library's. MPLBACKEND replaces that of Jupyter, which jobs lack.
 shell.executable("bash")
 shell.prefix(
     f"export PYTHONSAFEPATH=1 MPLBACKEND=Agg PATH={PYTHON}$PATH"
@@ -74,9 +74,9 @@ rule all:
         PLAN.partition_charts,
 
 
-# With a limit of jobs per second, Snakemake begins after every job that it starts to check all inputs of
-# all waiting jobs again and again, without an end: after some hundred jobs the checks take a quarter of
-# a core. The limit is for schedulers of clusters.
+# If there is a limit of jobs per second, each start of a job lets Snakemake check all inputs of all
+# waiting jobs again and again, without an end. After some hundred jobs, these checks take a quarter of a
+# core. The limit is meant for schedulers of clusters.
 onstart:
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
@@ -85,7 +85,7 @@ onstart:
 onsuccess:
     if LAUNCHER not in os.environ:
         write_record(PLAN)
-        print(f"\n{summary(PLAN)}")
+        print(f"\n{summary_of_results(PLAN)}")
 
 
 onerror:

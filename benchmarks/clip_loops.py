@@ -80,7 +80,7 @@ def seconds(work: Callable[[], Result]) -> tuple[float, Result]:
 def glyphs(folder: Path) -> federation.Federation:
     """Divide the glyphs over ten clients; files go into `folder`."""
     file = folder / "images.arrow"
-    sources.build("glyphs", GLYPHS, file)
+    sources.build_store("glyphs", GLYPHS, file)
     store = ImageStore(file)
     table = divide_dataset(store.labels, store.test, store.domains, PARTITION, seed=0)
     write_table(folder / "partition.parquet", table)

@@ -92,7 +92,7 @@ def build(spec: dict, images: Path) -> tuple[float, int]:
         trust_cifar(Path(spec["root"]))
     start = time.perf_counter()
     settings: dict[str, Any] = dict(spec)
-    sources.build(settings.pop("source"), settings, images)
+    sources.build_store(settings.pop("source"), settings, images)
     return time.perf_counter() - start, memory("VmHWM")
 
 

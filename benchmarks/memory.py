@@ -70,7 +70,7 @@ def measure(method: str, batch: int) -> tuple[float, int]:
     """Return the peak of a training job's resident memory, and what it asks for, in MB."""
     run = run_labels.Run("images", "few", "vit", "method", 0)
     plan = plan_of(method, batch)
-    labels = run_labels.Wildcards(**vars(run), end=paths.end(1), cache="features")
+    labels = run_labels.Wildcards(**vars(run), end=paths.four_digits(1), cache="features")
     asked = plan.resources("train", labels).mem_mb  # before there is a store, as on a cluster
     run_job("dataset", plan.job("dataset", labels))
     run_job("partition", plan.job("partition", labels))

@@ -36,7 +36,7 @@ from fedloom.toolbox.prototypes import warm_start
 
 def _data(folder: Path, settings: Settings) -> federation.Federation:
     digits = settings.datasets["digits"]
-    sources.build(digits.source, digits.settings, folder / "x.arrow")
+    sources.build_store(digits.source, digits.settings, folder / "x.arrow")
     store = ImageStore(folder / "x.arrow")
     partition = settings.partitions["pathological"]
     spec = {"scheme": partition.scheme, **partition.settings}

@@ -25,6 +25,7 @@ ARGUMENTS = {
     "task": ("federated/task.py", "Task"),
     "task.data": ("data/federation.py", "Federation"),
     "task.backbone of every method": ("backbones/backbone.py", "Backbone"),
+    "task.backbone of a ViT or ResNet method": ("backbones/backbone.py", "HeadedBackbone"),
     "task.backbone of a ViT method": ("backbones/vit.py", "FrozenViT"),
     "task.backbone of a CLIP method": ("backbones/clip/model.py", "FrozenCLIP"),
     "task.backbone of a method that trains a ResNet": ("backbones/resnet.py", "FrozenResNet"),

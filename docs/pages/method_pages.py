@@ -8,7 +8,7 @@ from pathlib import Path
 from schema_pages import cell, plain, type_of, value
 from source_pages import source_link
 
-from fedloom.cli.inspect.describe import summary
+from fedloom.cli.inspect.describe import first_line
 from fedloom.common.folders import read_python
 from fedloom.hooks.manifest import Paper, Plugin
 
@@ -103,7 +103,7 @@ def index(plugins: Iterable[Plugin]) -> str:
     head = ["| plugin | title | backbone | what it does |", "|---|---|---|---|"]
     names = {"vit": "ViT", "clip": "CLIP", None: "any"}
     lines = [
-        f"| [`{p.name}`]({p.name}.md) | {p.title} | {names[p.family]} | {cell(summary(p))} |"
+        f"| [`{p.name}`]({p.name}.md) | {p.title} | {names[p.family]} | {cell(first_line(p))} |"
         for p in plugins
     ]
     return "\n".join(["## All plugins", "", *head, *lines])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import nbformat
 
-from fedloom.report.tidy import COLUMNS
+from fedloom.report.tidy import TIDY_COLUMNS
 
 
 def notebook_page(file: Path) -> str:
@@ -20,7 +20,7 @@ def notebook_page(file: Path) -> str:
 def columns_page() -> str:
     """Return the reference of the columns of `fedloom.results`."""
     names = "`fedloom.results`, `fedloom.scan` and `fedloom export`"
-    rows = [f"| `{name}` | {meaning} |" for name, meaning in COLUMNS.items()]
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in TIDY_COLUMNS.items()]
     intro = f"{names} have a row per run, evaluated round, client and group:"
     table = "\n".join(["| column | meaning |", "|---|---|", *rows])
     return f"# Columns of the results\n\n{intro}\n\n{table}\n"

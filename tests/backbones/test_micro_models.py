@@ -157,7 +157,7 @@ def test_it_is_open_clips_own_class_with_all_tokens(clip):
 
 def test_the_shipped_file_holds_the_rows_of_the_vocabulary_that_were_trained(clip):
     tensors = safetensors.torch.load_file(CLIP)
-    rows, trained = tensors[micro_clip.ROWS].long(), tensors[micro_clip.VOCABULARY]
+    rows, trained = tensors[micro_clip.ROWS_WEIGHT].long(), tensors[micro_clip.VOCABULARY]
     vocabulary = clip.model.token_embedding.weight
     assert torch.equal(vocabulary[rows], trained.float())
     same = (vocabulary == micro_clip.fresh().token_embedding.weight).all(1)
@@ -173,7 +173,7 @@ def test_the_micro_clip_is_good_enough_and_the_card_says_what_it_is():
     assert said[:3] == pytest.approx([found[name] for name in order], abs=0.005)
     apart = pretrain_clip.strangers()
     assert (
-        f"For {sum(glyphs.name_of(g) in apart for g in glyphs.classes('target', 100))} of the"
+        f"For {sum(glyphs.glyph_name(g) in apart for g in glyphs.classes('target', 100))} of the"
         in card
     )
     assert sha256(CLIP) in card
@@ -184,8 +184,8 @@ def test_no_relative_is_or_resembles_a_class_of_the_data_set_or_a_digit(relative
     targets = glyphs.classes("target")
     taboo = [*targets, *"0123456789"]
     assert len(relatives) > 1000 and not set(relatives) & {*taboo, *glyphs.classes("source")}
-    assert not {glyphs.name_of(glyph) for glyph in relatives} & {
-        glyphs.name_of(glyph) for glyph in taboo
+    assert not {glyphs.glyph_name(glyph) for glyph in relatives} & {
+        glyphs.glyph_name(glyph) for glyph in taboo
     }
     assert all(unicodedata.numeric(glyph, None) is None for glyph in relatives)
     drawn = [
@@ -199,11 +199,11 @@ def test_no_relative_is_or_resembles_a_class_of_the_data_set_or_a_digit(relative
 
 def test_a_stranger_is_a_letter_that_is_trained_on_in_no_style(relatives):
     apart, targets = pretrain_clip.strangers(), glyphs.classes("target")
-    known = [glyph for glyph in targets if glyphs.name_of(glyph) not in apart]
-    assert "latin small letter q" in {glyphs.name_of(glyph) for glyph in known}
+    known = [glyph for glyph in targets if glyphs.glyph_name(glyph) not in apart]
+    assert "latin small letter q" in {glyphs.glyph_name(glyph) for glyph in known}
     for glyph in known:
         assert any(glyph in unicodedata.normalize("NFKD", r) for r in relatives)
-    strange = {glyph for glyph in targets if glyphs.name_of(glyph) in apart}
+    strange = {glyph for glyph in targets if glyphs.glyph_name(glyph) in apart}
     assert len(strange) > 60
     for glyph in pretrain_clip.classes():
         assert unicodedata.normalize("NFKD", glyph)[0] not in strange
@@ -211,11 +211,13 @@ def test_a_stranger_is_a_letter_that_is_trained_on_in_no_style(relatives):
 
 def _drawings(glyph):
     faces = [face for face in glyphs.faces() if glyphs.has(glyph, face)]
-    return [torch.from_numpy(glyphs.draw(glyph, face).copy()).flatten().double() for face in faces]
+    return [
+        torch.from_numpy(glyphs.draw_glyph(glyph, face).copy()).flatten().double() for face in faces
+    ]
 
 
 def test_texts_end_where_they_should():
-    names = [glyphs.name_of(glyph) for glyph in glyphs.classes("source", 8)]
+    names = [glyphs.glyph_name(glyph) for glyph in glyphs.classes("source", 8)]
     texts = pretrain_clip.Texts(names)
     tokenizer = open_clip.get_tokenizer("micro_clip")
     plain = pretrain_clip.Recipe(template=1.0)

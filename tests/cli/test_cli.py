@@ -117,7 +117,9 @@ def test_a_run_is_a_command_of_snakemake(monkeypatch, snakemake):
     file = str(ROOT / "workflow/studies/micro/micro_vit.yaml")
     assert words[:4] == ["-R", "train", "--configfile", file]
     assert words[4:] == ["--config", f"set={json.dumps(changes)}", "--cores", "2"]
-    study = launch.study_of(words)[0].settings.study  # as the Snakefile reads it, in all jobs
+    study = launch.plan_of_arguments(words)[
+        0
+    ].settings.study  # as the Snakefile reads it, in all jobs
     assert (study.name, study.rounds, study.shows) == ("micro_vit", 4, ["a, {b}"])
     assert _main(monkeypatch, "report", "-n") == 3
     assert calls()[1:] == [["--dry-run"]]
@@ -243,13 +245,15 @@ def test_a_signal_that_comes_while_snakemake_is_started_ends_it():
 
 def test_the_launcher_reads_arguments_as_snakemake_does(monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
-    study, dry = launch.study_of(["-np", "--config", 'study={"name": "other"}', "--cores", "2"])
+    study, dry = launch.plan_of_arguments(
+        ["-np", "--config", 'study={"name": "other"}', "--cores", "2"]
+    )
     assert study.name == "other" and dry
-    assert not launch.study_of(["--cores", "2", "-p"])[1]
+    assert not launch.plan_of_arguments(["--cores", "2", "-p"])[1]
     file = ROOT / "workflow/studies/micro/micro_vit.yaml"
-    assert launch.study_of([f"--configfile={file}"])[0].name == "micro_vit"
+    assert launch.plan_of_arguments([f"--configfile={file}"])[0].name == "micro_vit"
     with pytest.raises(FedLoomError, match=r"^--config"):
-        launch.study_of(["--config", "study"])
+        launch.plan_of_arguments(["--config", "study"])
 
 
 def test_two_runs_of_a_folder_take_turns(monkeypatch, tmp_path, capsys):

@@ -17,7 +17,7 @@ import fedloom
 from command_line import invoked
 from default_config import default_config
 from fedloom.common.files import read_facts, write_table
-from fedloom.federated.rows import EVALUATION
+from fedloom.common.run_tables import EVALUATION_SCHEMA
 from fedloom.machine.install import ROOT
 from fedloom.planning import paths, provenance, records
 from fedloom.planning.load_plan import resolve
@@ -58,7 +58,7 @@ def _evaluate(plan: Plan, run: Run, rounds: int, data: str = "images") -> None:
     ]
     out = paths.path_for(paths.EVALUATION, run)
     part = out.with_name("part.parquet")
-    write_table(part, pa.Table.from_pylist(rows, schema=EVALUATION))
+    write_table(part, pa.Table.from_pylist(rows, schema=EVALUATION_SCHEMA))
     join([part], out, run, made_by)
 
 

@@ -153,7 +153,7 @@ def _rows(number: int, loss: float) -> Rows:
 
 def _finish(plan: Plan, last: int, losses: list[float]) -> None:
     """Write what a training job leaves that ends after round `last`."""
-    run, end = plan.runs[0], paths.end(last)
+    run, end = plan.runs[0], paths.four_digits(last)
     first = last - len(losses) + 1
     rows = Rows.join([_rows(first + n, loss) for n, loss in enumerate(losses)])
     for name in ("rounds", "evaluation"):
@@ -259,9 +259,9 @@ def test_a_tracker_is_told_of_the_run_until_it_ends(monkeypatch, tmp_path, capsy
 
 def test_a_run_has_ended_when_it_says_so_or_its_process_is_gone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run_progress.begin(_plan(), [])
+    run_progress.begin_run(_plan(), [])
     first = run_progress.last_begun()
     assert not run_progress.ended(first)
     assert run_progress.ended(first | {"process": 2**22}), "beyond all numbers of processes"
-    run_progress.end()
+    run_progress.end_run()
     assert run_progress.ended(first)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.common.errors import BEGINNING, END, FedLoomError, legible
+from fedloom.common.errors import BEGINNING_CHARACTERS, END_CHARACTERS, FedLoomError, legible
 from fedloom.machine.exits import one_line_errors
 from fedloom.planning import load_plan
 
@@ -30,8 +30,10 @@ def test_a_long_line_keeps_its_place_and_its_cure():
     said = str(FedLoomError("place " + "x" * 5000 + " cure"))
     assert said.startswith("place xxx")
     assert said.endswith("xxx cure")
-    assert len(said) == BEGINNING + len(" ... ") + END
-    assert str(FedLoomError("y" * (BEGINNING + END))) == "y" * (BEGINNING + END)
+    assert len(said) == BEGINNING_CHARACTERS + len(" ... ") + END_CHARACTERS
+    assert str(FedLoomError("y" * (BEGINNING_CHARACTERS + END_CHARACTERS))) == "y" * (
+        BEGINNING_CHARACTERS + END_CHARACTERS
+    )
 
 
 def test_the_name_of_a_file_that_the_system_refuses_is_legible(caplog):

@@ -34,6 +34,6 @@ def test_a_longer_path_leaves_the_shorter_one_as_it_was():
 def test_an_unknown_name_is_the_item_that_is_meant():
     (CONFIG / "select").check_known("known", {"known"}, "no label")
     with pytest.raises(InvalidKeyError) as caught:
-        (CONFIG / "select").check_known("knwon", {"known"}, "no label")
-    assert str(caught.value) == "config key select: no label 'knwon'; did you mean 'known'?"
-    assert caught.value.item == "knwon"
+        (CONFIG / "select").check_known("knowing", {"known"}, "no label")
+    assert str(caught.value) == "config key select: no label 'knowing'; did you mean 'known'?"
+    assert caught.value.item == "knowing"

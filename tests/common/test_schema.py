@@ -17,7 +17,7 @@ from fedloom.common.schema import (
     OneOrMore,
     Several,
     checked,
-    require,
+    require_other_keys,
 )
 from fedloom.config.reading import read
 from fedloom.machine.install import ROOT
@@ -78,9 +78,9 @@ def test_defaults_are_filled_in_and_nulls_left_out():
 
 def test_a_key_may_need_another():
     model = Model.model_construct(inner=None, words="a")
-    assert require(model, inner="words") is model
+    assert require_other_keys(model, inner="words") is model
     with pytest.raises(ValueError, match="words needs inner"):
-        require(model, words="inner")
+        require_other_keys(model, words="inner")
 
 
 def test_every_study_that_ships_is_valid_by_the_schema_for_editors():

@@ -9,7 +9,7 @@ import pytest
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
-from fedloom.config.reading import merge, parse, read
+from fedloom.config.reading import merge_configs, parse, read
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import DEFAULT_CONFIG, resolve
 from refusals import refused
@@ -35,7 +35,7 @@ def test_a_file_that_is_no_config_is_one_line(content, line, tmp_path):
     path = tmp_path / "x.yaml"
     path.write_bytes(content)
     with refused(line):
-        resolve(merge([(DEFAULT_CONFIG, DEFAULT), (path, read(path))]))
+        resolve(merge_configs([(DEFAULT_CONFIG, DEFAULT), (path, read(path))]))
 
 
 def test_a_folder_and_a_missing_file_are_one_line(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
-from fedloom.config.reading import merge, read_change
+from fedloom.config.reading import merge_configs, read_change
 from fedloom.planning.load_plan import load_plan
 from refusals import refused
 
@@ -65,20 +65,20 @@ def test_tables_and_figures_that_a_study_inherits_are_shown_where_they_suit_it(t
 def test_both_files_of_a_label_with_two_meanings_are_named():
     first, second = {"methods": {"x": {"plugin": "a"}}}, {"methods": {"x": {"plugin": "b"}}}
     with pytest.raises(FedLoomError, match=r"methods.x means .*a.yaml and another in .*b.yaml"):
-        merge([(Path("a.yaml"), first), (Path("b.yaml"), second)])
-    assert merge([(Path("a.yaml"), first), (Path("b.yaml"), first)]) == first
+        merge_configs([(Path("a.yaml"), first), (Path("b.yaml"), second)])
+    assert merge_configs([(Path("a.yaml"), first), (Path("b.yaml"), first)]) == first
 
 
 def test_a_study_may_redefine_the_labels_of_tables_and_figures():
     one = {"tables": {"main": {"kind": "communication", "target": 80}}}
     two = {"tables": {"main": {"kind": "accuracy"}}}
-    assert merge([(Path("a.yaml"), one), (Path("b.yaml"), two)]) == two
+    assert merge_configs([(Path("a.yaml"), one), (Path("b.yaml"), two)]) == two
 
 
 def test_labels_of_later_files_come_last_and_lists_are_replaced():
     one = {"methods": {"b": {"plugin": "b"}}, "select": {"methods": ["b"], "tables": ["t"]}}
     two = {"methods": {"a": {"plugin": "a"}}, "select": {"methods": ["a"]}}
-    merged = merge([(Path("1"), one), (Path("2"), two)], {"study": {"rounds": 3}})
+    merged = merge_configs([(Path("1"), one), (Path("2"), two)], {"study": {"rounds": 3}})
     assert list(merged["methods"]) == ["b", "a"]
     assert merged["select"] == {"methods": ["a"], "tables": ["t"]}
     assert merged["study"] == {"rounds": 3}

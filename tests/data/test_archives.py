@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from archives_on_disk import archive_of
 from fedloom.common.errors import FedLoomError
 from fedloom.data import archives
-from fedloom.data.archives import USUAL, UnpackLimits, unpack
+from fedloom.data.archives import USUAL_UNPACK_LIMITS, UnpackLimits, unpack
 from refusals import refused
 
 LETTERS = {f"{n}.png": bytes([n]) * 300 for n in range(4)}
@@ -97,7 +97,7 @@ def add(archive, name, kind=tarfile.REGTYPE, link="", content=b"", **more):
     archive.addfile(info, io.BytesIO(content))
 
 
-def left_to_a_person(file, into, reason, limits=USUAL):
+def left_to_a_person(file, into, reason, limits=USUAL_UNPACK_LIMITS):
     """Check that an archive is refused in a line, stays, and that nothing of it was written."""
     with refused(file.name, reason, "by hand"):
         unpack(file, into, limits=limits)

@@ -47,7 +47,7 @@ def test_a_source_that_misbehaves_is_one_line(drop, tmp_path, code, words):
     write_plugin(drop(), "source", code)
     settings = entry_of("datasets", source="own").datasets["mine"].settings
     with refused(*words):
-        sources.build("own", settings, tmp_path / "images.arrow")
+        sources.build_store("own", settings, tmp_path / "images.arrow")
     assert not list(tmp_path.glob("*images*"))
 
 

@@ -63,7 +63,7 @@ def test_a_source_that_is_dropped_in_reads_its_files(drop, tmp_path):
     dataset = settings.datasets["mine"]
     assert dataset.listing["files"] == 1
     assert dataset.settings["validation"] is False, "an option's default"
-    sources.build("medmnist", dataset.settings, tmp_path / "images.arrow")
+    sources.build_store("medmnist", dataset.settings, tmp_path / "images.arrow")
     store = ImageStore(tmp_path / "images.arrow")
     assert store.test.tolist() == [False] * 60 + [True] * 30
     assert (store.labels == np.r_[np.arange(60) % 3, np.arange(30) % 3]).all()
@@ -72,7 +72,9 @@ def test_a_source_that_is_dropped_in_reads_its_files(drop, tmp_path):
     about = json.loads((tmp_path / "images.json").read_text())
     assert about["classes"] == ["0", "1", "2"] and about["named"] is False
     assert about["provenance"].startswith("MedMNIST: 1 files, sha256")
-    sources.build("medmnist", dataset.settings | {"validation": True}, tmp_path / "images.arrow")
+    sources.build_store(
+        "medmnist", dataset.settings | {"validation": True}, tmp_path / "images.arrow"
+    )
     assert len(ImageStore(tmp_path / "images.arrow")) == 110
 
 
@@ -81,7 +83,7 @@ def test_every_source_of_a_plugin_has_the_common_keys(drop, tmp_path):
     _npz(tmp_path / "x.npz")
     keys = {"image_size": 8, "class_names": ["healthy", "ill", "unclear"]}
     settings = entry_of("datasets", source="medmnist", file=str(tmp_path / "x.npz"), **keys)
-    sources.build("medmnist", settings.datasets["mine"].settings, tmp_path / "images.arrow")
+    sources.build_store("medmnist", settings.datasets["mine"].settings, tmp_path / "images.arrow")
     assert ImageStore(tmp_path / "images.arrow").shape == (8, 8, 1)
     about = json.loads((tmp_path / "images.json").read_text())
     assert about["classes"] == keys["class_names"] and "named" not in about

@@ -131,7 +131,7 @@ def test_the_table_has_a_column_per_domain_and_their_mean_over_seeds(tmp_path):
         _run(tmp_path, "oil", 0, (9, 5, 7)),
         _run(tmp_path, "oil", 1, (9, 7, 9)),
     ]
-    built = tables.build(table_job("leave_one_domain_out"), runs)
+    built = tables.build_table(table_job("leave_one_domain_out"), runs)
     (row,) = built.frame.to_dict("records")
     names = ("domain_ink", "domain_oil", "held_out_mean")
     assert [row[name] for name in (*names, "seeds")] == [50, 70, 60, 2]
@@ -141,5 +141,5 @@ def test_the_table_has_a_column_per_domain_and_their_mean_over_seeds(tmp_path):
     (note,) = built.texts.notes
     assert "not below that of guessing" in note, "a row is marked for any of its partitions"
     runs = [replace(run, sees_held_out=True) for run in runs]
-    first, _ = tables.build(table_job("leave_one_domain_out"), runs).texts.notes
+    first, _ = tables.build_table(table_job("leave_one_domain_out"), runs).texts.notes
     assert "trained on images of the held-out clients" in first

@@ -245,7 +245,7 @@ def test_the_table_has_means_over_clients_and_what_they_make_together(tmp_path):
         _answered(tmp_path, (8, 8), (10, 10), (4, 2)),
     ]
     runs = [replace(run, seed=seed) for seed, run in enumerate(runs)]
-    (row,) = tables.build(table_job("base_to_novel"), runs).frame.to_dict("records")
+    (row,) = tables.build_table(table_job("base_to_novel"), runs).frame.to_dict("records")
     assert (row["own"], row["base"], row["novel"]) == (80, 50, 40)
     first, second = 3 / (1 / 80 + 1 / 50 + 1 / 20), 3 / (1 / 80 + 1 / 50 + 1 / 60)
     assert row["harmonic_mean"] == pytest.approx((first + second) / 2)
@@ -260,7 +260,7 @@ def test_bars_stand_by_the_columns_of_the_table(tmp_path):
     (axis,) = draw("accuracy_bars", [run], by="base_to_novel").axes
     names = ["Own", "Base", "Novel", "Harmonic mean", "Combined"]
     assert [text.get_text() for text in axis.get_xticklabels()] == names
-    table = tables.build(table_job("base_to_novel"), [run]).frame
+    table = tables.build_table(table_job("base_to_novel"), [run]).frame
     heights = [bar.get_height() for bar in axis.patches]
     assert heights == table[["own", "base", "novel", "harmonic_mean", "combined"]].iloc[0].tolist()
 

@@ -132,7 +132,7 @@ def test_pixels_are_read_on_request(tree, capsys):
 def test_many_classes_that_differ_are_a_few_lines(tree):
     root = tree("cifar100")
     counts = {"classes": 101, "each_class": {"train": 3}, "by_class": {"zebra": {"images": 1}}}
-    lines = expected_counts.differences(ready("cifar100", root), counts)
+    lines = expected_counts.differences_from_recipe(ready("cifar100", root), counts)
     assert lines[0].startswith("100 classes, the recipe has 101; found: c0, c1, ")
     assert lines[1] == "class 'zebra': missing"
     assert lines[2] == "class 'c0': 2 training images, the recipe has 3 (1 fewer)"
@@ -143,14 +143,14 @@ def test_many_classes_that_differ_are_a_few_lines(tree):
 def test_classes_that_are_missing_are_told_in_the_recipes_order(tree):
     names = ["zebra", "yak", "ape", "gnu", "cow"]
     counts = {"by_class": {name: {"images": 1} for name in names}}
-    lines = expected_counts.differences(ready("cifar100", tree("cifar100")), counts)
+    lines = expected_counts.differences_from_recipe(ready("cifar100", tree("cifar100")), counts)
     assert lines == [f"class '{name}': missing" for name in names]
 
 
 def test_a_domain_that_is_missing_is_named(tree):
     listed = ready("office31", tree("office31"))
     counts = {"domains": 4, "by_domain": {"caltech": {"images": 1}}}
-    assert expected_counts.differences(listed, counts) == [
+    assert expected_counts.differences_from_recipe(listed, counts) == [
         "3 domains, the recipe has 4; found: amazon, dslr, webcam",
         "domain 'caltech': 0 images, the recipe has 1 (1 fewer)",
     ]

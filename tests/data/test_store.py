@@ -11,7 +11,7 @@ from fedloom.data.partition import divide_dataset
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
-    sources.build("sklearn_digits", {"test_fraction": 0.3}, folder / "images.arrow")
+    sources.build_store("sklearn_digits", {"test_fraction": 0.3}, folder / "images.arrow")
     return folder
 
 

@@ -14,7 +14,7 @@ from changed_task import with_training
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_job, tiny_task
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import CLIENTS, table_with_metrics
+from fedloom.federated.rows import CLIENTS_SCHEMA, table_with_metrics
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
@@ -196,7 +196,7 @@ def test_selection_by_history_resumes_to_the_bit(greedy, tmp_path):
 
 
 def table(rows):
-    return table_with_metrics(rows, CLIENTS).to_pandas()
+    return table_with_metrics(rows, CLIENTS_SCHEMA).to_pandas()
 
 
 ROW = {
@@ -216,7 +216,9 @@ def test_a_runs_rows_are_joined_from_its_jobs(tmp_path):
     run, parts = tiny_job(manifest.find_method("head_tuning")).spec.run, []
     for end, extra in ((1, {}), (2, {"steps": 3})):
         parts.append(tmp_path / f"{end}.parquet")
-        metrics.write_table(parts[-1], table_with_metrics([ROW | {"round": end} | extra], CLIENTS))
+        metrics.write_table(
+            parts[-1], table_with_metrics([ROW | {"round": end} | extra], CLIENTS_SCHEMA)
+        )
     metrics.join(parts, tmp_path / "clients.parquet", run, {})
     frame = metrics.frame(tmp_path / "clients.parquet")
     assert frame["round"].tolist() == [1, 2] and frame["method"].tolist() == ["head_tuning"] * 2

@@ -147,7 +147,7 @@ def test_classes_draw_again_until_every_client_has_enough():
 
 
 def test_images_that_no_draw_gives_are_one_line(monkeypatch):
-    monkeypatch.setattr(dirichlet, "DRAWS", 3)
+    monkeypatch.setattr(dirichlet, "MOST_DRAWS", 3)
     spec = {"clients": 4, "alpha": 0.1, "kind": "class", "min_images": 26}
     with pytest.raises(FedLoomError, match="min_images: in 3 draws"):
         dirichlet.divide(np.repeat([0, 1], 50), spec, np.random.default_rng(0))

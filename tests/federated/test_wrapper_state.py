@@ -10,7 +10,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks, driver
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import ROUNDS, table_with_metrics
+from fedloom.federated.rows import ROUNDS_SCHEMA, table_with_metrics
 from fedloom.federated.state import State
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.run_hooks import Hooks
@@ -81,7 +81,7 @@ def test_the_servers_metrics_are_columns_of_rounds(run):
     for number in (1, 2):
         state, row = train_round(task.at(number), hooks, state)
         rows.append(row.columns())
-    table = table_with_metrics(rows, ROUNDS)
+    table = table_with_metrics(rows, ROUNDS_SCHEMA)
     assert table["updates_so_far"].to_pylist() == [3.0, 6.0]
     assert table["clients"].to_pylist() == [3, 3]
 

@@ -13,7 +13,7 @@ from command_line import invoked
 from fedloom.cli.run import bundled_studies
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import load_plan
-from fedloom.planning.resources.cost import FORK, study_cost
+from fedloom.planning.resources.cost import FORK_SECONDS, study_cost
 
 MICRO = ROOT / "workflow/studies"
 
@@ -69,7 +69,7 @@ def test_operations_of_training_are_counted_by_hand(tmp_path, monkeypatch):
     )
     assert cost.longest == pytest.approx(cost.operations / 3)
     assert cost.jobs["train"] == 9 and cost.runs == 3
-    assert cost.seconds >= FORK * sum(cost.jobs.values())
+    assert cost.seconds >= FORK_SECONDS * sum(cost.jobs.values())
     assert cost.gpu_hours(1e12) == pytest.approx(cost.operations / 3.6e15)
     assert replace(cost, precision="bf16").gpu_hours() < cost.gpu_hours()
 

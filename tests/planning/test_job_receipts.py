@@ -66,9 +66,9 @@ def _plan(clients=2, lr=0.01):
 def _run(plan, rule, labels):
     """Run a job as its process does."""
     job = plan.job(rule, labels)
-    making = job_receipts.begin(rule, job, plan.sources(rule, job))
+    making = job_receipts.begin_job(rule, job, plan.sources(rule, job))
     JOBS[rule].run(job, 1)
-    job_receipts.end(making)
+    job_receipts.end_job(making)
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +103,9 @@ def test_a_copied_folder_is_what_its_study_asks_for(study):
 
 def test_a_setting_makes_the_jobs_stale_that_have_it(study):
     """A table that follows from a stale run is made again by Snakemake, without a mark."""
-    assert job_receipts.stale(_plan(lr=0.5)) == {STATE: job_receipts.SETTINGS}
+    assert job_receipts.stale(_plan(lr=0.5)) == {STATE: job_receipts.FROM_OTHER_SETTINGS}
     others = job_receipts.stale(_plan(clients=3))
-    assert others == {PARTITION: job_receipts.SETTINGS}
+    assert others == {PARTITION: job_receipts.FROM_OTHER_SETTINGS}
 
 
 def test_an_edited_plugin_makes_its_runs_stale(study):
@@ -130,7 +130,7 @@ def test_a_result_without_a_receipt_is_stale(study):
 def test_a_job_that_is_killed_leaves_no_receipt(study):
     plan = _plan()
     job = plan.job("evaluate", SimpleNamespace(**vars(RUN)))
-    job_receipts.begin("evaluate", job, plan.sources("evaluate", job))
+    job_receipts.begin_job("evaluate", job, plan.sources("evaluate", job))
     assert job_receipts.stale(plan) == {EVALUATION: job_receipts.UNKNOWN}
 
 
@@ -176,7 +176,11 @@ def test_a_receipt_of_another_format_counts_as_none(study):
 
 
 def test_a_note_counts_the_results_by_reason():
-    reasons = [job_receipts.SETTINGS, job_receipts.UNKNOWN, job_receipts.SETTINGS]
+    reasons = [
+        job_receipts.FROM_OTHER_SETTINGS,
+        job_receipts.UNKNOWN,
+        job_receipts.FROM_OTHER_SETTINGS,
+    ]
     counts = "2 made from other settings, 1 without a receipt"
     assert job_receipts.note(reasons, True).endswith(f"if they are needed: {counts}")
     assert job_receipts.note(reasons, False).endswith(f"are kept (--rerun-triggers): {counts}")
@@ -207,8 +211,10 @@ def test_the_files_of_jobs_are_those_of_the_rules(tmp_path, monkeypatch):
         outputs = list(map(str, job_files.outputs(rule, job)))
         known, inputs, printed_outputs = of_rules[min(outputs)]
         assert (known, sorted(printed_outputs)) == (rule, sorted(outputs))
-        small = {name for name in inputs if not name.endswith((*job_files.LARGE, ".parquet"))}
-        read = set(map(str, job_files.inputs(rule, job)))
+        small = {
+            name for name in inputs if not name.endswith((*job_files.LARGE_SUFFIXES, ".parquet"))
+        }
+        read = set(map(str, job_files.job_inputs(rule, job)))
         assert small <= read <= inputs, (rule, outputs[0])
 
 

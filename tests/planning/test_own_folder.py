@@ -161,4 +161,4 @@ def test_a_study_may_be_put_into_a_repository_that_is_there(here):
 def test_a_package_of_an_extra_that_is_missing_is_one_line(monkeypatch):
     monkeypatch.setitem(extras.EXTRAS, "no_such_module", "clip")
     with pytest.raises(FedLoomError, match=r"no_such_module: .*; pip install 'fedloom\[clip\]'$"):
-        extras.require("no_such_module")
+        extras.require_extra("no_such_module")

@@ -75,7 +75,7 @@ def _job(plan, end):
 
 
 def _receipt(end):
-    return read_receipt(paths.path_for(paths.STATE, RUN, end=paths.end(end)))
+    return read_receipt(paths.path_for(paths.STATE, RUN, end=paths.four_digits(end)))
 
 
 def _edit(folder, text="\n# edited\n"):

@@ -16,7 +16,7 @@ from fedloom.config.protocols import job_ends
 from fedloom.config.reading import PAPERS
 from fedloom.machine.install import ROOT
 from fedloom.planning import job_specs
-from fedloom.planning.paths import end
+from fedloom.planning.paths import four_digits
 from fedloom.planning.resources import backbone_sizes, cost
 
 
@@ -60,7 +60,7 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
             )
         ends = job_ends(plan.study(run))
         for number in {*ends[:2], ends[-1]}:
-            asked = Wildcards(**vars(run), end=end(number))
+            asked = Wildcards(**vars(run), end=four_digits(number))
             job = _travels(plan.job("train", asked))
             assert job.last == number and all(job.first < n <= job.last for n in job.evaluate)
             assert bool(plan.start(asked, "{end}")) == (job.first > 0)

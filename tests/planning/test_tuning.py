@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom.common.errors import FedLoomError
-from fedloom.config.method_labels import combinations
-from fedloom.config.reading import merge, read
+from fedloom.config.method_labels import trial_combinations
+from fedloom.config.reading import merge_configs, read
 from fedloom.machine.install import ROOT
 from fedloom.planning import paths
 from fedloom.planning.load_plan import resolve
@@ -32,7 +32,7 @@ def letters(tmp_path_factory):
 def test_no_combination_comes_twice_and_every_value_about_as_often(sizes):
     common, own, trials = sizes
     trials = min(trials, common * own)
-    tried = combinations({"a": list(range(common))}, {"b": list(range(own))}, trials, "m")
+    tried = trial_combinations({"a": list(range(common))}, {"b": list(range(own))}, trials, "m")
     pairs = [(each["a"], each["b"]) for each in tried]
     assert len(pairs) == len(set(pairs)) == trials
     for values, count in (([a for a, _ in pairs], common), ([b for _, b in pairs], own)):
@@ -123,15 +123,15 @@ def test_a_study_of_another_name_tunes_nothing_unless_it_says_so(tune, tmp_path)
     file = ROOT / "config.yaml"
     default, own = (file, read(file)), read(file)["study"]["tune"]
     mine = {"study": {"name": "mine"} | ({"tune": tune} if tune else {})}
-    merged = merge([default, (tmp_path / "mine.yaml", mine)])
+    merged = merge_configs([default, (tmp_path / "mine.yaml", mine)])
     assert merged["study"].get("tune") == tune
-    assert merge([default], {"study": {"name": "x"}})["study"].get("tune") is None
+    assert merge_configs([default], {"study": {"name": "x"}})["study"].get("tune") is None
     protocol = (tmp_path / "protocol.yaml", {"study": {"tune": {"trials": 3, "values": RATES}}})
-    included = merge([default, protocol, (tmp_path / "mine.yaml", mine)])
+    included = merge_configs([default, protocol, (tmp_path / "mine.yaml", mine)])
     assert included["study"]["tune"] == protocol[1]["study"]["tune"] | (tune or {})
-    assert merge([default], {"study": {"rounds": 3}})["study"]["tune"] == own
-    assert merge([(file, {"study": 5}), (file, mine)])["study"] == mine["study"]
-    off = merge([default], {"study": {"tune": None}})
+    assert merge_configs([default], {"study": {"rounds": 3}})["study"]["tune"] == own
+    assert merge_configs([(file, {"study": 5}), (file, mine)])["study"] == mine["study"]
+    off = merge_configs([default], {"study": {"tune": None}})
     assert resolve(off).trials == {}
 
 

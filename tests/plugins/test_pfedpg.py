@@ -11,7 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from changed_task import with_training
 from fedloom.backbones.vit import FrozenViT
 from fedloom.cli.inspect.downlink import downlink_floats
-from fedloom.common.trees import build, leaves, tensor_map
+from fedloom.common.trees import build_tree, leaves, tensor_map
 from fedloom.config.reading import read
 from fedloom.federated.evaluate import evaluation_cohorts
 from fedloom.federated.groups import iterate_examples
@@ -46,7 +46,7 @@ def random_phi(seed=0):
 
 def generated(name, phi):
     """By the plugin, as float64 NumPy."""
-    as_tensors = build((path, torch.from_numpy(value)) for path, value in leaves(phi))
+    as_tensors = build_tree((path, torch.from_numpy(value)) for path, value in leaves(phi))
     return generators.GENERATORS[name](as_tensors, as_tensors["descriptors"]).numpy()
 
 

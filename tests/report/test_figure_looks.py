@@ -5,24 +5,24 @@ from hypothesis import strategies as st
 
 from fedloom.hooks import manifest
 from fedloom.planning.output_runs import plotted_runs
-from fedloom.report.figures.style import COLOURS, LINES, MARKERS, deal, with_styles
+from fedloom.report.figures.style import LINE_COLOURS, LINES, MARKERS, assign_styles, with_styles
 from figure_cases import label_of, plan_of
 
 WISH = st.fixed_dictionaries(
     {},
     optional={
-        "colour": st.sampled_from([*COLOURS, *map(str.lower, COLOURS), "#123456"]),
+        "colour": st.sampled_from([*LINE_COLOURS, *map(str.lower, LINE_COLOURS), "#123456"]),
         "marker": st.sampled_from(MARKERS),
     },
 )
 
 
-@given(st.lists(WISH, max_size=len(COLOURS) * len(MARKERS)))
+@given(st.lists(WISH, max_size=len(LINE_COLOURS) * len(MARKERS)))
 def test_no_two_rows_of_a_figure_share_colour_and_marker(wishes):
-    looks = deal(wishes)
+    looks = assign_styles(wishes)
     pairs = [(look.colour, look.marker) for look in looks]
     assert len(set(pairs)) == len(wishes)
-    assert looks == deal([dict(wish) for wish in wishes])
+    assert looks == assign_styles([dict(wish) for wish in wishes])
     granted = {}
     for wish, pair in zip(wishes, pairs, strict=True):
         if len(wish) == 2:
@@ -31,20 +31,22 @@ def test_no_two_rows_of_a_figure_share_colour_and_marker(wishes):
 
 
 def test_looks_are_dealt_by_colour_then_marker_then_line():
-    every = len(COLOURS) * len(MARKERS) * len(LINES)
-    assert len(set(deal([{}] * every))) == every
-    assert len({look.colour for look in deal([{}] * len(COLOURS))}) == len(COLOURS)
+    every = len(LINE_COLOURS) * len(MARKERS) * len(LINES)
+    assert len(set(assign_styles([{}] * every))) == every
+    assert len({look.colour for look in assign_styles([{}] * len(LINE_COLOURS))}) == len(
+        LINE_COLOURS
+    )
     own = {"colour": "#123456", "marker": "s"}
-    first, *others = deal([own] * len(MARKERS))
+    first, *others = assign_styles([own] * len(MARKERS))
     assert (first.colour, first.line, first.marker) == ("#123456", 0, "s")
     assert {look.colour for look in others} == {"#123456"}, "labels of one plugin share a colour"
     assert len({look.line for look in [first, *others][: len(LINES)]}) == len(LINES)
-    assert deal([{}, {"colour": COLOURS[0]}, own])[2] == first
+    assert assign_styles([{}, {"colour": LINE_COLOURS[0]}, own])[2] == first
 
 
 def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():
     plugins = [p for p in manifest.discover_methods().values() if p.kind == "method"]
-    looks = deal([plugin.look.plain for plugin in plugins])
+    looks = assign_styles([plugin.look.plain for plugin in plugins])
     assert [(p.look.colour, p.look.marker) for p in plugins] == [
         (look.colour, look.marker) for look in looks
     ]

@@ -69,7 +69,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
         runs = [run, replace(run, dataset=text, method="n", title=f"{text} n")]
     settings = {key: text if value == "size" else value for key, value in settings.items()}
     with style.applied():
-        figure = figures.draw(figure_job(kind, **settings), runs)
+        figure = figures.draw_figure(figure_job(kind, **settings), runs)
         figure.draw_without_rendering()
         shown = [part.get_text() for part in figure.findobj(Text) if part.get_visible()]
     assert any(text in part for part in shown)

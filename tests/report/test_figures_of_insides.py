@@ -70,7 +70,7 @@ def weights_table(path, blocks, count, label):
 def test_soft_weights_are_bars_by_block_with_the_names_of_classes(tmp_path, count):
     run = weights_table(tmp_path / "w.parquet", [3, 4, 7], count, label=2)
     with style.applied():
-        figure = figures.draw(figure_job("soft_weights", classes=[2]), [run])
+        figure = figures.draw_figure(figure_job("soft_weights", classes=[2]), [run])
         assert [axis.get_title() for axis in figure.axes] == ["Block 3", "Block 4", "Block 7"]
         figure.draw_without_rendering()
         for axis in figure.axes:
@@ -93,7 +93,7 @@ def test_twenty_classes_of_a_token_map_can_be_told_apart(tmp_path):
     run = weights_table(tmp_path / "t.parquet", [1], 20, 0)
     frame.to_parquet(run.artefact)
     with style.applied():
-        figure = figures.draw(figure_job("token_tsne", blocks=[1]), [run])
+        figure = figures.draw_figure(figure_job("token_tsne", blocks=[1]), [run])
         assert len(figure.axes) == 1, "no bar of colours"
         (legend,) = figure.legends
         figure.draw_without_rendering()

@@ -7,7 +7,7 @@ import pytest
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.settings import GridMember, Reported
 from fedloom.planning.output_runs import LineStyle
-from fedloom.report.figures.accuracies import congruence
+from fedloom.report.figures.accuracies import congruence_of_run
 from refusals import refused
 from shown_runs import draw, shown
 
@@ -119,7 +119,7 @@ def test_congruence_by_hand(tmp_path):
     tests = frame.assign(test=True, group=5)
     pd.concat([frame, tests]).to_parquet(tmp_path / "g.parquet")
     made = shown(artefact=tmp_path / "g.parquet", member=_member(key_momentum=0.5))
-    assert congruence(made) == pytest.approx(100 * 5 / 6)
+    assert congruence_of_run(made) == pytest.approx(100 * 5 / 6)
     (axis,) = draw("congruence", [made]).axes
     assert axis.containers[0].lines[0].get_xydata().tolist() == [[0.5, pytest.approx(500 / 6)]]
 

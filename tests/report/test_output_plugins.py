@@ -144,7 +144,7 @@ def test_a_kind_of_a_package_is_found_and_a_table_of_it_that_misbehaves_is_one_l
     monkeypatch.syspath_prepend(tmp_path)
     assert plan("tables", kind="own").tables == ["results/tables/default/mine.md"]
     with refused("own: table: ", "their_tables/own/plugin.py:", "ZeroDivisionError"):
-        tables.build(table_job("own", share=10.0, personalized=True), [shown()])
+        tables.build_table(table_job("own", share=10.0, personalized=True), [shown()])
 
 
 def test_the_command_of_its_kind_reads_a_plugin(folder, capsys):

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from fedloom.report.page import curves
-from fedloom.report.page.run_details import Group, Shown
+from fedloom.report.page.run_details import RunGroup, Shown
 from shown_runs import shown
 
 
@@ -15,8 +15,8 @@ def band(measure: str, *of_seeds: float) -> tuple[list[float], list[float], list
         Shown(run, {measure: pd.Series({1: value})}, {}, {}, [])
         for run, value in zip(runs, of_seeds, strict=True)
     ]
-    group = Group("g", "d/p/b", {}, runs[0], shows, {}, [])
-    (chart,) = curves.by_scenario([group])
+    group = RunGroup("g", "d/p/b", {}, runs[0], shows, {}, [])
+    (chart,) = curves.curves_by_scenario([group])
     low, high, mean = (line["y"] for line in chart["spec"]["data"])
     return low, high, mean
 

@@ -57,6 +57,6 @@ def test_superclasses_that_ship(name, count):
     counts = pd.Series(labels).value_counts()
     assert len(counts) == count
     if name == "glyphs":
-        assert set(labels) == {glyphs.name_of(glyph) for glyph in glyphs.classes("target")}
+        assert set(labels) == {glyphs.glyph_name(glyph) for glyph in glyphs.classes("target")}
     else:
         assert (counts == 5).all()

@@ -180,6 +180,19 @@ def test_differences_are_the_largest_of_the_loops(script):
     assert apart == pytest.approx((1e-4, 1e-3), rel=1e-3)
 
 
+# ---- mutants.py breaks lines that are there ------------------------------------------------------
+
+
+def test_every_named_mutant_has_its_line_and_its_test(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = importlib.import_module("mutants")
+    for file, line, mutant, test in script.NAMED:
+        assert (ROOT / file).read_text().count(line) == 1, f"{file}: {line}"
+        assert mutant != line
+        path, _, name = script.path_of_test(ROOT, test).partition("::")
+        assert f"def {name}(" in (ROOT / path).read_text(), test
+
+
 # ---- real_results.py keeps the numbers of docs/results.md ----------------------------------------
 
 

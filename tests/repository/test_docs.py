@@ -20,9 +20,9 @@ import command_line
 from fedloom.cli.make import templates
 from fedloom.common import schema
 from fedloom.common.key_path import KeyPath
-from fedloom.common.run_tables import OF_RUNS
+from fedloom.common.run_tables import RUN_SCHEMAS
 from fedloom.config import kinds
-from fedloom.config.reading import merge, read
+from fedloom.config.reading import merge_configs, read
 from fedloom.config.study import Config
 from fedloom.contract import driver
 from fedloom.hooks import manifest
@@ -78,7 +78,7 @@ def test_a_yaml_block_is_a_study_that_resolves(block, tmp_path, monkeypatch):
     fragment = read(file)
     assert fragment.keys() <= Config.model_fields.keys()
     config = ROOT / "config.yaml"
-    resolve(merge([(config, read(config)), (file, fragment)]), [config, file])
+    resolve(merge_configs([(config, read(config)), (file, fragment)]), [config, file])
 
 
 @_each("toml")
@@ -304,5 +304,5 @@ def test_every_column_of_a_runs_files_is_documented():
     for name in ("evaluation", "rounds", "clients"):
         (row,) = re.findall(rf"^\| `{name}.parquet` .*$", page, re.MULTILINE)
         told = re.findall(r"`(\w+)`", row.split("|")[3])
-        columns = OF_RUNS[name].names
+        columns = RUN_SCHEMAS[name].names
         assert list(dict.fromkeys(word for word in told if word in columns)) == columns

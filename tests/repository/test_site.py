@@ -13,7 +13,7 @@ from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.cli.run import bundled_studies
 from fedloom.config.kinds import KINDS
-from fedloom.config.reading import merge, read
+from fedloom.config.reading import merge_configs, read
 from fedloom.data.federation import Batch, Federation
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
@@ -82,7 +82,7 @@ def test_the_gallery_shows_every_kind(site):
     kept = (ROOT / "docs/gallery").glob("*.png")
     assert sum(file.stat().st_size for file in kept) < 600_000
     for study in (ROOT / "docs/gallery").glob("*.yaml"):
-        resolve(merge([(f, read(f)) for f in (ROOT / "config.yaml", study)]), [study])
+        resolve(merge_configs([(f, read(f)) for f in (ROOT / "config.yaml", study)]), [study])
 
 
 def test_the_site_says_what_the_schemas_and_plugins_say(site):

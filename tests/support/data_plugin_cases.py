@@ -4,7 +4,7 @@ import shutil
 
 from default_config import default_config
 from fedloom.config import kinds
-from fedloom.config.reading import merge
+from fedloom.config.reading import merge_configs
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import resolve
 
@@ -40,7 +40,7 @@ def entry_of(section, **entry):
     config = default_config()
     config[section]["mine"] = entry
     config["select"] |= {section: ["mine"]}
-    return resolve(merge([(ROOT / "config.yaml", config)]))
+    return resolve(merge_configs([(ROOT / "config.yaml", config)]))
 
 
 def write_plugin(folder, kind, code, toml=""):

@@ -21,7 +21,7 @@ def dataset_spec(**entry):
 def build(folder, **entry):
     """The store of a data set, made in `folder`, and its receipt."""
     settings = dataset_spec(**entry)
-    sources.build(settings.pop("source"), settings, folder / "images.arrow")
+    sources.build_store(settings.pop("source"), settings, folder / "images.arrow")
     return ImageStore(folder / "images.arrow"), json.loads((folder / "images.json").read_text())
 
 

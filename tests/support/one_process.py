@@ -29,7 +29,7 @@ def train(plan: Plan, scenario: Wildcards, method: str, artefacts: set[str]) -> 
     """Train and evaluate a run, and compute those of the artefacts that its method gives."""
     chosen = Wildcards(**vars(scenario), method=method)
     for number in job_ends(plan.study(chosen)):
-        run("train", plan.job("train", Wildcards(**vars(chosen), end=paths.end(number))))
+        run("train", plan.job("train", Wildcards(**vars(chosen), end=paths.four_digits(number))))
     run("evaluate", plan.job("evaluate", chosen))
     for artefact in artefacts & set(plan.settings.methods[method].artefacts):
         run("artefact", plan.job("artefact", Wildcards(**vars(chosen), artefact=artefact)))

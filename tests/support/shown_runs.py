@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedloom.common.run_tables import OF_RUNS
+from fedloom.common.run_tables import RUN_SCHEMAS
 from fedloom.config.settings import Reported
 from fedloom.planning import paths
 from fedloom.planning.job_specs import FigureJob, PlotInputs, TableJob
@@ -44,10 +44,12 @@ def filled(rows: Any, table: str) -> pd.DataFrame:
     given = {column: frame[column] for column in frame}
     zeros = {
         column.name: pd.Series([column.type.to_pandas_dtype()()] * len(frame))
-        for column in OF_RUNS[table]
+        for column in RUN_SCHEMAS[table]
         if str(column.type) != "string"
     }
-    texts = {c.name: pd.Series([""] * len(frame)) for c in OF_RUNS[table] if c.name not in zeros}
+    texts = {
+        c.name: pd.Series([""] * len(frame)) for c in RUN_SCHEMAS[table] if c.name not in zeros
+    }
     return pd.DataFrame(zeros | texts | given)
 
 
@@ -67,7 +69,7 @@ def table_kind(kind: str = "accuracy", **settings: object) -> Any:
 def draw(kind: str, series: list, **settings: object) -> style.Figure:
     """Draw a figure of a kind with these keys."""
     with style.applied():
-        return figures.draw(figure_job(kind, **settings), series)
+        return figures.draw_figure(figure_job(kind, **settings), series)
 
 
 def table_files(folder: Path) -> dict[str, Path]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from changed_task import with_training
 from doubled import doubled, images_of, logits
-from fedloom.common.trees import build
+from fedloom.common.trees import build_tree
 from fedloom.toolbox import leaves, tensor_map
 from first_round import first_cohort
 
@@ -62,7 +62,9 @@ def descend(model, loss, parts, steps, lr=0.2):
 def slopes_of(value, params):
     """Gradient of a sum by parameter."""
     flat = dict(leaves(params))
-    return build(zip(flat, torch.autograd.grad(value.sum(), tuple(flat.values())), strict=True))
+    return build_tree(
+        zip(flat, torch.autograd.grad(value.sum(), tuple(flat.values())), strict=True)
+    )
 
 
 def entropy(task, client):

@@ -168,7 +168,7 @@ def _run_tables(folder):
 
 def _content(path):
     """What the readers of a table see of it."""
-    columns = run_tables.PARTITION if path.stem == "partition" else metrics.columns_of(path)
+    columns = run_tables.PARTITION_SCHEMA if path.stem == "partition" else metrics.columns_of(path)
     return files.read_table(path, columns), files.read_facts(path)
 
 
@@ -238,7 +238,12 @@ def test_a_table_without_its_columns_is_one_line(tmp_path, number, change):
 def test_a_partition_a_choice_and_a_record_need_their_columns(tmp_path):
     path = tmp_path / "x.parquet"
     files.write_table(path, pa.table({"a": [1]}))
-    for columns in (run_tables.PARTITION, run_tables.CHOICE, run_tables.TRIALS, run_tables.RECORD):
+    for columns in (
+        run_tables.PARTITION_SCHEMA,
+        run_tables.CHOICE_SCHEMA,
+        run_tables.TRIALS_SCHEMA,
+        run_tables.RECORD_SCHEMA,
+    ):
         with pytest.raises(FedLoomError, match=f"x.parquet: .*column '{columns.names[0]}'"):
             files.read_table(path, columns)
 
@@ -247,7 +252,7 @@ def test_numbers_of_any_width_and_texts_as_categories_are_the_same_columns(tmp_p
     path = tmp_path / "x.parquet"
     wide = {"trial": pa.array(["a"]).dictionary_encode(), "options": pa.array(["{}"])}
     files.write_table(path, pa.table(wide))
-    assert files.read_table(path, run_tables.CHOICE).column_names == ["trial", "options"]
+    assert files.read_table(path, run_tables.CHOICE_SCHEMA).column_names == ["trial", "options"]
 
 
 def test_duckdb_reads_no_damaged_table(tmp_path):

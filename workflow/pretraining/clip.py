@@ -148,7 +148,7 @@ def _drawings(chosen: Sequence[str]) -> tuple[Tensor, Tensor]:
 def strangers() -> set[str]:
     """List the target classes of which no variant is trained on, in any style or with any mark."""
     bases = {unicodedata.normalize("NFKD", glyph)[0] for glyph in classes()}
-    return {glyphs.name_of(glyph) for glyph in glyphs.classes("target") if glyph not in bases}
+    return {glyphs.glyph_name(glyph) for glyph in glyphs.classes("target") if glyph not in bases}
 
 
 class Texts:
@@ -159,7 +159,7 @@ class Texts:
     """
 
     def __init__(self, names: Sequence[str]):
-        tokenizer = open_clip.get_tokenizer(micro_clip.NAME)
+        tokenizer = open_clip.get_tokenizer(micro_clip.MICRO_CLIP)
         assert isinstance(tokenizer, SimpleTokenizer)
         ids = {text: tokenizer.encode(text) for text in (*FILLERS, *(f"{n}." for n in names))}
         before = tokenizer.encode(TEMPLATE.partition("{}")[0])
@@ -245,10 +245,10 @@ def _text_features(model: open_clip.CLIP, words: Tensor, ends: Tensor) -> Tensor
 
 def save(model: open_clip.CLIP, rows: Tensor, path: Path, recipe: Recipe) -> None:
     """Write the weights in half precision; of the vocabulary, the `rows` [n] that were trained."""
-    about = {"model": micro_clip.NAME, "source": digest(classes(recipe.classes))}
+    about = {"model": micro_clip.MICRO_CLIP, "source": digest(classes(recipe.classes))}
     state = {name: value.half() for name, value in model.state_dict().items()}
     state[micro_clip.VOCABULARY] = state[micro_clip.VOCABULARY][rows]
-    write(path, state | {micro_clip.ROWS: rows.to(torch.int32)}, about | asdict(recipe))
+    write(path, state | {micro_clip.ROWS_WEIGHT: rows.to(torch.int32)}, about | asdict(recipe))
 
 
 # ---- measuring --------------------------------------------------------------------------------
@@ -261,7 +261,9 @@ def quality(weights: Path) -> dict[str, float]:
     `strangers`: the same of the images of `strangers` alone, among all 100 names.
     `random_context`: behind 16 tokens of N(0, 0.02) instead, where prompt learning starts.
     """
-    backbone = clip.load({"library": "open_clip", "name": micro_clip.NAME, "weights": str(weights)})
+    backbone = clip.load(
+        {"library": "open_clip", "name": micro_clip.MICRO_CLIP, "weights": str(weights)}
+    )
     images, labels, _, names = glyphs.render_set(glyphs.classes("target", 100), seed=1)
     parts = torch.from_numpy(images).split(256)
     features = torch.cat([backbone.image_features(part)[0] for part in parts])
@@ -291,17 +293,17 @@ def _card(
     chosen = classes(recipe.classes)
     rows = "\n".join(f"| {name} | {value} |" for name, value in asdict(recipe).items())
     enough = found["zero_shot"] >= ZERO_SHOT_AT_LEAST
-    apart = sum(glyphs.name_of(glyph) in strangers() for glyph in glyphs.classes("target", 100))
+    apart = sum(glyphs.glyph_name(glyph) in strangers() for glyph in glyphs.classes("target", 100))
     verdict = "The bound is met." if enough else "**The bound is missed: do not use it.**"
     return f"""# micro_clip
 
 The bundled CLIP: open_clip's `CLIP`, configured by `micro_clip.json`. Image
-tower: a micro ViT of {micro_clip.BLOCKS} blocks, width 96, for 32 px images of one channel (mean
-0.5, std 0.5). Text tower: 3 blocks of width 64, 77 positions, CLIP's own tokenizer. Joint space:
-64. {sum(p.numel() for p in model.parameters()):,} parameters, of which the vocabulary has
-{model.token_embedding.weight.numel():,}; {weights.stat().st_size / 1e6:.2f} MB in half precision,
-since the file holds only the trained rows of the vocabulary (the others are drawn again when it is
-loaded); sha256 `{sha256(weights)}`.
+tower: a micro ViT of {micro_clip.MICRO_BLOCKS} blocks, width 96, for 32 px images of one
+channel (mean 0.5, std 0.5). Text tower: 3 blocks of width 64, 77 positions, CLIP's own
+tokenizer. Joint space: 64. {sum(p.numel() for p in model.parameters()):,} parameters, of which the
+vocabulary has {model.token_embedding.weight.numel():,}; {weights.stat().st_size / 1e6:.2f} MB in
+half precision, since the file holds only the trained rows of the vocabulary (the others are drawn
+again when it is loaded); sha256 `{sha256(weights)}`.
 
 ## Training
 
@@ -311,7 +313,7 @@ Contrastive, like CLIP's (Radford et al., ICML 2021): within a batch of drawn ch
 with their Unicode names ("a photo of a greek small letter alpha."), the feature of each image is
 trained to be nearest to that of its own text, and vice versa. Half of the texts begin
 with up to {recipe.fillers} random filler words instead, so that the text tower learns names at all
-positions. The image tower starts from the first {micro_clip.BLOCKS} blocks of
+positions. The image tower starts from the first {micro_clip.MICRO_BLOCKS} blocks of
 `micro_vit.safetensors`; drawings are augmented as in its training.
 
 It was trained on {len(chosen):,} characters: the {len(source):,} source classes of the micro ViT,

@@ -35,7 +35,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedloom.data.sources.glyphs import codes, draw, faces
+from fedloom.data.sources.glyphs import codes, draw_glyph, faces
 
 TARGETS = 120  # target classes
 # Likenesses (cosines of centred pixels, see `likeness`) from which on two characters are one shape.
@@ -68,7 +68,7 @@ def likeness(chars: Sequence[str]) -> np.ndarray:
         looks = np.zeros((len(chars), 32 * 32), np.float32)
         for row, char in enumerate(chars):
             if ord(char) in codes(face):
-                drawing = draw(char, face)
+                drawing = draw_glyph(char, face)
                 looks[row] = drawing.ravel() - drawing.mean()
                 other = drawn.setdefault(drawing.tobytes(), row)
                 alike[row, other] = alike[other, row] = 1

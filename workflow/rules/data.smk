@@ -1,5 +1,5 @@
 rule dataset:
-    """Images, labels and split as a memory-mapped Arrow file."""
+    """Write the images, labels and split of a dataset to a memory-mapped Arrow file."""
     input:
         compare_receipts,
     output:
@@ -19,7 +19,7 @@ rule dataset:
 
 
 rule partition:
-    """The client of every image."""
+    """Divide the images of a dataset over clients."""
     input:
         store=ancient(paths.STORE),
         store_receipt=paths.receipt(paths.STORE),

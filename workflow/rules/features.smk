@@ -1,5 +1,5 @@
 rule cache:
-    """What the frozen backbone computes of every image, once: features, or a CLIP's patches."""
+    """Run the frozen backbone over every image once, and keep features, or a CLIP's patches."""
     input:
         store=ancient(paths.STORE),
         store_receipt=paths.receipt(paths.STORE),
@@ -22,7 +22,7 @@ rule cache:
 
 
 rule prototypes:
-    """The warm start of class prototypes, for methods that need it (PEP-FedPT, Eq. 18-19)."""
+    """Compute the warm start of class prototypes, which some methods need (PEP-FedPT, Eq. 18-19)."""
     input:
         store=ancient(paths.STORE),
         partition=ancient(paths.PARTITION),
@@ -47,7 +47,7 @@ rule prototypes:
 
 
 rule block_accuracy:
-    """How well class prototypes tell test images apart at every block, before any training."""
+    """Measure how well class prototypes classify test images at every block, before training."""
     input:
         store=ancient(paths.STORE),
         features=ancient(paths.FEATURES),

@@ -1,10 +1,10 @@
-# Patterns of the files of the study's tables and figures, which end in their formats.
+# Patterns of the files of the study's tables and figures, without their suffixes.
 TABLE = paths.TABLE.replace("{study}", PLAN.name).removesuffix(".md")
 FIGURE = paths.FIGURE.replace("{study}", PLAN.name).removesuffix(".pdf")
 
 
 rule table:
-    """Numbers of the runs by method, over seeds."""
+    """Write a table of the runs' numbers by method, over seeds."""
     input:
         compare_receipts,
         results=lambda w: PLAN.shown_files("table", w),  # as its kind asks
@@ -28,7 +28,7 @@ rule table:
 
 
 rule figure:
-    """A figure as PDF (vector) and PNG."""
+    """Draw a figure as PDF (vector) and PNG."""
     input:
         compare_receipts,
         results=lambda w: PLAN.shown_files("figure", w),  # as its kind asks
@@ -49,7 +49,7 @@ rule figure:
 
 
 rule partition_chart:
-    """Who holds what: clients, classes, training images."""
+    """Draw how many training images of each class every client has."""
     input:
         partition=ancient(paths.PARTITION),
         partition_receipt=paths.receipt(paths.PARTITION),

@@ -2,7 +2,7 @@ CONFUSION = PLAN.settings.study.confusion  # whether runs have that table
 
 
 rule train:
-    """A job of several rounds; killed, it resumes after its last finished round."""
+    """Train several rounds of a run; a killed job resumes after its last finished round."""
     input:
         store=ancient(paths.STORE),
         partition=ancient(paths.PARTITION),
@@ -40,12 +40,12 @@ rule train:
 
 
 rule choose:
-    """The best of a method's trials (study.tune), by accuracy on images that they held back."""
+    """Choose the best of a method's trials (study.tune), by accuracy on held-back images."""
     input:
         evaluations=PLAN.trials,  # paths.EVALUATION of each trial
     output:
         trials=paths.TRIALS,
-        chosen=paths.CHOICE,  # alone, so that runs stay when another trial's number changes
+        chosen=paths.CHOICE,  # the best one alone: runs do not depend on numbers of the others
     log:
         paths.log("choose", paths.CHOICE),
     threads: 1
@@ -60,7 +60,7 @@ rule choose:
 
 
 rule evaluate:
-    """The rows of a run's jobs in one file each: evaluations, rounds, and updates of clients."""
+    """Join the tables of a run's jobs: evaluations, rounds, and updates of clients."""
     input:
         evaluation=lambda w: PLAN.job_files(w, paths.JOB_TABLES["evaluation"]),
         rounds=lambda w: PLAN.job_files(w, paths.JOB_TABLES["rounds"]),
@@ -88,14 +88,14 @@ rule evaluate:
 
 
 rule artefact:
-    """A method's own table for figures and tables: soft weights, groups, sizes of a pool, ..."""
+    """Compute a method's own table for figures and tables: soft weights, groups, pool sizes, ..."""
     input:
         store=ancient(paths.STORE),
         partition=ancient(paths.PARTITION),
         features=ancient(if_needed("features", paths.FEATURES)),
         patches=ancient(if_needed("patches", paths.PATCHES)),
         prototypes=ancient(if_needed("prototypes", paths.PROTOTYPES)),
-        others=ancient(PLAN.other_inputs),  # of datasets that clients are tested on besides
+        others=ancient(PLAN.other_inputs),  # of other datasets that clients are tested on
         store_receipt=paths.receipt(paths.STORE),
         partition_receipt=paths.receipt(paths.PARTITION),
         features_receipt=if_needed("features", paths.receipt(paths.FEATURES)),

@@ -1,15 +1,15 @@
 """Centralised training: one model on the union of the clients' training images. No federation.
 
-The upper bound of Weng et al. (PFPT, NeurIPS 2024), Figures 1 and 3: their Eq. 3 solved "via
-centralizing data". The hooks select one client, whose images are taken to be those of all
-participating clients; a round is `epochs` passes over them, and the server takes over what it
-trained. Choices:
+This is the upper bound of Weng et al. (PFPT, NeurIPS 2024), Figures 1 and 3: their Eq. 3 solved
+"via centralizing data". The hooks select one client, which trains on the images of all
+participating clients. A round is `epochs` passes over these images. The server takes over the
+trained model. Choices:
 
-- The images of clients that are held out are not among them.
-- PFPT's figures have the whole model and prompts; `train` has both, and `head`.
-- A run counts as many rounds as the methods beside it, each of which sees all training images as
-  often as a federated round with all clients. Bytes are counted as for one client; moving
-  the images themselves is not counted.
+- The images of held-out clients are not used.
+- PFPT's figures show the whole model and prompts. The option `train` has both, and `head`.
+- A run has as many rounds as the federated methods beside it. Each of its rounds sees all training
+  images as often as a federated round with all clients would. Bytes are counted as for one client.
+  The transfer of the images themselves is not counted.
 """
 
 from dataclasses import replace

@@ -1,19 +1,22 @@
 """FedCoCoOp: a context that a small network shifts for every image, averaged over clients.
 
-Zhou et al., "Conditional Prompt Learning for Vision-Language Models" (CVPR 2022), Section 3.2: a
-meta-net of two layers, d' -> d' / 16 -> d with a ReLU between, makes a token pi(x) of an image's
-feature x, which is added to every token of the context. So every image has its own texts of all
-classes. Context and meta-net are trained together. Its authors train on one machine; under FedAvg,
-weighted by training images, it is PromptFL's twin and a baseline of FedMGP (NeurIPS 2025).
+Zhou et al., "Conditional Prompt Learning for Vision-Language Models" (CVPR 2022), Section 3.2. A
+meta-net has two layers, d' -> d' / 16 -> d, with a ReLU between them. It turns the feature x of an
+image into a token pi(x), which is added to every token of the context. So every image has texts of
+its own for all classes. The context and the meta-net are trained together.
+
+The authors train on one machine. Here the parameters are averaged by FedAvg, weighted by training
+images. This makes the method the counterpart of PromptFL, and a baseline of FedMGP (NeurIPS 2025).
 Choices:
 
-- The meta-net reads features of unit length and starts as torch draws linear layers, from
-  U(-1, 1) / sqrt(inputs), its second layer too, as in the released code.
+- The meta-net reads features of unit length. Both of its layers start as torch draws linear layers,
+  from U(-1, 1) / sqrt(inputs), as in the released code.
 - The context starts from the words "a photo of a", as in the released configuration.
-- A batch is one image, as in the paper: memory grows with images times classes. FedMGP's
-  configuration has batches of 8, 16 drawn tokens, a constant rate of 0.001, and two epochs a round.
-- A round is one epoch; the paper trains ten, with a first epoch at rate 1e-5, left out here. A
-  client starts each round with a fresh optimiser.
+- A batch is one image, as in the paper, because memory grows with images times classes. FedMGP's
+  configuration differs: batches of 8, 16 randomly drawn tokens, a constant learning rate of 0.001,
+  and two epochs a round.
+- A round is one epoch. The paper trains ten epochs, the first at a learning rate of 1e-5, which is
+  left out here. A client starts each round with a fresh optimiser.
 """
 
 from functools import partial

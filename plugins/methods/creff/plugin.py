@@ -1,26 +1,32 @@
 """CReFF: the server re-trains the classifier on features that it fits to the clients' gradients.
 
 Shang et al., "Federated Learning on Heterogeneous and Long-Tailed Data via Classifier Re-Training
-with Federated Features" (IJCAI 2022), Algorithm 1. In a round
+with Federated Features" (IJCAI 2022), Algorithm 1. In each round, a client
 
-- a client computes, for each class that it has, the gradient of the cross-entropy by the re-trained
-  classifier, a mean over its images of that class; then it trains the whole model as in FedAvg,
-  with the averaged classifier, and uploads both;
-- the server averages the models, and for each class the gradients of the clients that have it;
-  moves the federated features of a class so that their gradient points where that one does (one
-  minus the cosine, summed over the rows of the classifier); and trains a new classifier on the
-  federated features of all classes, which have as many each.
+1. computes a gradient for each class that it has: that of the cross-entropy with respect to the
+   re-trained classifier, averaged over its images of the class;
+2. trains the whole model as in FedAvg, with the averaged classifier;
+3. uploads the gradients and the model.
 
-Predictions are those of the averaged body with the re-trained classifier. Choices where the papers
-leave one open:
+Then the server
 
-- Gradients are over all images of a class; the released code takes ten random batches of 32, under
-  augmentations. They are uploaded as one tensor [C, C, d], whose classes that a client lacks count.
-- Classifiers have no bias here. The first re-trained one is drawn, as torch.nn.Linear draws it, and
-  so is the start of each re-training. Federated features start from N(0, 1) and stay on the server.
-- Steps, learning rates and batch are those of the released code for CIFAR.
-- On a ResNet, batch norm trains with batch statistics, and its running ones are averaged; features
-  for the gradients are computed with these.
+1. averages the models, and for each class the gradients of the clients that have it;
+2. moves the federated features of each class until their gradient points in the direction of the
+   averaged one. The loss is one minus the cosine, summed over the rows of the classifier;
+3. trains a new classifier on the federated features, of which every class has equally many.
+
+Predictions use the averaged body with the re-trained classifier. Choices where the papers leave one
+open:
+
+- Gradients are over all images of a class. The released code takes ten random batches of 32
+  augmented images. The gradients are uploaded as one tensor [C, C, d], whose bytes are counted also
+  for classes that the client lacks.
+- Classifiers have no bias here. The first re-trained classifier is drawn as torch.nn.Linear draws
+  its weights, and so is the start of each re-training. Federated features start from N(0, 1) and
+  stay on the server.
+- Steps, learning rates and batch size are those of the released code for CIFAR.
+- On a ResNet, batch norm trains with the statistics of each batch. The running statistics are
+  averaged over clients. The features for the gradients are computed with running statistics.
 
 The equations are those of the released code.
 """

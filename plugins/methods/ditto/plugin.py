@@ -1,15 +1,17 @@
 """Ditto: a shared model, and a personal one per client that is held to it.
 
-Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization" (ICML 2021): client k
-answers with v_k, which minimises F_k(v_k) + lambda / 2 ||v_k - w||^2, where w is the model that the
-server averages. Algorithm 1: in its rounds, a client trains w on its images, and uploads it; and it
-goes on with v_k, whose gradient step is v_k - eta (grad F_k(v_k) + lambda (v_k - w^t)), with the
-w^t that it received. The paper trains whole networks; here a model is shallow prompts and a head,
-as in FedVPT. Choices:
+Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization" (ICML 2021),
+Algorithm 1. The server averages a shared model w. Client k answers with a personal model v_k, which
+minimises F_k(v_k) + lambda / 2 ||v_k - w||^2.
 
-- v_k is trained for as many epochs as w, with the same optimiser; its image order is its own.
-- All v_k start as w^0 does. A client that never trained answers with w.
-- lambda is 1 by default; the paper chooses it by data set.
+In its rounds, a client receives w^t. It trains w on its images and uploads it. It also goes on
+training v_k, with the gradient step v_k - eta (grad F_k(v_k) + lambda (v_k - w^t)). The paper
+trains whole networks. Here a model is shallow prompts and a head, as in FedVPT. Choices:
+
+- v_k is trained for as many epochs as w and with the same optimiser, but with another order of
+  images.
+- All v_k start with the values of w^0. A client that never trained answers with w.
+- lambda is 1 by default. The paper chooses it for each data set.
 """
 
 import torch

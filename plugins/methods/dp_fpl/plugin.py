@@ -1,30 +1,36 @@
 """DP-FPL: a shared and a personal context, whose gradients are clipped and get Gaussian noise.
 
 Tran et al., "Privacy-Preserving Personalized Federated Prompt Learning for Multimodal Large
-Language Models" (ICLR 2025). The context of a client is the sum of a shared one, p_G, and its own
-p_L. At each step p_L = u v + residual, where u and v are of low rank. The gradients of u and v are
-each clipped and get noise (local privacy), and the gradient of p_L is made of them; that of p_G is
-clipped, and its mean over clients gets noise (global privacy). We could read the abstract and the
-released code, and follow the code:
+Language Models" (ICLR 2025). The context of a client is the sum of a shared one, p_G, and its own,
+p_L. At each step, p_L is decomposed into u v + residual, where u and v have low rank. There are two
+kinds of privacy:
 
-- u [L, r] is an orthonormal basis of p_L V for a V from N(0, 1), and v^T one of p_L^T u, by
-  Gram-Schmidt. With du and dv, the noisy gradients divided by 10, the gradient of p_L is
-  du v + u dv + u u^T du v.
-- Noise has the standard deviation sigma S / b, for a clip at norm S, batches of b images, and sigma
-  = sqrt(T log(1 / delta)) / epsilon for T rounds and delta 1e-5: `epsilon` counts each round once.
-  An accountant would not give this bound: the clip is of a batch's mean gradient, which an image
-  may change by more than S / b.
-- The server's step is mean and noise at once: each of the N clients of a round adds noise with
-  sqrt(N) times less spread to its clipped gradient of p_G, and the mean has that of the paper,
-  sigma S / (b N).
-- The released code averages the gradients of p_G in each step; here a client makes all steps of a
+1. Local privacy: the gradients of u and v are each clipped and get noise. The gradient of p_L is
+   computed from them.
+2. Global privacy: each client's gradient of p_G is clipped, and the mean over clients gets noise.
+
+We could read only the abstract and the released code, and follow the code:
+
+- u [L, r] is an orthonormal basis of p_L V for a random V from N(0, 1), and v^T is one of p_L^T u.
+  Both are computed by Gram-Schmidt. du and dv are the noisy gradients divided by 10. The gradient
+  of p_L is du v + u dv + u u^T du v.
+- The noise has the standard deviation sigma S / b. Here S is the norm to which gradients are
+  clipped, and b is the number of images in a batch. For T rounds and delta = 1e-5, sigma is sqrt(T
+  log(1 / delta)) / epsilon. So `epsilon` counts each round once. A privacy accountant would not
+  confirm this bound: what is clipped is the mean gradient of a batch, which one image may change by
+  more than S / b.
+- Mean and noise of the server's step come together. Each of the N clients of a round adds noise to
+  its clipped gradient of p_G, with a standard deviation that is sqrt(N) times smaller. The noise of
+  the mean then has that of the paper, sigma S / (b N).
+- The released code averages the gradients of p_G in each step. Here a client makes all steps of a
   round alone, as in FedAvg, and starts a round with a fresh optimiser. With one step a round
-  (`training: {local_steps: 1}`) the gradients are those of the released code, but its steps are
-  others: one SGD with momentum goes on through all clients and rounds, and moves every client's p_L
-  by the last client's gradient. The paper's numbers come from those. `variant: released` has them,
-  one a round; see released.py.
-- Clients are averaged alike. Both contexts start from N(0, 0.02²), alike on all clients.
-- A client that never trained has the first p_L; the server's model is p_G alone.
+  (`training: {local_steps: 1}`), the gradients are those of the released code, but the steps are
+  still different. The code has one SGD optimiser with momentum, which goes on through all clients
+  and rounds. It moves every client's p_L by the last client's gradient. The paper's numbers come
+  from such steps. `variant: released` has them, one a round (see released.py).
+- All clients have equal weights in the mean. Both contexts start from N(0, 0.02²), with the same
+  values on all clients.
+- A client that never trained has the first p_L. The server's model has only p_G.
 """
 
 import math

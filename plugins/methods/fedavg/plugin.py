@@ -1,20 +1,22 @@
 """FedAvg: the clients train all weights of the backbone and a linear head, and the server averages.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS
-2017), Algorithm 1, of a pretrained ViT as in pFedPG's Tables 1-3. Choices where pFedPG leaves one
+2017), Algorithm 1, for a pretrained ViT as in pFedPG's Tables 1-3. Choices where pFedPG leaves one
 open:
 
-- Clients are weighted by their training images; `weighted: false` weighs all alike.
-- pFedPG reports no learning rate for full fine-tuning. Batch, epochs and weight decay are those of
-  its Section 4.1.3; lr 0.03 with momentum 0.9 and clipping at 1 are ours.
-- With `mu` > 0 each client adds mu/2 times its squared distance from what it received (FedProx: Li
-  et al., MLSys 2020, Eq. 2).
-- On a ResNet, batch norm uses each client's own batches while training. Its running statistics are
-  the average over all images of the round's training; `statistics` says whether they are averaged
-  with the weights, stay on the client (as in FedBN: Li et al., ICLR 2021), or are those of the
-  backbone, which training then uses as well. A client that never trained keeps the backbone's.
-- Option `train` freezes all weights but some: `bias$` is BitFit (Ben Zaken et al., ACL 2022). What
-  is frozen is neither sent nor averaged.
+- Clients are weighted by their training images. With `weighted: false`, all have equal weights.
+- pFedPG reports no learning rate for full fine-tuning. Batch size, epochs and weight decay are
+  those of its Section 4.1.3. The learning rate of 0.03, momentum of 0.9 and clipping at 1 are our
+  choice.
+- With `mu` > 0, each client adds mu/2 times its squared distance from the received parameters to
+  its loss (FedProx: Li et al., MLSys 2020, Eq. 2).
+- On a ResNet, batch norm uses the statistics of each client's own batches in training. Its running
+  statistics are averages over all images of the round's training. The option `statistics` says what
+  becomes of them: they are averaged with the weights, or they stay on the client (as in FedBN: Li
+  et al., ICLR 2021). A third value uses the backbone's statistics, also in training. A client that
+  never trained keeps the backbone's.
+- The option `train` freezes all weights but some. For example, `bias$` is BitFit (Ben Zaken et al.,
+  ACL 2022). Frozen weights are neither sent nor averaged.
 """
 
 from typing import Any

@@ -1,16 +1,18 @@
 """FedAvg-Adapter: bottleneck adapters in every block and a linear head, averaged by the server.
 
-Houlsby et al., "Parameter-Efficient Transfer Learning for NLP" (ICML 2019), Section 2.1, under
-FedAvg; with `mu` > 0 under FedProx (Li et al., MLSys 2020, Eq. 2): FedAvg-Adapter and
-FedProx-Adapter of PFPT's Table 8. Choices where PFPT leaves one open:
+The adapters are those of Houlsby et al., "Parameter-Efficient Transfer Learning for NLP" (ICML
+2019), Section 2.1. They are trained by FedAvg, or with `mu` > 0 by FedProx (Li et al., MLSys 2020,
+Eq. 2). These are FedAvg-Adapter and FedProx-Adapter in PFPT's Table 8. Choices where PFPT leaves
+one open:
 
-- The form is not given. `houlsby`: y + W_up relu(W_down y + b) + b' behind the attention and the
-  MLP of every block, before the skip connection. `adaptformer` (Chen et al., NeurIPS 2022,
-  Eq. 4-6): 0.1 (W_up relu(W_down LN(x) + b) + b') beside the MLP alone.
-- The width of the bottleneck is not given: 64, as in AdaptFormer. W_up and both biases start at
-  zero, so that the first round starts from the pretrained model. Houlsby et al. also train the
-  layer norms; these stay frozen here.
-- mu is not reported: FedProx-Adapter is a label with `mu` set.
+- PFPT does not say which form its adapters have. `houlsby` is y + W_up relu(W_down y + b) + b',
+  behind the attention and the MLP of every block, before the skip connection. `adaptformer` (Chen
+  et al., NeurIPS 2022, Eq. 4-6) adds 0.1 (W_up relu(W_down LN(x) + b) + b') to the output of the
+  MLP only.
+- The width of the bottleneck is not reported either. It is 64 here, as in AdaptFormer. W_up and
+  both biases start at zero, so that the first round starts with the pretrained model. Houlsby et
+  al. also train the layer norms, which stay frozen here.
+- mu is not reported. FedProx-Adapter is a label of this method with `mu` set.
 """
 
 from torch import Tensor

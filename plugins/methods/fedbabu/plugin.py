@@ -1,19 +1,19 @@
 """FedBABU: clients train the body under a head that nobody trains, and fine-tune before a test.
 
 Oh et al., "FedBABU: Toward Enhanced Representation for Federated Image Classification" (ICLR 2022),
-Algorithm 1: the head is drawn once and the same for all, so that it is never sent; the server
-averages the bodies by numbers of images. For a test, each client fine-tunes the model for a few
-epochs. Choices where the papers leave one open:
+Algorithm 1. The head is drawn once and is the same for all clients, so it is never sent. The server
+averages the bodies, weighted by training images. Before a test, each client fine-tunes the model
+for a few epochs. Choices where the papers leave one open:
 
-- pFedPG's rows train the whole ViT; option `train` freezes all but some weights, or trains prompts
-  before a frozen ViT.
-- The head is drawn as torch.nn.Linear draws it, without bias.
-- Fine-tuning takes five epochs, as the released code does (the paper tries one to twenty), of the
-  whole model, or of the head (`tuned`). Its learning rate is `tuning_lr` times the first one of
-  training: 0.01 by default, since the released code trains from 0.1 to 0.001 and fine-tunes at
-  0.001.
-- Momentum, weight decay and clipping are those of fedavg, see there. The released code averages
-  clients alike, which have as many images each.
+- pFedPG's rows train the whole ViT. The option `train` freezes all weights but some, or trains
+  prompts before a frozen ViT.
+- The head is drawn as torch.nn.Linear draws its weights. It has no bias.
+- Fine-tuning takes five epochs, as in the released code (the paper tries one to twenty). The option
+  `tuned` says whether it trains the whole model or only the head. Its learning rate is `tuning_lr`
+  times the learning rate of round 1. The default of `tuning_lr` is 0.01, because the released code
+  trains at learning rates from 0.1 down to 0.001, and fine-tunes at 0.001.
+- Momentum, weight decay and clipping are those of the method fedavg. The released code gives all
+  clients equal weights, but its clients all have the same number of images.
 """
 
 from torch import Tensor

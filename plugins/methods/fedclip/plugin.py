@@ -2,18 +2,19 @@
 
 Lu et al., "FedCLIP: Fast Generalization and Personalization for CLIP in Federated Learning" (IEEE
 Data Engineering Bulletin 2023), Section 3. The adapter gives every entry of an image's feature I a
-weight, att(I) = softmax(W2 tanh(W1 I + b1) + b2), and the image is classified by the cosines of
-att(I) * I with the features of the classes' texts. Both towers are frozen. Clients minimise CLIP's
-own contrastive loss: in a batch, each image is to find its text among those of the batch, and each
-text its image. Choices, by the released code (fed_at_clip.py) where the paper leaves one open:
+weight, att(I) = softmax(W2 tanh(W1 I + b1) + b2). The image is classified by the cosines between
+att(I) * I and the text features of the classes. Both towers are frozen. Clients minimise CLIP's own
+contrastive loss: within a batch, each image must find its text, and each text its image. Choices,
+which follow the released code (fed_at_clip.py) where the paper leaves one open:
 
-- In the contrast, two images of one class count as negatives of each other, as in the released
-  code; `loss: classes` is the cross-entropy over all classes instead. An epoch's last batch of one
-  image has nothing to contrast and makes no step, not even of weight decay.
-- Clients are averaged alike, and every round starts with a fresh Adam.
+- In the contrastive loss, two images of the same class count as negatives of each other, as in the
+  released code. With `loss: classes`, the loss is the cross-entropy over all classes instead. If
+  the last batch of an epoch has only one image, there is nothing to contrast. Such a batch makes no
+  step, not even of weight decay.
+- All clients have equal weights, and every round starts with a fresh Adam.
 - The weights start as torch draws linear layers, from U(-1, 1) / sqrt(d).
-- The adapter reads features of unit length, as all of FedLoom's are; the released code reads them
-  before they are normalised.
+- The adapter reads features of unit length, like all features in FedLoom. The released code reads
+  them before they are normalised.
 """
 
 import math

@@ -1,29 +1,31 @@
 """FedEM: every client mixes the same few models with its personal weights.
 
 Marfoq et al., "Federated Multi-Task Learning under a Mixture of Distributions" (NeurIPS 2021),
-Algorithm 1. A client's data are a mixture of M distributions, each with a model theta_m. In a
-round, a client that received the models and keeps weights pi
+Algorithm 1. A client's data are a mixture of M distributions, and each distribution has a model
+theta_m. In a round, a client receives the models, has kept its weights pi, and makes two steps:
 
-- E-step: holds model m responsible for image i by q_im ~ pi_m exp(-loss of theta_m on i);
-- M-step: sets pi_m to the mean of q_im over its images, and trains each model on the losses
-  weighted by q_im;
+- E-step: compute how responsible model m is for image i, q_im ~ pi_m exp(-loss of theta_m on i).
+- M-step: set pi_m to the mean of q_im over the client's images, and train each model on the losses
+  weighted by q_im.
 
-and the server averages every model by numbers of images. An answer is the mixture of the models'
-probabilities under pi. Choices where the papers leave one open:
+Then the server averages every model, weighted by training images. A client answers with the
+mixture, under pi, of the models' probabilities. Choices where the papers leave one open:
 
-- SGPT does not say what its row trains: the whole ViT, as in the paper; option `train` freezes all
-  but some weights, or trains prompts before a frozen ViT. M = 3 as in the paper.
-- Models start from the same backbone and the same head of zeros, like all methods here, and
-  so EM could not tell them apart: the weights pi of a client start drawn instead, uniformly from
-  all mixtures. With `head: drawn`, as in the paper's experiments, heads are drawn apart, as
-  torch.nn.Linear draws them, and pi starts uniform.
-- All models are trained in the same steps, on the sum of their weighted losses; the gradient of
-  each is clipped by its own norm.
-- pi stays on the client, and is estimated anew before a test, on the models of that round
-  (`newcomer_steps` steps of EM that leave the models as they are): the paper's way for clients that
-  never trained, which start from a uniform pi. The server's model, which has no data, mixes alike.
-- The released code averages over all clients: those not sampled count with the models that they
-  received, which holds the server back. It tests with pi of a client's last round.
+- SGPT does not say what its row of FedEM trains. Here it is the whole ViT, as in the paper. The
+  option `train` freezes all weights but some, or trains prompts before a frozen ViT. M is 3, as in
+  the paper.
+- All models start from the same backbone and the same head of zeros, like all methods here, so EM
+  could not tell them apart. Therefore the weights pi of a client start at random, drawn uniformly
+  from all mixtures. With `head: drawn`, as in the paper's experiments, pi starts uniform instead.
+  Each model then draws its own head, as torch.nn.Linear draws its weights.
+- All models are trained in the same steps, on the sum of their weighted losses. The gradient of
+  each model is clipped by its own norm.
+- pi stays on the client. It is estimated again before a test, on the models of that round, by
+  `newcomer_steps` steps of EM that leave the models as they are. This is how the paper treats
+  clients that never trained, which start with a uniform pi. The server's model has no data, so its
+  pi is uniform.
+- The released code averages over all clients. Clients that were not sampled count with the models
+  that they received, which slows the server down. It tests with the pi of a client's last round.
 """
 
 import torch

@@ -1,28 +1,31 @@
 """FEDIC: the server distils a calibrated ensemble of the clients' models into their average.
 
 Shang et al., "FEDIC: Federated Learning on Non-IID and Long-Tailed Data via Calibrated
-Distillation" (ICME 2022). Clients train as in FedAvg. The server, which has a few labelled images
-of each class,
+Distillation" (ICME 2022). Clients train as in FedAvg. The server has a few labelled images of each
+class. In each round it
 
 1. fine-tunes the average of the models on these images;
-2. trains a calibration of the ensemble of the clients' models on them: a weight for each client, by
-   its logits on the image (client-wise); scale and shift of each class (class-wise); and a gate, by
-   the mean of their features, between that and the fine-tuned model (see calibration.py);
-3. trains the average to the calibrated logits, softened by a temperature, and to the labels.
+2. trains a calibration of the ensemble of the clients' models on them (see calibration.py). The
+   calibration has a weight for each client, which depends on its logits for the image
+   (client-wise). It has a scale and a shift for each class (class-wise). And it has a gate between
+   the ensemble and the fine-tuned model, which depends on the mean of the clients' features;
+3. trains the average to match the calibrated logits, softened by a temperature, and the labels.
 
 Choices where the papers leave one open:
 
-- The server's images are training images of clients that are held out (`held_out` of the
-  partition), which train nothing; at most `auxiliary` of each class. The paper takes a balanced set
-  apart before it makes the data long-tailed, and distils on unlabelled images of another dataset,
-  for which the server's labelled ones stand here.
-- Calibration starts anew in every round; the released code trains one on through all of them.
-- The server's three phases are 100 steps of Adam at 0.001, as in the released code, with its weight
-  decay of the model's own phases, on batches drawn anew in each step; moments start anew in every
-  phase, and persist from round to round there.
+- The server's images are training images of held-out clients (`held_out` of the partition), at most
+  `auxiliary` per class. These clients train nothing. The paper sets a balanced set aside before it
+  makes the data long-tailed. It distils on unlabelled images of another dataset. Here the server's
+  labelled images take their place.
+- Calibration starts anew in every round. The released code goes on training one calibration through
+  all rounds.
+- Each of the server's three phases has 100 steps of Adam at a learning rate of 0.001, as in the
+  released code. The phases that train the model have the released code's weight decay. Each step
+  draws a new batch. Adam's moments start anew in every phase; in the released code they persist
+  from round to round.
 - The gate starts half open. Classifiers have no bias.
-- On a ResNet, batch norm trains with batch statistics on the clients, whose running ones are
-  averaged, and with these on the server.
+- On a ResNet, the clients' batch norm trains with the statistics of each batch. Their running
+  statistics are averaged. On the server, batch norm uses these averages.
 
 The equations are those of the released code.
 """

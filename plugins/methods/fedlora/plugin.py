@@ -1,31 +1,34 @@
 """FedLoRA: low-rank additions to the attention's matrices and a linear head, averaged.
 
-Hu et al., LoRA (ICLR 2022), Eq. 3: W x + alpha / r B A x, in every block, under FedAvg. By option
-`shared` it is also
+The additions are those of Hu et al., LoRA (ICLR 2022), Eq. 3: W x + alpha / r B A x, in every
+block. They are trained by FedAvg. The option `shared` turns the method into one of two others:
 
-- FFA-LoRA (Sun et al., "Improving LoRA in Privacy-preserving Federated Learning", ICLR 2024), with
-  "b": A keeps its first values, so that the mean of the clients' products B A is the product of the
-  means, which it is not otherwise.
-- FedSA-LoRA (Guo et al., "Selective Aggregation for Low-Rank Adaptation in Federated Learning",
-  ICLR 2025), with "a": both are trained, A is averaged, and B and the head stay with the client.
+- With "b" it is FFA-LoRA (Sun et al., "Improving LoRA in Privacy-preserving Federated Learning",
+  ICLR 2024). A keeps its first values. Then the mean of the clients' products B A is the product of
+  the means, which it is not otherwise.
+- With "a" it is FedSA-LoRA (Guo et al., "Selective Aggregation for Low-Rank Adaptation in Federated
+  Learning", ICLR 2025). Both are trained, but only A is averaged. B and the head stay on the
+  client.
 
 Choices where the papers leave one open:
 
-- A starts from N(0, 1 / d) and B at zero. LoRA says "random Gaussian" of A and no variance; the
-  released code of FedSA-LoRA, by the library that it uses, draws A from U(-1/sqrt(d), 1/sqrt(d)),
-  of a third of this variance.
-- No dropout; FedSA-LoRA's released configuration drops 5 % of the additions' inputs.
-- A frozen A is drawn by every client from the run's seed, so that it is never sent.
-- The head is trained beside them, as in FedVPT, from which the training values are; the papers
-  train language models. It is averaged, except in FedSA-LoRA, whose released configuration keeps
-  the classifier with the client. Clients are weighed by their training images, as it does.
-- FedSA-LoRA: a client that never trained has B and a head of zeros; there is no server model.
-- With `ranks`, a client of rank r uses the first r rows of A and columns of B, scales by alpha / r,
-  and sends zeros for the others, which count in the mean. Bytes count the zeros. HetLoRA (Cho et
-  al., "Heterogeneous LoRA for Federated Fine-tuning of On-Device Foundation Models", EMNLP 2024)
-  pads and truncates so, too. It also prunes ranks, and weighs a client by the Frobenius norm of its
-  product B A (its "sparsity-weighted aggregation"); neither is done here, where clients are
-  weighted by their images.
+- A starts from N(0, 1 / d), and B at zero. LoRA says "random Gaussian" for A, without a variance.
+  The released code of FedSA-LoRA uses a library that draws A from U(-1/sqrt(d), 1/sqrt(d)), with a
+  third of this variance.
+- There is no dropout. FedSA-LoRA's released configuration drops 5 % of the additions' inputs.
+- Every client draws a frozen A from the run's seed, so it is never sent.
+- The head is trained together with the additions, as in FedVPT, whose training options are used.
+  The papers train language models. The head is averaged, but not in FedSA-LoRA, whose released
+  configuration keeps the classifier on the client. Clients are weighted by their training images,
+  as in that configuration.
+- In FedSA-LoRA, a client that never trained has a B and a head of zeros, and there is no server
+  model.
+- With `ranks`, a client of rank r uses only the first r rows of A and columns of B, and scales by
+  alpha / r. It sends zeros for the others, which count in the mean. The zeros are counted as bytes.
+- HetLoRA (Cho et al., "Heterogeneous LoRA for Federated Fine-tuning of On-Device Foundation
+  Models", EMNLP 2024) pads and truncates in the same way. It also prunes ranks, and weights a
+  client by the Frobenius norm of its product B A ("sparsity-weighted aggregation"). Neither is done
+  here: clients are weighted by their images.
 """
 
 import torch

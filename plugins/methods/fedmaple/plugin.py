@@ -1,20 +1,20 @@
 """FedMaPLe: prompts in both towers of a CLIP, those of images made from those of the text.
 
-Khattak et al., "MaPLe: Multi-modal Prompt Learning" (CVPR 2023), Section 3.2, under FedAvg: text
-prompts P_1 ... P_J replace the context at the input of the first J blocks of the text tower, and
-image prompts F_j(P_j) follow the class token at the first J blocks of the image tower, where
-each F_j is a linear layer. Later blocks carry on what the prompts have become. Prompts and layers
-are trained and averaged by training images. Choices:
+Khattak et al., "MaPLe: Multi-modal Prompt Learning" (CVPR 2023), Section 3.2, trained by FedAvg.
+Text prompts P_1 ... P_J replace the context at the input of the first J blocks of the text tower.
+In the image tower, image prompts F_j(P_j) follow the class token at the first J blocks, where each
+F_j is a linear layer. Later blocks carry on what the prompts have become. Prompts and layers are
+trained and averaged, weighted by training images. Choices:
 
-- J = 9 and prompts of two tokens, as in the paper, but no deeper than the shallower tower.
-- The context starts from the embedding of "a photo of a", cut to its length; deeper prompts from
-  N(0, 0.02); the layers as torch draws a linear layer, from U(-1, 1) / sqrt(d).
-- `variant: released`: the first image prompts are beside the patches from the start, so that they
-  pass the tower's norm before its first block. Of "a photo of a", the words behind the learned
-  tokens stay before every class's name, as they are: "of a" with two tokens. Layers 2 to J start
-  alike.
-- MaPLe reports epochs of a whole training; a round is one epoch, as in FedPHA's studies. Momentum
-  and weight decay are those of CoOp, on whose code its authors build.
+- J = 9 and prompts of two tokens, as in the paper. J is at most the depth of the shallower tower.
+- The context starts from the embedding of "a photo of a", cut to its length. Deeper prompts start
+  from N(0, 0.02²). The layers start as torch draws linear layers, from U(-1, 1) / sqrt(d).
+- `variant: released` differs in three ways. The first image prompts are beside the patches from the
+  start, so that they pass the norm before the image tower's first block. The words of "a photo of
+  a" that the context has no room for stay before every class's name, untrained: with two tokens,
+  these are "of a". Layers 2 to J start with the same values.
+- MaPLe reports the epochs of a whole training. Here a round is one epoch, as in FedPHA's studies.
+  Momentum and weight decay are those of CoOp, on whose code MaPLe's authors build.
 """
 
 from collections.abc import Sequence

@@ -1,33 +1,38 @@
 """FedMGP: groups of text and image prompts, and clients share the nearest groups.
 
 Bo et al., "FedMGP: Personalized Federated Learning with Multi-Group Text-Visual Prompts" (NeurIPS
-2025). A client has G groups, each a context before the class names and prompts beside an image's
-patches. The logits are the mean over groups; the loss is the mean of their cross-entropies and a
-diversity term between groups. After training, a client draws s groups, likelier those whose cosine
-with a shared group is higher, and sends them; the server's shared groups are the means of the
-groups that were drawn first, second, ... Shared groups replace those that a client sent; the others
-stay with it. Logits and losses are those of Section 3.2.1, the draw that of 3.2.2 and Algorithm 1.
-We read a text version of the paper without its formulas, and took from the released code:
+2025). A client has G groups. Each group is a context before the class names, and prompts beside an
+image's patches. The logits are the mean over groups. The loss is the mean of the groups'
+cross-entropies plus a diversity term between groups.
+
+1. After training, a client draws s groups and sends them. A group is more likely to be drawn if it
+   has a higher cosine with a shared group.
+2. The server has s shared groups. The first is the mean of the groups that clients drew first, and
+   so on.
+3. The shared groups replace the groups that a client sent. Its other groups stay with it.
+
+Logits and losses are those of Section 3.2.1. The draw is that of Section 3.2.2 and Algorithm 1. We
+read a text version of the paper without its formulas, and took from the released code:
 
 - The distance of two groups is the mean absolute difference of their text features over classes,
-  or image features over images; both are averaged over pairs of groups, and halved. Section 3.2.1
-  minimises the cosine of two groups instead; the numbers of Table 1 are with the difference, which
-  Table 16 calls L1. It is subtracted from the loss, so that groups differ, as Section 3.2.1 wants.
-  `variant: released` adds it: the code takes the absolute value of what is to be subtracted, and
-  pulls groups together.
-- Text and image prompts of a group are drawn apart, each by the largest of their cosines with the
-  shared ones, without replacement. Both draws use the same random stream, so that pairs mostly stay
-  together.
-- Clients are averaged alike; Section 3.2.2 weights them by their images. Image prompts are beside
-  the patches from the start, and pass the tower's norm before its first block.
-- Contexts start from the embedding of the first words plus noise of 0.01, other noise for each
-  group; the words left over stay before every class's name. Image prompts start from
-  N(0, 0.02^2). All clients start alike.
-- A client that comes back gets the shared groups of the last round; in the released code, those of
-  the last round that it took part in. A client that never trained has the shared groups in turn,
-  the server's model has each once.
-- Every client starts a round with a fresh optimiser; that of the released code, momentum included,
-  goes on through all clients and rounds.
+  and of their image features over images. Both are averaged over pairs of groups, and halved.
+  Section 3.2.1 minimises the cosine of two groups instead. The numbers of Table 1 are with the
+  difference, which Table 16 calls L1. Here the distance is subtracted from the loss, so that groups
+  become different, as Section 3.2.1 wants. `variant: released` adds it. The code takes the absolute
+  value of what should be subtracted, and so pulls groups together.
+- The text prompts and the image prompts of a group are drawn separately, each by their largest
+  cosine with a shared one, without replacement. Both draws use the same random stream, so that
+  pairs mostly stay together.
+- All clients have equal weights. Section 3.2.2 weights them by their images. Image prompts are
+  beside the patches from the start, and pass the norm before the image tower's first block.
+- Contexts start from the embedding of the first words plus noise of standard deviation 0.01, which
+  differs between groups. The words for which there is no room stay before every class's name. Image
+  prompts start from N(0, 0.02²). All clients start with the same groups.
+- A client that comes back gets the shared groups of the last round. In the released code it gets
+  those of the last round that it took part in. A client that never trained has the shared groups in
+  turn. The server's model has each of them once.
+- Every client starts a round with a fresh optimiser. The optimiser of the released code goes on
+  through all clients and rounds, including its momentum.
 """
 
 from dataclasses import replace

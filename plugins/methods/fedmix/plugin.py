@@ -1,29 +1,31 @@
 """FedMix: mixup with other clients' mean images, to first order.
 
 Yoon et al., "FedMix: Approximation of Mixup under Mean Augmented Federated Learning" (ICLR 2021),
-Algorithm 2; SGPT's reference 58 is this one, not a mixture of experts. Clients send means of their
-images and labels, and the server sends all of them to every client. With a mean image x_g and its
-mean label y_g, the loss of an image x of label y is mixup's, expanded to first order around x' = (1
-- lambda) x:
+Algorithm 2. (SGPT's reference 58 is this paper, not a mixture of experts.) Clients send means of
+their images and labels, and the server sends all of these means to every client. Let x_g be a mean
+image and y_g its mean label. The loss of an image x with label y is that of mixup, expanded to
+first order around x' = (1 - lambda) x:
 
     (1 - lambda) L(x', y) + lambda L(x', y_g) + lambda (1 - lambda) x_g . dL(x', y)/dx'
 
 Choices where the papers leave one open:
 
-- SGPT does not say what its row trains: the whole ViT, as in the paper; option `train` freezes all
-  but some weights, or trains prompts before a frozen ViT. lambda = 0.1 is the paper's for
-  CIFAR-100.
-- Images are scaled and mixed as pixels, whose zero is black. The derivative is taken at the input
-  of the first block: lambda x_g stands there for the difference that it makes to the tokens, which
-  is the derivative itself where patches are embedded linearly.
-- A client sends its means, in pixels, when it takes part, and its old ones are replaced; the server
-  sends those it has. In round 1 it has none, and training is that of FedAvg. In the paper, means
-  are exchanged before training; here they are counted in every round.
-- A mean is over all of a client's images, as in the paper's experiments; with `means` more than
-  one, over every n-th of them. Each step of each client draws one of all means.
-- The last factor (1 - lambda) is that of the algorithm, which differentiates its first term.
-- Flower's public reimplementation differentiates the mean of a batch's losses and takes the mean of
-  the third term again, which makes that term smaller by the size of the batch.
+- SGPT does not say what its row of FedMix trains. Here it is the whole ViT, as in the paper. The
+  option `train` freezes all weights but some, or trains prompts before a frozen ViT. lambda is 0.1,
+  the paper's value for CIFAR-100.
+- Images are scaled and mixed as pixels, for which zero is black. The derivative is taken at the
+  input of the first block. There, lambda x_g is replaced by the difference that it makes to the
+  tokens. If patches are embedded linearly, this gives the derivative with respect to the pixels.
+- A client sends its means, in pixels, in each round that it takes part in. They replace its old
+  ones. The server sends the means that it has. In round 1 it has none, and training is that of
+  FedAvg. In the paper, means are exchanged before training. Here they are counted in every round.
+- A mean is over all images of a client, as in the paper's experiments. If the option `means` is n >
+  1, a client sends n means, each over every n-th image. Each step of each client draws one of all
+  means.
+- The last factor (1 - lambda) comes from the algorithm, which differentiates its first term.
+- Flower's public reimplementation differs: it differentiates the mean loss of a batch, and then
+  takes the mean of the third term again. This makes the third term smaller by a factor of the batch
+  size.
 """
 
 import torch

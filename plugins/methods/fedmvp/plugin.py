@@ -1,29 +1,30 @@
 """FedMVP: prompts for an image, made from its patches and from texts that describe the classes.
 
 Singha et al., "FedMVP: Federated Multimodal Visual Prompt Tuning for Vision-Language Models" (ICCV
-2025). Clients share a network, the PromptFormer: every patch of an image reads the features of all
-attributes of all classes by cross-attention, and the results are pooled to P prompts that enter the
-frozen image tower beside the patches. An image is compared with the mean features of each class's
-attributes, and a consistency term, weighted by alpha, keeps its features near those that it has
-without prompts. We could read the abstract and the released code, and follow the code:
+2025). Clients share a network, the PromptFormer. In it, every patch of an image reads the features
+of all attributes of all classes by cross-attention. The results are pooled to P prompts, which
+enter the frozen image tower beside the patches. An image is compared with the mean features of each
+class's attributes. A consistency term, weighted by alpha, keeps the image's features near those
+without prompts. We could read only the abstract and the released code, and follow the code:
 
-- The features of attributes, of unit length, pass a linear layer to the width d of the image tower.
-  They are values of the attention as they are, and keys behind a layer norm; patches with their
-  positions, before the tower's first norm, are queries behind another. There is no skip connection
-  around the attention; an MLP follows as in FedTPG.
-- Pooling means P runs of consecutive patches. Prompts pass the tower's first norm.
-- A client trains among its own classes, with their attributes; to predict among other classes, the
-  network is given those classes' attributes.
-- Every client counts alike in the server's mean.
+- The features of attributes have unit length. A linear layer maps them to the width d of the image
+  tower. They are the values of the attention, and after a layer norm its keys. Patches with their
+  positions, before the tower's first norm, are the queries after another layer norm. The attention
+  has no skip connection. An MLP follows, as in FedTPG.
+- Pooling takes the means of P runs of consecutive patches. Prompts pass the tower's first norm.
+- A client trains among its own classes, with their attributes. To predict among other classes, the
+  network gets the attributes of those classes.
+- All clients have equal weights in the server's mean.
 
 Choices that differ from the code:
 
-- Every batch is a step. In the code a client makes one step a round, with its last batch.
-- The consistency term compares with the same image. The code flips the whole batch half the time.
-- The code turns to training low-rank additions around the attention when a client's loss falls
-  below 0.5. The server never uses these where it is tested, and we leave them out.
-- Attributes come from a language model in the paper. Give them as `attributes`; classes without are
-  described by hand-written `templates`.
+- Every batch is a step. In the code, a client makes one step a round, with its last batch.
+- The consistency term compares an image with itself. The code flips the whole batch half of the
+  time.
+- When a client's loss falls below 0.5, the code goes over to training low-rank additions around the
+  attention. The server never uses them in tests, so they are left out here.
+- In the paper, attributes come from a language model. Give them as the option `attributes`. Classes
+  without attributes are described by hand-written `templates`.
 - A client starts each round with a fresh optimiser.
 """
 

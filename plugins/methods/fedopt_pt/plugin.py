@@ -1,24 +1,24 @@
 """FedOpt-PT: shallow prompts and a linear head; the server takes a step of an optimiser, Adam.
 
-Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Algorithm 2 with Adam, as a baseline of
-Weng et al. (PFPT, NeurIPS 2024), who cite another work of the same name (Asad et al., 2020) but
-whose released code steps Adam. The pseudo-gradient is the server's parameters minus the mean of the
-clients'. With option `selection` it is FedOpt-PT+ of PFPT's Tables 6-7. Choices where the papers
-leave one open:
+Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Algorithm 2 with Adam. It is a baseline
+of Weng et al. (PFPT, NeurIPS 2024). They cite another work with the same name (Asad et al., 2020),
+but their released code uses Adam. The pseudo-gradient is the server's parameters minus the mean of
+the clients' parameters. With the option `selection` it is FedOpt-PT+ of PFPT's Tables 6-7. Choices
+where the papers leave one open:
 
-- torch's Adam, with its bias correction (Reddi et al. have none by default). `server_optimizer` has
-  their Yogi and Adagrad, and SGD with momentum, as well. Adagrad takes beta1 of `server_betas`, 0.9
-  by default, where they have 0.
-- `variant: released`: the clients continue from their plain mean, which is FedAvg, and never
-  receive the result of Adam. That is the server's own model `adapted`, which follows the mean by
-  steps of `server_lr` and is evaluated on the global test; clients' own test images are evaluated
-  with the plain mean.
+- The optimiser is torch's Adam, with its bias correction, which Reddi et al. do not have by
+  default. `server_optimizer` also offers their Yogi and Adagrad, and SGD with momentum. Adagrad
+  takes beta1 from `server_betas`. This is 0.9 by default, where Reddi et al. have 0.
+- `variant: released`: the clients go on from their plain mean, as in FedAvg, and never receive the
+  result of Adam. This result is the server's own model `adapted`, which follows the mean by steps
+  of `server_lr`. The global test evaluates `adapted`. Clients' own test images are evaluated with
+  the plain mean.
 - betas and eps are those of the paper's clients, as in the released code. The server's learning
-  rate is not reported: 0.001 is ours, 5e-5 that of the released code.
-- Clients are weighed by their training images; option `weighted` turns that off.
-- Selection is that of fedavg_pt, and the pseudo-gradient of a prompt is taken over the clients that
-  picked it. For a prompt that no client picked it is zero, and Adam continues with its momentum;
-  with `released`, it points to the prompt that the clients hold.
+  rate is not reported. 0.001 is our choice, and the released code has 5e-5.
+- Clients are weighted by their training images. With `weighted: false`, all have equal weights.
+- Prompts are selected as in fedavg_pt. The pseudo-gradient of a prompt is taken over the clients
+  that picked it. For a prompt that no client picked it is zero, and Adam goes on with its momentum.
+  With `variant: released` it then points to the prompt that the clients hold.
 """
 
 import torch

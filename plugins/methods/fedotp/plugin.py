@@ -1,22 +1,23 @@
 """FedOTP: a global and a local context per client, matched with image patches by transport.
 
-Li et al., "Global and Local Prompts Cooperation via Optimal Transport for Federated Learning", CVPR
-2024. The global context is averaged, weighted by training images; the local one never leaves its
-client. Equation numbers are the paper's. Choices that the paper leaves open:
+Li et al., "Global and Local Prompts Cooperation via Optimal Transport for Federated Learning" (CVPR
+2024). The global context is averaged, weighted by training images. The local context never leaves
+its client. Equation numbers are the paper's. Choices that the paper leaves open:
 
-- Patches are the tokens of the image tower but the class token, of unit length.
-- The plan is computed without gradient and held constant; the logit of a class is the scaled
-  similarity of patches and prompts under its plan.
+- Patches are all tokens of the image tower but the class token. They have unit length.
+- The transport plan is computed without gradient and counts as a constant. The logit of a class is
+  the scaled similarity of patches and prompts, weighted by its plan.
 - `mass` (the authors' TOP_PERCENT) is 0.8 in their script for CIFAR-100. FedPHA's port of FedOTP
-  has 1 and still lets no patch give more than it has. FedOTP's code has balanced transport as well
-  (OT = "Sinkhorn", `balanced` here): the same solution at mass 1, by other iterations.
-- `eps` is 0.01 in the authors' script for few shots. The kernel exp(-cost / eps) would leave the
-  range of float32 there; `transport_plan` then works with logarithms.
-- A client stops its iterations by itself, whatever its neighbours in the batch do.
-- All clients start from the same local context, as in the authors' code. A client that never
-  trained is evaluated with it; there is no server model.
-- The authors' trainer has one optimiser for all clients, and so carries the momentum of a client
-  on to the next. Here every client starts each round without momentum.
+  has a mass of 1, and still lets no patch give more than it has. FedOTP's code also has balanced
+  transport (OT = "Sinkhorn", `balanced` here). At mass 1 this has the same solution, by other
+  iterations.
+- `eps` is 0.01 in the authors' script for few shots. There the kernel exp(-cost / eps) would leave
+  the range of float32. `transport_plan` then computes with logarithms.
+- Each client stops its iterations on its own, independently of the other clients in the batch.
+- All clients start with the same local context, as in the authors' code. A client that never
+  trained is evaluated with this context. There is no server model.
+- The authors' trainer has one optimiser for all clients, which carries the momentum of one client
+  to the next. Here every client starts each round without momentum.
 """
 
 from typing import Any

@@ -1,17 +1,18 @@
 """FedPGP: a shared context plus a personal part of low rank, with a contrast between the two.
 
-Cui et al., "Harmonizing Generalization and Personalization in Federated Prompt Learning", ICML
-2024. The context of a client is sigma + U V: sigma [L, d] is averaged, weighted by training images;
-U [L, r] and V [r, d] never leave the client. Choices that the paper leaves open:
+Cui et al., "Harmonizing Generalization and Personalization in Federated Prompt Learning" (ICML
+2024). The context of a client is sigma + U V. sigma [L, d] is averaged, weighted by training
+images. U [L, r] and V [r, d] never leave the client. Choices that the paper leaves open:
 
-- All three start from N(0, 0.02²), U and V alike on all clients, as in the authors' code.
-- The contrast is that of the authors' code, between text features: for every class, the prompt of
-  sigma is to be near that of the written text "X X ... X <class>." (positive) and far from that of
-  sigma + U V (negative), by their cosines, in a two-way cross-entropy; then the mean over classes.
-- A client that never trained is evaluated with the U and V that all start from; the server's model
-  is sigma.
-- The authors' trainer has one optimiser for all clients, and so carries the momentum of a client
-  on to the next. Here every client starts each round without momentum.
+- All three start from N(0, 0.02²). U and V start with the same values on all clients, as in the
+  authors' code.
+- The contrastive term is that of the authors' code, between text features. For every class, the
+  prompt of sigma should be near that of the written text "X X ... X <class>." (positive), and far
+  from that of sigma + U V (negative). Their cosines enter a two-way cross-entropy, which is
+  averaged over classes.
+- A client that never trained is evaluated with the first U and V. The server's model is sigma.
+- The authors' trainer has one optimiser for all clients, which carries the momentum of one client
+  to the next. Here every client starts each round without momentum.
 """
 
 from typing import Any

@@ -1,26 +1,29 @@
 """FedPHA: a shared context, and on every client a personal one of any length.
 
-Fang et al., "FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation", ICML 2025.
-Equation numbers are the paper's. The local context is pulled towards its projection on what the
-global one leaves out, and pushed away from the global one; prediction uses the local one alone.
+Fang et al., "FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation" (ICML 2025).
+Equation numbers are the paper's. Each client has the global context and a local one. One loss term
+pulls the local context towards its projection onto directions that the global context leaves out.
+Another term pushes the two contexts apart. Predictions use only the local context.
 
-Choices that the paper leaves open, or that its parts decide differently:
+Choices that the paper leaves open, or on which its parts disagree:
 
-- rho. Eq. 9 keeps d' = floor((1 - rho) d) directions, the weakest; Algorithm 1 slices
-  V[:, d (1 - rho) : d] and so keeps rho d of them, and Table 5 calls rho the null-space ratio.
-  `variant: paper` is Eq. 9, `variant: algorithm_1` the other. See projection.py.
-- The projection is that of the *received* global context, constant within a round (Table 3 times it
-  once a round; Algorithm 1 has it within the loop over epochs).
-- Eq. 11 is a squared norm, its text says mean squared error: here it is the mean over classes and
-  dimensions of features of unit length, as in the authors' code. Eq. 12 is averaged over classes.
-- `variant: released` is the authors' code: another projection, and another place at which the
-  features are read. See released.py.
-- Lengths: one for all; or a list, of which consecutive clients share an entry, as the clients of a
-  domain do; or drawn per client.
-- `same_start`: the authors' code for one length starts all clients from one local context, that for
-  several lengths each client from its own. Here each has its own by default.
+- rho. Eq. 9 keeps the d' = floor((1 - rho) d) weakest directions. Algorithm 1 slices V[:, d (1 -
+  rho) : d], and so keeps rho d of them. Table 5 calls rho the null-space ratio. `variant: paper` is
+  Eq. 9, and `variant: algorithm_1` is Algorithm 1. See projection.py.
+- The projection is computed from the *received* global context, and is constant within a round.
+  (Table 3 times it once a round. Algorithm 1 has it inside the loop over epochs.)
+- Eq. 11 is a squared norm, but its text says mean squared error. Here it is the mean over classes
+  and dimensions of features of unit length, as in the authors' code. Eq. 12 is averaged over
+  classes.
+- `variant: released` is the authors' code. It has another projection, and reads the features at
+  another place. See released.py.
+- The length of the local context is the same for all clients, or comes from a list, or is drawn for
+  each client. With a list, consecutive clients share an entry, as the clients of a domain do.
+- `same_start`: in the authors' code for one length, all clients start with the same local context.
+  In their code for several lengths, each client starts with its own. Here each has its own by
+  default.
 - The global context is averaged, weighted by training images (Eq. 5). A client that never trained
-  is evaluated with the local context that it would start from; there is no server model.
+  is evaluated with the local context that it would start from. There is no server model.
 """
 
 from collections.abc import Iterator

@@ -2,21 +2,23 @@
 
 Feng et al., "Learning Federated Visual Prompt in Null Space for MRI Reconstruction" (CVPR 2023), as
 the classification baseline of SGPT and PEP-FedPT: shallow prompts and a head. Every step of the
-prompts is multiplied by B = U U^T / ||U U^T||_F. The columns of U are the right singular vectors of
-the global prompts' P^T P without those of the 20% largest singular values. Choices where the paper
-leaves one open, or which come from its released code:
+prompts is multiplied by B = U U^T / ||U U^T||_F. The columns of U are right singular vectors of P^T
+P, where P are the global prompts. The vectors of the 20% largest singular values are left out.
+Choices where the paper leaves one open, or which come from its released code:
 
-- The optimiser's whole step is projected, not the gradient. The global prompts that a client
-  received are those that the last round made; in round 1 there are none, and nothing is projected.
-- P^T P has rank P at most, so that where P is less than 20% of d the last of the dropped directions
-  are any of a null space: those that LAPACK gives, the same for every client of a round. The
-  vectors are taken from the SVD of P itself, which has the same.
-- The norm of U U^T is the root of the number of directions: at d = 768 steps are 25 times shorter
-  than in FedVPT.
-- The head, which the paper does not train, is trained without projection.
-- Clients are weighed by their training images, as released; option `weighted` turns that off.
+- The whole step of the optimiser is projected, not the gradient. The global prompts are those that
+  the client received, from the last round. In round 1 there are none, and nothing is projected.
+- The rank of P^T P is at most the number of prompts. If there are fewer prompts than 20% of d, then
+  the last of the directions to leave out are not unique, because they lie in a null space. They are
+  those that LAPACK returns, which are the same for all clients of a round. The vectors are taken
+  from the SVD of the prompts themselves, which has the same right singular vectors.
+- The norm of U U^T is the square root of the number of directions. At d = 768, steps are 25 times
+  shorter than in FedVPT.
+- The paper does not train the head. Here it is trained without projection.
+- Clients are weighted by their training images, as in the released code. With `weighted: false`,
+  all have equal weights.
 - SGPT and PEP-FedPT do not report how they train it. The training options are those of PEP-FedPT's
-  other methods (its own code: Adam).
+  other methods. (The paper's own code uses Adam.)
 """
 
 import torch

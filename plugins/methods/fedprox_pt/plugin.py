@@ -1,19 +1,19 @@
 """FedProx-PT: shallow prompts and a linear head; a proximal term keeps clients near the server.
 
 Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), Eq. 2, as a baseline of
-Weng et al. (PFPT, NeurIPS 2024): every client minimises its loss plus mu/2 times its squared
-distance from the parameters that it received. With option `selection` it is FedProx-PT+ of PFPT's
-Tables 6-7. Choices where the papers leave one open:
+Weng et al. (PFPT, NeurIPS 2024). Every client minimises its loss plus mu/2 times its squared
+distance from the parameters that it received. With the option `selection` it is FedProx-PT+ of
+PFPT's Tables 6-7. Choices where the papers leave one open:
 
-- The distance is over all parameters that the client trains: the head, and with selection the
-  prompts that it picked. The other prompts do not move, so that this is also the distance of the
-  whole pool.
+- The distance is over all parameters that the client trains: the head and the prompts, or with
+  selection the prompts that it picked. The other prompts of the pool do not change, so this is also
+  the distance of the whole pool.
 - `variant: released` adds mu/2 times the distance itself, as PFPT's released code does. The norm of
-  its gradient is mu/2 however far the client is; at distance zero we take zero. (The released
-  code leaves the term out in the first round, and in the first step of every epoch.)
-- mu is not reported; the default is that of the released code.
-- Selection and averaging are those of fedavg_pt: a prompt is averaged over the clients that picked
-  it, weighed by training images, and stays as it is if no client did.
+  its gradient is mu/2, however far the client is. At distance zero we take a gradient of zero. (The
+  released code leaves the term out in the first round, and in the first step of every epoch.)
+- mu is not reported. The default is that of the released code.
+- Selection and averaging are those of fedavg_pt. A prompt is averaged over the clients that picked
+  it, weighted by training images. A prompt that no client picked stays as it is.
 """
 
 import torch

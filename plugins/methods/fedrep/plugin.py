@@ -1,20 +1,25 @@
 """FedRep: a body that all clients share, and a head for every client.
 
-Collins et al., "Exploiting Shared Representations for Personalized Federated Learning" (ICML
-2021), Algorithm 1: in each round a client first fits its head to the received body for several
-epochs, then trains the body under that head, and uploads the body alone. Choices where the papers
-leave one open:
+Collins et al., "Exploiting Shared Representations for Personalized Federated Learning" (ICML 2021),
+Algorithm 1. In each round, a client
 
-- pFedPG's rows train the whole ViT; option `train` freezes all but some weights, or trains prompts
-  before a frozen ViT.
-- Epochs of the body are those of `training`, as in pFedPG. The paper has ten of the head and, by
-  dataset, one or five of the body; pFedPG does not say.
-  Momentum, weight decay and clipping are those of fedavg.
-- Heads start at zero. Before a test every client fits its head to the body again
-  (`head_epochs`): a client that never trained as the paper says of new ones, the others because
-  the body has changed since. The released code does so before its last test alone, for at least
+1. fits its head to the received body, for several epochs;
+2. trains the body under this head;
+3. uploads only the body.
+
+Choices where the papers leave one open:
+
+- pFedPG's rows train the whole ViT. The option `train` freezes all weights but some, or trains
+  prompts before a frozen ViT.
+- The number of epochs of the body is that of `training`, as in pFedPG. The paper has ten epochs of
+  the head and, depending on the dataset, one or five of the body. pFedPG does not say how many it
+  has. Momentum, weight decay and clipping are those of fedavg.
+- Heads start at zero. Before a test, every client fits its head to the body again, for
+  `head_epochs` epochs. The paper says this of new clients. The others do it because the body has
+  changed since their last round. The released code does it only before its last test, for at least
   ten epochs.
-- The training loss that is reported is the mean over all steps of a round, those of the head too.
+- The training loss that is reported is the mean over all steps of a round, including those of the
+  head.
 """
 
 from torch import Tensor

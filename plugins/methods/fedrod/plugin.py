@@ -1,18 +1,22 @@
 """FedRoD: a generic head, trained as if classes were balanced, and a personal head beside it.
 
 Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification"
-(ICLR 2022), Algorithm 1 with linear personal heads. Body and generic head minimise the balanced
-softmax loss (Ren et al., NeurIPS 2020), in which the logit of class c is raised by gamma log(n_c),
-for n_c images of the client; the server averages them. The personal head adds its
-logits to the generic ones and minimises the client's own cross-entropy; no gradient of that loss
-reaches body or generic head. A client answers by the sum of both heads, the server's model by the
-generic one. Choices where the papers leave one open:
+(ICLR 2022), Algorithm 1 with linear personal heads.
 
-- pFedPG's rows train the whole ViT; option `train` freezes all but some weights, or trains prompts
-  before a frozen ViT.
-- Both losses are minimised in the same steps, as Algorithm 1 alternates them; the gradient of the
-  personal head is clipped by its own norm.
-- Personal heads start at zero, also that of a client that never trained, which answers by the
+1. The body and the generic head minimise the balanced softmax loss (Ren et al., NeurIPS 2020). This
+   loss raises the logit of class c by gamma log(n_c), where n_c is the client's number of images of
+   the class. The server averages both.
+2. The personal head adds its logits to the generic ones, and minimises the client's own
+   cross-entropy. No gradient of this loss reaches the body or the generic head.
+3. A client answers with the sum of both heads, and the server's model with the generic head.
+
+Choices where the papers leave one open:
+
+- pFedPG's rows train the whole ViT. The option `train` freezes all weights but some, or trains
+  prompts before a frozen ViT.
+- Both losses are minimised in the same steps, where Algorithm 1 alternates between them. The
+  gradient of the personal head is clipped by its own norm.
+- Personal heads start at zero. A client that never trained has such a head, and so answers with the
   generic head. The variant with a hypernetwork for personal heads is left out.
 - The reported loss is that of the personal answer.
 

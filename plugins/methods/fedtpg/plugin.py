@@ -1,20 +1,21 @@
 """FedTPG: the context before the class names is generated from the class names.
 
 Qiu et al., "Federated Text-driven Prompt Generation for Vision-Language Models" (ICLR 2024).
-Clients share a network that makes a context of m tokens from the text features T [n, d'] of n class
-names: m learned queries read T by cross-attention, and an MLP follows (Section 3.2). A client
-trains it on the task of its own classes, with their names and among them; the server averages the
-networks (Algorithm 1). To predict among other classes, the network is given those classes' names.
-Choices, by the released code where the paper leaves one open:
+Clients share a network. From the text features T [n, d'] of n class names, it makes a context of m
+tokens: m learned queries read T by cross-attention, and an MLP follows (Section 3.2). A client
+trains the network on the task of its own classes: it gets only their names, and the loss is among
+these classes. The server averages the networks (Algorithm 1). To predict among other classes, the
+network gets the names of those classes. Choices, which follow the released code where the paper
+leaves one open:
 
-- Queries and T go through layer norms; keys, values and queries have biases; the output of the
-  attention, which has no skip connection, goes through x + MLP(x), where the MLP is a layer norm,
-  a linear layer to 8 d, a gate (one half times the GELU of the other) and a linear layer to d.
-  Self-attention behind it, of which the released configuration has none, is left out.
-- T are the features of the bare names, of unit length.
-- The network is drawn as torch draws its layers, queries from N(0, 0.02^2).
-- Every round starts with a fresh optimiser; a client of the released code keeps its own, momentum
-  included, and its cosine counts the rounds that it took part in.
+- Queries and T pass layer norms. Keys, values and queries have biases. The attention has no skip
+  connection. Its output goes through x + MLP(x). The MLP is a layer norm, a linear layer to 8 d, a
+  gate (one half times the GELU of the other half) and a linear layer to d. The released
+  configuration has no self-attention after it, so there is none here.
+- T are the features of the bare names. They have unit length.
+- The network is drawn as torch draws its layers, and the queries from N(0, 0.02²).
+- Every round starts with a fresh optimiser. A client of the released code keeps its own optimiser
+  and its momentum. The cosine schedule there counts the rounds that the client took part in.
 - With `names: all`, clients train among all classes, with the context of all names.
 """
 

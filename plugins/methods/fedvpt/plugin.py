@@ -1,7 +1,8 @@
 """FedVPT: federated averaging of shallow visual prompts and a linear head (PEP-FedPT, Eq. 1-2).
 
-Prompts enter behind the class token at block 1 (Jia et al., VPT, ECCV 2022). The server averages
-clients alike, as in the paper's Section 3.2; option `weighted` weighs them by training images.
+Prompts enter behind the class token at block 1 (Jia et al., VPT, ECCV 2022). The server gives all
+clients equal weights, as in the paper's Section 3.2. The option `weighted` weights them by training
+images.
 """
 
 from torch import Tensor

@@ -1,9 +1,9 @@
 """FedVPT-Deep: federated averaging of prompts at every block and a linear head.
 
-VPT-deep (Jia et al., ECCV 2022): at each listed block, fresh prompts *replace* the outputs of the
-earlier ones. PEP-FedPT's communication figure for this baseline (7.67 M floats in 90 rounds) is
-that of 11 blocks; VPT and the default here use all 12. The paper's FedAvg is the unweighted mean
-over the round's clients; option `weighted` weighs clients by their training images.
+This is VPT-deep (Jia et al., ECCV 2022): at each listed block, new prompts *replace* the outputs of
+the earlier ones. PEP-FedPT's communication figure for this baseline (7.67 M floats in 90 rounds) is
+that of 11 blocks. VPT and the default here use all 12. The paper's FedAvg is the unweighted mean
+over the round's clients. The option `weighted` weights clients by their training images.
 """
 
 from torch import Tensor

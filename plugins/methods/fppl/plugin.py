@@ -1,34 +1,39 @@
 """FPPL: a set of prompts for each part of a stream, fused, and a head that prototypes debias.
 
-He et al., "FPPL: An Efficient and Non-IID Robust Federated Continual Learning Framework"
-(arXiv 2024), for partitions with `arrivals`. Each part of the stream has prompts at the first
-blocks; a block's prompts leave before the next. An image's prompts are the sum over the parts that
-have arrived, weighted by a softmax of a scaled cosine between the image's frozen class token and a
-trained key of each part. Clients train the newest part's prompts, all keys and the head: by
-cross-entropy among the classes that they train on now, and by InfoNCE between an image's feature
-and the global prototypes of these classes. They upload their mean feature of every class. The
-server averages them to global prototypes, and trains the head on all of them.
+He et al., "FPPL: An Efficient and Non-IID Robust Federated Continual Learning Framework" (arXiv
+2024), for partitions with `arrivals`.
+
+1. Each part of the stream has prompts at the first blocks. The prompts of a block are removed
+   before the next block.
+2. An image's prompts are a weighted sum over the parts that have arrived. The weights are a softmax
+   of scaled cosines, between the image's frozen class token and a trained key of each part.
+3. Clients train the newest part's prompts, all keys and the head. The loss is the cross-entropy
+   among the classes that they train on now, plus InfoNCE between an image's feature and the global
+   prototypes of these classes.
+4. Clients upload their mean feature of every class. The server averages these to global prototypes,
+   and trains the head on all of them.
 
 Choices where the paper leaves one open, as in the released code if not said otherwise:
 
-- A part's prompts start as those of the part before, in the first round in which clients train it.
+- In the first round in which clients train a part, its prompts start as those of the part before.
 - Clients are weighted by their training images.
-- The server keeps the last prototype of every client and class, for good. (The released code keeps
-  one for each part, which is the same if classes arrive; if domains do, a later part replaces it.)
+- The server keeps the last prototype of every client and class for good. (The released code keeps
+  one for each part. This is the same if classes arrive. If domains arrive, a later part replaces
+  it.)
 - A label without a global prototype adds no InfoNCE to the batch's mean. (The released code takes
-  the mean over the other images alone.)
+  the mean over only the other images.)
 - An image is classified among the classes that have arrived.
 - A client computes its prototypes with the model that it uploads.
-- The server's batches are as large as the clients', and its Adam starts anew in every round.
+- The server's batches are as large as the clients'. Its Adam starts anew in every round.
 - Images are normalised for the backbone, and neither cropped nor flipped. With `training.augment`,
   training steps are augmented, but prototypes are not. (The released code does not normalise
-  images, and crops and flips them at random, for prototypes too.)
+  images. It crops and flips them at random, for prototypes too.)
 - Clients are selected among those with images to train on. (The released code selects among all
-  clients, and drops those without images.)
-- All clients get the parts in the same order. (The released code can give each client another order
-  with `async_task`.)
-- The server trains the head on the prototypes of all parts. (The released code can leave out those
-  of earlier parts with `wo_pool`.)
+  clients, and then drops those without images.)
+- All clients get the parts in the same order. (With `async_task`, the released code can give each
+  client another order.)
+- The server trains the head on the prototypes of all parts. (With `wo_pool`, the released code can
+  leave out those of earlier parts.)
 """
 
 import torch

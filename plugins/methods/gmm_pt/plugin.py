@@ -1,19 +1,20 @@
 """GMM-PT: the server returns the centroids of a Gaussian mixture over all clients' prompts.
 
-Baseline of Weng et al., "Probabilistic Federated Prompt-Tuning with Non-IID and Imbalanced Data"
-(PFPT, NeurIPS 2024), Tables 1-4; the head is averaged as in FedAvg. With option `selection` it is
-GMM-PT+ of Tables 6-7. Choices where the paper leaves one open:
+It is a baseline of Weng et al., "Probabilistic Federated Prompt-Tuning with Non-IID and Imbalanced
+Data" (PFPT, NeurIPS 2024), Tables 1-4. The head is averaged as in FedAvg. With the option
+`selection` it is GMM-PT+ of Tables 6-7. Choices where the paper leaves one open:
 
-- Covariances are diagonal, like PFPT's Gaussians (Eq. 4): a full covariance of d x d
-  cannot be estimated from the hundred prompts of a round. `variant: released` is scikit-learn's
-  Bayesian mixture with full covariances. Its prior counts as one more prompt in every cluster, at
-  the mean of all, so that prompts draw together from round to round. Both start from k-means as
-  often as there are components, and keep the best fit.
-- There are as many components as prompts; with selection (as in fedavg_pt), as many as prompts of
-  the pool that were picked, and prompts that no client picked stay as they are.
-- A ViT does not depend on the order of prompts. So that a prompt can be followed over rounds,
-  centroids are assigned to the old prompts at the smallest total distance (linear assignment).
-- A mixture has no weights for its samples, so that `weighted` concerns the head alone.
+- Covariances are diagonal, like PFPT's Gaussians (Eq. 4). A full covariance of d x d cannot be
+  estimated from the hundred prompts of a round.
+- `variant: released` is scikit-learn's Bayesian mixture with full covariances. Its prior counts as
+  one more prompt in every cluster, at the mean of all prompts. So prompts move closer together from
+  round to round.
+- Both variants start from k-means as many times as there are components, and keep the best fit.
+- There are as many components as prompts. With selection (as in fedavg_pt), there are as many as
+  prompts of the pool that were picked. Prompts that no client picked stay as they are.
+- A ViT does not depend on the order of prompts. The centroids are assigned to the old prompts so
+  that the total distance is smallest (linear assignment). So a prompt can be followed over rounds.
+- The samples of a mixture have no weights, so `weighted` concerns only the head.
 """
 
 import numpy as np

@@ -1,18 +1,22 @@
 """IFCA: the server has several models, and every client trains the one that fits it best.
 
 Ghosh et al., "An Efficient Framework for Clustered Federated Learning" (NeurIPS 2020), Algorithm 1:
-the server sends k models theta_1 ... theta_k; a client estimates its cluster, the model of the
-lowest loss on its training images, and trains it; the server averages within clusters (option
-"model averaging"). The paper trains whole networks; here a model is shallow prompts and a head, as
-in FedVPT. With `share_prompts`, clusters differ by their heads alone and prompts are averaged over
-all clients, as Section 6 shares all but the last layer. Choices:
 
-- Clients of a cluster count alike; a model that no client chose stays as it is.
-- Prompts are drawn apart for each model. Heads start at zero, as in all methods here, which
-  makes all models' first losses equal: of equal ones a client draws one. With `head: drawn`, as in
-  the paper, heads are drawn too, from N(0, 1 / d).
-- A client estimates its cluster anew before its test, also one that never trained; there is no
-  server's model.
+1. The server sends k models theta_1 ... theta_k.
+2. A client estimates its cluster, which is the model with the lowest loss on its training images,
+   and trains this model.
+3. The server averages within clusters (option "model averaging" of the paper).
+
+The paper trains whole networks. Here a model is shallow prompts and a head, as in FedVPT. With
+`share_prompts`, clusters have only different heads, and prompts are averaged over all clients.
+Section 6 of the paper likewise shares all layers but the last. Choices:
+
+- Clients of a cluster have equal weights. A model that no client chose stays as it is.
+- Each model draws its own prompts. Heads start at zero, as in all methods here. This makes the
+  first losses of all models equal, and a client draws one of the equal models. With `head: drawn`,
+  as in the paper, heads are drawn too, from N(0, 1 / d).
+- Every client estimates its cluster again before a test, also a client that never trained. There is
+  no server model.
 """
 
 import torch

@@ -1,22 +1,24 @@
 """FedKgCoOp: PromptFL whose class texts are held near those of a hand-written prompt.
 
-Yao et al., "Visual-Language Prompt Tuning with Knowledge-guided Context Optimization" (CVPR 2023):
-CoOp (Zhou et al., IJCV 2022) with one context for all classes, and a loss that adds lambda
-(`weight`) times the distance of the learned texts from hand-written ones, Eq. 5-6. Its authors
-train on one machine. Under FedAvg, weighted by training images, it is FedKgCoOp, a baseline of
-FedTPG (ICLR 2024). With `averaged: false`, every client trains a context alone, and nothing is
-sent: KgCoOp, or with `weight: 0` CoOp itself. Choices:
+Yao et al., "Visual-Language Prompt Tuning with Knowledge-guided Context Optimization" (CVPR 2023),
+Eq. 5-6. It is CoOp (Zhou et al., IJCV 2022) with one context for all classes. Its loss adds lambda
+(`weight`) times the distance between the learned texts and hand-written ones.
 
-- The paper's Eq. 5 is the squared distance of two texts; the released code takes 1 - cosine, half
-  of it for features of unit length. Here, as there, lambda is the factor of 1 - cosine: 8 is the
-  paper's value and that of the released script.
-- Entropy and distance are over all classes of the data set; in FedTPG's released code, over those
-  of the client.
-- The context starts from the words "a photo of a", as in the released code, which has another
-  hand-written prompt (`template`) for some data sets.
-- A round is one epoch; the released script trains 100, with a first epoch at rate 1e-5, left out
-  here. A client starts each round with a fresh optimiser.
-- Without averaging, a client that never trained has the first context, and no server model exists.
+The authors train on one machine. Under FedAvg, weighted by training images, it is FedKgCoOp, a
+baseline of FedTPG (ICLR 2024). With `averaged: false`, every client trains a context alone, and
+nothing is sent. This is KgCoOp, or with `weight: 0` CoOp itself. Choices:
+
+- The paper's Eq. 5 is the squared distance of two texts. The released code takes 1 - cosine, which
+  is half of it for features of unit length. Here, as in the code, lambda is the factor of 1 -
+  cosine. Its value is 8 in the paper and in the released script.
+- The cross-entropy and the distance are over all classes of the data set. In FedTPG's released code
+  they are over the classes of the client.
+- The context starts from the words "a photo of a", as in the released code. For some data sets, the
+  code has another hand-written prompt (`template`).
+- A round is one epoch. The released script trains 100 epochs, the first at a learning rate of 1e-5,
+  which is left out here. A client starts each round with a fresh optimiser.
+- Without averaging, a client that never trained has the first context, and there is no server
+  model.
 """
 
 from torch import Tensor

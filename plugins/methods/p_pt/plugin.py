@@ -1,9 +1,9 @@
 """P-PT: every client keeps its prompts and shares the head.
 
-PEP-FedPT compares with this baseline without giving its form. Here, prompts are shallow as in
-FedVPT and stay on the client from round to round; the head is averaged, unweighted as in the
-paper's FedAvg, or by training images with option `weighted`. All clients start with the same
-prompts, and a client that never trained is evaluated with those.
+PEP-FedPT compares with this baseline without defining it. Here, prompts are shallow as in FedVPT,
+and stay on the client from round to round. The head is averaged, unweighted as in the paper's
+FedAvg. With the option `weighted`, it is weighted by training images. All clients start with the
+same prompts. A client that never trained is evaluated with these.
 """
 
 from torch import Tensor

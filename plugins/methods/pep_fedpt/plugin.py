@@ -3,18 +3,19 @@
 Yashwanth et al., "Prompt Estimation from Prototypes for Federated Prompt Tuning of Vision
 Transformers". Equation numbers are the paper's. Choices where the paper leaves one open:
 
-- A class without prototype (mu = 0) has cosine 0; a class the client does not hold has weight 0.
-- At the later blocks the mixed prompt takes the slot of the earlier one (Eq. 7 carries one m).
-- The warm start divides by |S_0|: classes that no client held count as zeros (Eq. 19).
-- Prototypes are computed over the client's whole training set under the round's global parameters,
-  before training (Algorithm 1, line 32), and are constants while training; gradients do flow
+- A class without a prototype (mu = 0) has a cosine of 0. A class that the client does not hold has
+  a weight of 0.
+- At later blocks, the new mixed prompt replaces the earlier one (Eq. 7 carries one m).
+- The warm start divides by |S_0|. A class that a client does not hold counts as zeros (Eq. 19).
+- Before training, a client computes prototypes over its whole training set, with the global
+  parameters of the round (Algorithm 1, line 32). They are constants in training. Gradients do flow
   through the class token into the shared prompts.
-- Prototypes are updated at the *end* of each window of R rounds, as the text of Section 4.2 has
-  it; Algorithm 1 tests t mod R = 0.
-- The head has no bias and starts at zero; decay of the learning rate, batch size, weight decay,
-  rho and R are not reported (see method.toml).
-- A held-out client uses the global state and its own class priors, without training; for the
-  server's model all classes have the same prior.
+- Prototypes are updated at the *end* of each window of R rounds, as the text of Section 4.2 says.
+  Algorithm 1 tests t mod R = 0.
+- The head has no bias and starts at zero. The paper does not report the decay of the learning rate,
+  the batch size, the weight decay, rho and R (see method.toml).
+- A held-out client uses the global state and its own class priors, without training. For the
+  server's model, all classes have the same prior.
 """
 
 from collections.abc import Iterator

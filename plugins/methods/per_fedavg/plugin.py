@@ -1,27 +1,27 @@
 """Per-FedAvg: the clients train a model that one step on a client's own images makes its own.
 
 Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
-Meta-Learning Approach" (NeurIPS 2020). The objective is the mean over clients of
-f_i(w - alpha grad f_i(w)); a local step of Algorithm 1 is
+Meta-Learning Approach" (NeurIPS 2020). The objective is the mean over clients of f_i(w - alpha grad
+f_i(w)). A local step of Algorithm 1 is
 
     w~ = w - alpha grad f(w, D),   w <- w - beta (I - alpha H(w, D'')) grad f(w~, D')
 
-with batches D, D' and D'' of the client. Two variants do without the Hessian H:
+with batches D, D' and D'' of the client. Two variants avoid the Hessian H:
 
-- `fo`: the term with H is left out.
-- `hf`: H g is [grad f(w + delta g, D'') - grad f(w - delta g, D'')] / (2 delta), where g is
-  grad f(w~, D').
+- `fo` leaves out the term with H.
+- `hf` approximates H g by [grad f(w + delta g, D'') - grad f(w - delta g, D'')] / (2 delta), where
+  g is grad f(w~, D').
 
 Choices where the papers leave one open:
 
-- pFedPG's rows train the whole ViT, and do not say which variant; option `train` freezes all but
-  some weights, or trains prompts before a frozen ViT.
-- A batch is dealt out to D, D' (and D'' with `hf`) image by image; a batch of fewer images than
-  that is used whole for each. beta is the learning rate of `training`, whose momentum, weight decay
-  and clipping apply to the meta-gradient.
-- For a test each client takes `adaptation_steps` steps, each along the gradient over all of its
-  training images, as the objective has it. The server's model does not adapt.
-- The reported loss is that on D' at w~.
+- pFedPG's rows train the whole ViT, and do not say with which variant. The option `train` freezes
+  all weights but some, or trains prompts before a frozen ViT.
+- The images of a batch are dealt in turn to D and D' (and to D'' with `hf`). If a batch has too few
+  images for this, each of them gets the whole batch. beta is the learning rate of `training`.
+  Momentum, weight decay and clipping of `training` apply to the meta-gradient.
+- For a test, each client takes `adaptation_steps` steps. Each step follows the gradient over all of
+  the client's training images, as in the objective. The server's model does not adapt.
+- The reported loss is the loss at w~ on D'.
 
 There is no official code.
 """

@@ -1,25 +1,25 @@
 """pFedMMA: adapters in both towers of a CLIP, whose middle layer the towers and clients share.
 
 Ghiasvand et al., "pFedMMA: Personalized Federated Fine-Tuning with Multi-Modal Adapter for
-Vision-Language Models" (ICLR 2026), on the adapters of MMA (Yang et al., CVPR 2024). Beside the
-attention and the MLP of a block, which reads x, an adapter adds
+Vision-Language Models" (ICLR 2026), with the adapters of MMA (Yang et al., CVPR 2024). Let x be the
+input of a block. An adapter adds
 
     scale * up(relu(shared(relu(down(norm1(x))))))
 
-to the block's output. Layers `down` and `up` are of a tower, and stay with the client; `shared` is
-one for both towers' blocks, and alone is averaged, weighted by training images. We could read the
-abstract and the released code, and follow the code:
+to the output of the block. The layers `down` and `up` belong to a tower and stay on the client. The
+layer `shared` serves the blocks of both towers. Only `shared` is averaged, weighted by training
+images. We could read only the abstract and the released code, and follow the code:
 
-- Adapters are in the last `blocks` blocks of either tower, where the shallower has as many, and
-  pairs count from the last: 5 to 12 in a ViT-B/16.
-- Gradients of the adapters are divided by `scale`, as if it were 1; what passes on to earlier
-  blocks is not.
-- Weights start from N(0, 2 / outputs), biases at zero, alike on all clients and far from zero: the
-  small `scale` keeps CLIP's features near their start.
-- Texts are "a photo of a <class>.", whose words are not trained.
-- A client that never trained has the first `down` and `up`; there is no server model.
-- Every client starts a round with a fresh optimiser; that of the released code, momentum included,
-  goes on through all clients and rounds.
+- Adapters are in the last `blocks` blocks of each tower, or in as many as the shallower tower has.
+  Blocks are paired from the last one on: 5 to 12 in a ViT-B/16.
+- The gradients of the adapters are divided by `scale`, as if it were 1. Gradients that pass on to
+  earlier blocks are not divided.
+- Weights start from N(0, 2 / outputs) and biases at zero, with the same values on all clients. The
+  weights are far from zero, but the small `scale` keeps CLIP's features near their first values.
+- Texts are "a photo of a <class>.". Their words are not trained.
+- A client that never trained has the first `down` and `up`. There is no server model.
+- Every client starts a round with a fresh optimiser. The optimiser of the released code goes on
+  through all clients and rounds, including its momentum.
 """
 
 import torch

@@ -1,31 +1,36 @@
 """pFedMoAP: a personal gating network mixes a client's prompt with those of others.
 
 Luo et al., "Mixture of Experts Made Personalized: Federated Prompt Learning for Vision-Language
-Models" (ICLR 2025). The server keeps the last prompt of every client. A client downloads the mean
-of them, from which its own prompt starts, and as fixed experts the prompts of the K - 1 other
-clients that are nearest to its last one. With x the feature of an image and t_e,c that of class c
-under expert e, both reduced to g entries, a multi-head attention of x over t_1,c ... t_K,c gives a
-feature h_c(x), and the logits are scale * (x . h_c(x)) + lambda * (those of the client's own prompt
-alone). Prompt and gating network are trained together; the network stays on the client. Choices, by
-the released code where the paper leaves one open:
+Models" (ICLR 2025).
 
-- A client that takes part for the first time trains its prompt alone, and is evaluated with it
-  alone until its gating network has been trained; a client that never trained has the mean of the
-  prompts, as the server's model.
-- Distances are Euclidean; clients that never took part are not experts. The released code
-  can take the nearest, but its calls leave that option out: experts are drawn at random.
-- The mean counts training images, over the round's clients.
-- Reduction takes every (d / g)-th entry; scores are not divided by sqrt(g) but multiplied by
-  `scale`. There is no dropout; the released code sets 0.1, and applies none.
-- Prompt and gating network have one learning rate; in the released code the network has 0.01, and
-  the prompt 0.001 with a cosine.
-- Every client starts a round with a fresh optimiser; that of the released code, momentum included,
-  goes on through all clients and rounds.
-- All clients are tested after the server's step, on the experts that it then sends. The released
-  code tests those of a round before it, on the experts that they trained with.
-- For its test a client gets its own last prompt back from the server instead of keeping it.
-- Of a client that fewer than K - 1 others can serve, the missing experts are sent, and counted, as
-  zeros.
+1. The server keeps the last prompt of every client.
+2. A client downloads the mean of the prompts, from which its own prompt starts. It also downloads K
+   - 1 fixed experts: the prompts of other clients that are nearest to its own last prompt.
+3. Let x be the feature of an image, and t_e,c that of class c under expert e, both reduced to g
+   entries. A multi-head attention of x over t_1,c ... t_K,c gives a feature h_c(x). The logits are
+   scale * (x . h_c(x)) + lambda * (the logits of the client's own prompt).
+4. The prompt and the gating network are trained together. The gating network stays on the client.
+
+Choices, which follow the released code where the paper leaves one open:
+
+- A client that takes part for the first time trains only its prompt. Until its gating network has
+  been trained, it is evaluated with only its prompt. A client that never trained has the mean of
+  the prompts, as the server's model does.
+- Distances are Euclidean. Clients that never took part are not experts. The released code can take
+  the nearest experts, but its calls leave that option out: experts are drawn at random.
+- The mean is over the round's clients, weighted by training images.
+- The reduction takes every (d / g)-th entry. The scores of the attention are multiplied by `scale`,
+  and not divided by sqrt(g). There is no dropout. The released code sets 0.1, but applies none.
+- The prompt and the gating network have the same learning rate. In the released code, the network
+  has 0.01, and the prompt has 0.001 with a cosine schedule.
+- Every client starts a round with a fresh optimiser. The optimiser of the released code goes on
+  through all clients and rounds, including its momentum.
+- All clients are tested after the server's step, with the experts that the server then sends. The
+  released code tests the clients of the round before this step, with the experts that they trained
+  with.
+- For a test, a client gets its own last prompt back from the server. It does not keep it.
+- If there are fewer than K - 1 other clients, the missing experts are zeros. They are sent, and
+  counted as bytes.
 """
 
 import torch

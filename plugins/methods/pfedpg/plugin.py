@@ -1,37 +1,42 @@
 """pFedPG: the server generates every client's prompts, and learns from how the clients change them.
 
 Yang et al., "Efficient Model Personalization in Federated Learning via Client-Specific Prompt
-Generation", ICCV 2023. Equation numbers are the paper's. There is no official code. Choices where
+Generation" (ICCV 2023). Equation numbers are the paper's. P_n are the prompts that are generated
+for client n, and P~_n are these prompts after training. There is no official code. Choices where
 the paper leaves one open:
 
-- Eq. 5 as printed subtracts the direction of Delta P_n = P~_n - P_n, which moves P_n *away* from
-  the P~_n that the client trained. Delta P_n stands for the *negative* gradient (Eq. 4), so that
-  ours adds it: the server descends sum_n <P_n(phi), -Delta P_n>. Eq. 5 is for one n; the sum over
-  the round's clients is taken at one phi, and where clients pull the generator in opposite
-  directions, the sum decides.
-- One descriptor is one query, so that Eq. 3 adds the same vector to all tokens of a client.
-- Initialisation is not reported: basis as VPT's prompts, projections Xavier-uniform, descriptors
-  N(0, 1), as an embedding table has them. l_k = l_v = 512 (option `key_dim`), at most d.
+- Eq. 5 as printed subtracts the direction of Delta P_n = P~_n - P_n. This moves P_n *away* from the
+  P~_n that the client trained. Delta P_n stands for the *negative* gradient (Eq. 4), so our server
+  adds it: it descends sum_n <P_n(phi), -Delta P_n>.
+- Eq. 5 is for one client n. Here the sum over the round's clients is taken at the same phi. If
+  clients pull the generator in opposite directions, the sum decides.
+- A descriptor is a single query, so Eq. 3 adds the same vector to all tokens of a client.
+- The initialisation is not reported. The basis starts as VPT's prompts do, projections are
+  Xavier-uniform, and descriptors are from N(0, 1), as in an embedding table. l_k = l_v = 512
+  (option `key_dim`), but at most d.
 - `generator: mlp` (after Shamsian et al., "Personalized Federated Learning using Hypernetworks")
-  has one hidden layer (option `hidden_dim`) and a linear layer for each token, no basis; its output
-  layer is scaled so that the prompts begin about as large as VPT's. `adain` gives each token of the
-  basis the mean and the deviation, over the width, of the descriptor, which therefore begins like a
-  prompt. `basis` trains P_base alone and sends it to all ("P_base" in Table 4 may also mean a
-  generator that is trained but not used).
-- Inference: the text of Section 3.3 says P_n, Algorithm 1 trains P~_n last; ours predicts with
-  P~_n (option `inference`). A client that sits rounds out keeps the P~_n and the head of the last
-  round that it took part in, since they were trained together; with `generated` it combines that
-  head with the current P_n.
-- The head starts at zero, without bias, and never leaves the client. With `head: shared` clients
-  send it too, and the server averages it by training images: SGPT's Table 1 prints 81 % for clients
-  of ten classes out of a hundred, on all test images, which their personal heads cannot reach.
-- Accuracy on all test images is that of one model (`common_model`, PFPT), or the mean over the
-  participants' own (SGPT, Section 5.2.1).
-- A client that is held out gets prompts from the mean of the participants' descriptors; the
-  server's model gets the basis (PFPT's "common model"; without a basis, the mean descriptor's
-  prompts). Their head, and that of a participant before its first round, is the mean of the trained
-  ones, or an untrained one drawn as torch.nn.Linear draws it: the zero head that training starts
-  with would call every image the first class.
+  has one hidden layer (option `hidden_dim`), a linear layer for each token, and no basis. Its
+  output layer is scaled so that the first prompts are about as large as VPT's.
+- `generator: adain` gives each token of the basis the mean and the deviation of the descriptor,
+  over the width. Therefore the descriptor starts like a prompt.
+- `generator: basis` trains only P_base and sends it to all clients. ("P_base" in Table 4 may also
+  mean a generator that is trained but not used.)
+- The text of Section 3.3 predicts with P_n, but Algorithm 1 trains P~_n last. Ours predicts with
+  P~_n (option `inference`). A client that is not in a round keeps the P~_n and the head of its last
+  round, because they were trained together. With `inference: generated`, it combines this head with
+  the current P_n.
+- The head starts at zero, has no bias, and never leaves the client. With `head: shared`, clients
+  send it too, and the server averages it, weighted by training images. The reason is SGPT (Table
+  1), which prints 81 % on all test images for clients with ten of a hundred classes, which personal
+  heads cannot reach.
+- The accuracy on all test images is that of one model (`common_model`, as in PFPT), or the mean
+  over the participants' own models (SGPT, Section 5.2.1).
+- A held-out client gets prompts from the mean of the participants' descriptors. The server's model
+  gets the basis (PFPT's "common model"). Without a basis, it gets the prompts of the mean
+  descriptor.
+- These two, and a participant before its first round, have the mean of the trained heads, or an
+  untrained head drawn as torch.nn.Linear draws its weights. The zero head with which training
+  starts would call every image the first class.
 """
 
 import torch

@@ -1,32 +1,35 @@
 """PFPT: match clients' prompts, as sets, to a pool of summarising prompts that may grow.
 
-Weng et al., "Probabilistic Federated Prompt-Tuning with Non-IID and Imbalanced Data", NeurIPS 2024.
-Equation numbers are the paper's. What it leaves open, and how we read it (`variant: released`
-follows the authors' code; released.py lists where it differs):
+Weng et al., "Probabilistic Federated Prompt-Tuning with Non-IID and Imbalanced Data" (NeurIPS
+2024). Equation numbers are the paper's. This is what the paper leaves open, and how we read it
+(`variant: released` follows the authors' code; released.py lists where it differs):
 
-- L1 + L2 as printed has no maximum: alpha -> 0 on a prompt of one client alone is unbounded. We
-  bound alpha from below (option `separation`).
-- Eq. 14's second sum, as printed, runs over all candidates, so it is the same for any assignment,
-  and a candidate that lies on an uploaded prompt beats all others at no cost. Tried: it takes many
-  rounds until some prompt does not open a phi of its own (`unused_prompts: penalised`). By default
-  the sum runs over the phi_i in use, since Algorithm 1 (line 8) drops the others from Phi. To open
-  phi_i then costs sum_t log(1 - sigma(g(phi_i))): much where clients use the same prompts and
-  little where they do not, as Section 3.2.3 wants it. The cost stays linear in z_t for fixed z_-t.
-- The candidates are the server's Phi and every uploaded prompt, equal ones once. At first, clients
-  are assigned to Phi alone. Each turn is gradient ascent, then assignment; the other way round,
-  clients would be matched to prompts that have not moved with them. Turns end when no assignment
-  changes.
-- Ascent starts from the mean of the prompts assigned to each phi, the maximum for constant g and
-  alpha. It returns its best point, or its origin where that is better: no half-step lowers L1 + L2.
-- Candidates are standardised to mean 0 and mean variance 1. That changes L1 by a constant, and
-  `separation` and `server_lr` mean the same for any backbone and round. alpha is
-  (1 + softplus(network)) times its bound. The networks of g and alpha are kept from round to round
-  and have the size that they have in the released code.
-- Eq. 3 has personal heads (its max should read min), but accuracy is on a *global* test set: heads
-  are averaged, weighted by training images (option `head`). With `head: personal`, clients that
-  never trained and the server's model use the mean of the trained heads.
-- A client picks prompts once a round, by the votes of its training images; the server's model picks
-  them for every image (fedloom/toolbox/prompt_pool.py).
+- L1 + L2 as printed has no maximum. If a prompt belongs to only one client, alpha -> 0 makes the
+  sum unbounded. We bound alpha from below (option `separation`).
+- Eq. 14's second sum, as printed, runs over all candidates. So it is the same for any assignment,
+  and a candidate that equals an uploaded prompt beats all others at no cost. We tried this
+  (`unused_prompts: penalised`): it takes many rounds until some prompt does not open a phi of its
+  own.
+- By default, the second sum runs over the phi_i in use, because Algorithm 1 (line 8) drops the
+  others from Phi. To open phi_i then costs sum_t log(1 - sigma(g(phi_i))). This is much where
+  clients use the same prompts, and little where they do not, as Section 3.2.3 wants. The cost stays
+  linear in z_t for fixed z_-t.
+- The candidates are the server's Phi and every uploaded prompt; equal ones count once. At first,
+  clients are assigned only to Phi. Each turn is gradient ascent, and then assignment. In the other
+  order, clients would be matched to prompts that have not moved with them. Turns end when no
+  assignment changes.
+- Ascent starts from the mean of the prompts assigned to each phi. For constant g and alpha, this is
+  the maximum. It returns its best point, or its start if that is better. So neither half of a turn
+  lowers the sum of L1 and L2.
+- Candidates are standardised to mean 0 and mean variance 1. This changes L1 by a constant. It makes
+  `separation` and `server_lr` mean the same for any backbone and round. alpha is (1 +
+  softplus(network)) times its bound. The networks of g and alpha are kept from round to round, and
+  are as large as in the released code.
+- Eq. 3 has personal heads (its max should read min), but accuracy is on a *global* test set. So
+  heads are averaged, weighted by training images (option `head`). With `head: personal`, clients
+  that never trained and the server's model use the mean of the trained heads.
+- A client picks prompts once a round, by the votes of its training images. With the server's model,
+  each image picks its prompts (fedloom/toolbox/prompt_pool.py).
 """
 
 from collections.abc import Iterator

@@ -1,13 +1,13 @@
 """PromptFL: one learned context before the class names of a CLIP, averaged over clients.
 
-Guo et al., "PromptFL: Let Federated Participants Cooperatively Learn Prompts Instead of Models",
-IEEE TMC 2023: CoOp (Zhou et al., IJCV 2022) with one context for all classes, under FedAvg. The
-class name comes last. Clients are weighted by their training images.
+Guo et al., "PromptFL: Let Federated Participants Cooperatively Learn Prompts Instead of Models"
+(IEEE TMC 2023). It is CoOp (Zhou et al., IJCV 2022) with one context for all classes, trained by
+FedAvg. The class name comes last. Clients are weighted by their training images.
 
-With `mu` > 0 it is FedPHA's baseline Prompt+Prox: the loss adds mu / 2 times the squared distance
-to the received context (FedProx: Li et al., "Federated Optimization in Heterogeneous Networks",
-MLSys 2020). The ports that circulate compute the distance of detached tensors, so that it has no
-gradient; here its gradient is mu times the difference.
+With `mu` > 0 it is FedPHA's baseline Prompt+Prox. The loss then adds mu / 2 times the squared
+distance to the received context (FedProx: Li et al., "Federated Optimization in Heterogeneous
+Networks", MLSys 2020). Other public ports compute the distance of detached tensors, so that it has
+no gradient. Here its gradient is mu times the difference.
 """
 
 from typing import Any
@@ -47,8 +47,8 @@ def loss(
     entropy = fl.cross_entropy(logits(task, params, batch), batch.labels)  # [K, B]
     if not task.options.mu:
         return entropy
-    moved = (params["context"] - received["params"]["context"]).square().sum((-2, -1))  # [K]
-    return entropy + task.options.mu / 2 * moved[:, None], {"reported_loss": entropy}
+    penalty = task.options.mu / 2 * fl.squared_distance(params, received["params"])  # [K]
+    return entropy + penalty[:, None], {"reported_loss": entropy}
 
 
 @fl.hookimpl

@@ -1,18 +1,19 @@
 """PromptFolio: class texts are a portfolio of those of a shared and of a personal context.
 
 Pan et al., "Federated Learning from Vision-Language Foundation Models: Theoretical Analysis and
-Method" (NeurIPS 2024). The text of class c is (1 - theta) g_c + theta l_c, where g_c and l_c, each
-of unit length, are the features under the shared context and under the client's own. Both are
-trained; the shared one is averaged, weighted by training images. Choices, by the released code
-where we could not read the paper:
+Method" (NeurIPS 2024). The text of class c is (1 - theta) g_c + theta l_c. Here g_c is the text
+feature under the shared context, and l_c that under the client's own context, both of unit length.
+Both contexts are trained. The shared one is averaged, weighted by training images. Choices, which
+follow the released code where we could not read the paper:
 
 - The mixed text is not scaled to unit length again.
-- Both contexts start from N(0, 0.02²), drawn apart, and alike on all clients.
-- A client that never trained has the first personal context; the server's model is the shared
-  context alone.
-- The released schedule is a cosine of ten epochs, up and down again, that runs on through clients
-  and rounds, as does its optimiser. Here the rate is constant, and every client starts a round with
-  a fresh optimiser.
+- Both contexts start from N(0, 0.02²). They are drawn separately, and have the same values on all
+  clients.
+- A client that never trained has the first personal context. The server's model has only the shared
+  context.
+- The released learning rate follows a cosine of ten epochs, down and up again, which goes on
+  through clients and rounds, as its optimiser does. Here the learning rate is constant, and every
+  client starts a round with a fresh optimiser.
 """
 
 import torch

@@ -1,21 +1,23 @@
 """SCAFFOLD-PT: shallow prompts and a linear head; control variates correct every local step.
 
-Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (ICML
-2020), Algorithm 1, as a baseline of Weng et al. (PFPT, NeurIPS 2024). Choices where the papers
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (ICML 2020),
+Algorithm 1, as a baseline of Weng et al. (PFPT, NeurIPS 2024). x are the server's parameters, y_k
+those of client k after training, and c and c_k their control variates. Choices where the papers
 leave one open:
 
-- Option II of Eq. 4: c_k+ = c_k - c + (x - y_k) / (K_k lr), with K_k the client's own number of
-  steps. With plain SGD it is the mean of the client's gradients; any other optimiser, momentum,
-  weight decay or clipping is refused.
-- All control variates start at zero. c is the mean of the c_k over all N clients that may take
-  part, so that the server moves it by |S|/N times the mean change of the round's clients S.
-  Held-out clients have no control variate.
-- The correction c - c_k is added to the gradient as a linear term of the loss.
-- Clients are not weighed (Algorithm 1, line 16).
-- Parameters and control variates travel both ways: twice the floats of fedavg_pt.
-- In PFPT's released code a client that takes part again starts from the weights that it got at the
-  end of its last participation, not from the server's current ones, and its change is then added
-  to the current ones. Here every client starts from the server's x (Algorithm 1, line 6).
+- New control variates are those of option II of Eq. 4: c_k+ = c_k - c + (x - y_k) / (K_k lr), where
+  K_k is the client's own number of steps. With plain SGD, c_k+ is the mean of the client's
+  gradients. Any other optimiser, momentum, weight decay and clipping are refused.
+- All control variates start at zero. c is the mean of c_k over all N clients that may take part. So
+  the server moves c by |S|/N times the mean change of the round's clients S. Held-out clients have
+  no control variate.
+- The correction c - c_k enters the gradient through a linear term of the loss.
+- Clients have equal weights (Algorithm 1, line 16).
+- Parameters and control variates travel both ways, which is twice the floats of fedavg_pt.
+- In PFPT's released code, a client that takes part again does not start from the server's current
+  weights. It starts from the weights that it got at the end of its last participation, and its
+  change is added to the current weights. Here every client starts from the server's x (Algorithm 1,
+  line 6).
 """
 
 import torch

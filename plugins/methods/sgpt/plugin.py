@@ -1,31 +1,34 @@
 """SGPT: train prompts that all images share and prompts of an image's group, in turn.
 
 Deng et al., "Unlocking the Potential of Prompt-Tuning in Bridging Generalized and Personalized
-Federated Learning", CVPR 2024. Equation and algorithm numbers are the paper's. What it leaves open,
-and how we read it (`variant: released` follows the authors' code; released.py lists where it
+Federated Learning" (CVPR 2024). Equation and algorithm numbers are the paper's. Block I of
+Algorithm 1 trains shared prompts, and block II trains group prompts. This is what the paper leaves
+open, and how we read it (`variant: released` follows the authors' code; released.py lists where it
 differs):
 
-- Prompts are deep: at each of their blocks they replace those of the block before, and those of
-  their last block are carried on. Blocks with shared prompts come before blocks with group prompts.
+- Prompts are deep: at each of their blocks in the ViT they replace those of the block before. Those
+  of their last block are carried on. Blocks with shared prompts come before blocks with group
+  prompts.
 - Block I classifies by the class token. Block II and inference classify by the mean of the class
   token and the tokens of the group prompt, each after the final norm.
 - q_g is the share of group g in all selections that block II made in earlier rounds. It is fixed
-  within a round, so that the order of clients cannot matter. A group that nobody chose yet has
-  q_g = 0 and beats all others; among several such groups, as in round 1, the nearest key wins,
+  within a round, so that the order of clients cannot matter. A group that nobody has chosen yet has
+  q_g = 0 and beats all others. Among several such groups, as in round 1, the nearest key wins,
   which is the limit of a small q.
-- Training uses one selection, that of Eq. 6, for the key and for the prompt. Inference uses Eq. 5.
-- alpha_i = N_i / N of Algorithm 2 would not sum to 1 over a sample of clients, so N counts the
-  images of the sampled clients. Its line 19 prints v_g where p_g is meant. Momentum starts in
-  round 2, from the first aggregate. A group that nobody chose in a round keeps its key.
-- Keys start orthonormal (Algorithm 3), prompts as VPT's, and the head at zero and without bias.
-- `bcd: group_first` runs the two blocks of Algorithm 1 unchanged in the other order: block II with
-  the shared prompts in place and frozen, then block I without group prompts. Every block trains for
-  E epochs, so an ablation with a single block trains half as long.
-- For feature heterogeneity the paper selects by "the class token of the 5th layer": we read this as
-  the class token at the input of block 6 (`query_block: 6`).
-- A held-out client and the server's model use the global state alone.
-- The training loss that is reported is the cross-entropy, without L_key, averaged over all steps of
-  a round, as of every method: those of block I, without group prompts, and those of block II.
+- In training, the same selection (Eq. 6) is used for the key and for the prompt. Inference uses Eq.
+  5.
+- alpha_i = N_i / N of Algorithm 2 would not sum to 1 over a sample of clients. So N counts the
+  images of the sampled clients. Line 19 prints v_g where p_g is meant. Momentum starts in round 2,
+  from the first aggregate. A group that nobody chose in a round keeps its key.
+- Keys start orthonormal (Algorithm 3), prompts as VPT's do, and the head at zero and without bias.
+- `bcd: group_first` runs the two blocks of Algorithm 1 unchanged in the other order. Block II then
+  comes first, with the shared prompts in place and frozen. Block I follows, without group prompts.
+  Every block trains for E epochs, so an ablation with a single block trains half as long.
+- For feature heterogeneity, the paper selects by "the class token of the 5th layer". We read this
+  as the class token at the input of block 6 (`query_block: 6`).
+- A held-out client and the server's model use only the global state.
+- The reported training loss is the cross-entropy without L_key, averaged over all steps of a round,
+  as for every method. These are the steps of block I, without group prompts, and those of block II.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,12 @@
 """SingleSet-Full: every client fine-tunes its own model, and nothing is sent.
 
 Yang et al. (pFedPG, ICCV 2023), Section 4.2: "trains a model at each client without information
-sharing". A client's weights and head stay with it from round to round. Choices:
+sharing". A client keeps its weights and its head from round to round. Choices:
 
-- A client trains in the rounds in which it is sampled, as long as one of a federated method does.
-- pFedPG reports no learning rate for full fine-tuning: see fedavg, whose values these are.
-- A client that never trained has the pretrained weights and a head of zeros, which know no class.
+- A client trains only in the rounds in which it is sampled, so it trains as long as a client of a
+  federated method.
+- pFedPG reports no learning rate for full fine-tuning. The values are those of fedavg, see there.
+- A client that never trained has the pretrained weights and a head of zeros, which knows no class.
 """
 
 from torch import Tensor

@@ -1,9 +1,10 @@
 """SingleSet-Head: every client trains its own linear head on the frozen features, alone.
 
 No paper proposes it. It is what remains of a method with personal heads (pFedPG, FedRep, P-PT)
-without its prompts and without a server, so that a table can tell what those add. Choices:
+without its prompts and without a server. So a table can show what those two add. Choices:
 
-- A client trains in the rounds in which it is sampled, as long as one of a federated method does.
+- A client trains only in the rounds in which it is sampled, so it trains as long as a client of a
+  federated method.
 - A client that never trained has a head of zeros, which knows no class.
 """
 

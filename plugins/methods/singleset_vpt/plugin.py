@@ -3,9 +3,11 @@
 Yang et al. (pFedPG, ICCV 2023), Section 4.2: "each client independently applies visual prompt
 tuning to learn prompts at the input embedding space" (Jia et al., ECCV 2022). Choices:
 
-- Training values are those of pFedPG's own method (Section 4.1.3), with as many prompts.
-- A client trains in the rounds in which it is sampled, as long as one of a federated method does.
-- All clients start with the same prompts; one that never trained has those and a head of zeros.
+- Training options and the number of prompts are those of pFedPG's own method (Section 4.1.3).
+- A client trains only in the rounds in which it is sampled, so it trains as long as a client of a
+  federated method.
+- All clients start with the same prompts. A client that never trained has these prompts and a head
+  of zeros.
 """
 
 from torch import Tensor

@@ -1,30 +1,31 @@
 """TRIP: every image mixes the contexts of experts, by how many of its patches each expert gets.
 
 Gong et al., "Token-Level Prompt Mixture with Parameter-Free Routing for Federated Domain
-Generalization" (IEEE Transactions on Image Processing 2026). Clients share E contexts. An image's
-patches are clustered, each cluster goes to one expert by fixed keys, and the image's context is the
-mean of the experts', weighted by their patches (`routing`). The loss adds the cross-entropy with
-the probabilities of hand-written texts. We could read the abstract and the released code, and
-follow the code:
+Generalization" (IEEE Transactions on Image Processing 2026). Clients share E contexts, one per
+expert. The patches of an image are clustered, and fixed keys assign each cluster to one expert
+(`routing`). The image's context is the mean of the experts' contexts, weighted by their numbers of
+patches. The loss adds the cross-entropy with the class probabilities under hand-written texts. We
+could read only the abstract and the released code, and follow the code:
 
-- A cluster takes at most T / E patches in training and twice as many in tests; others count
-  nowhere.
-- Keys are orthogonal, drawn once, and never trained. Contexts are drawn from N(0, 0.02²), and all
-  experts start from the same one: the code makes each a parameter of one and the same tensor, and
-  copies it for each only when it moves the model to the GPU. Experts then part as their gradients
-  differ. With `same_start: false` each expert is drawn apart, as the lines of the code read; the
-  abstract does not say which, and the paper's numbers are those of the code.
-- Clients are weighed by their training images. Tested is a mean of the server's contexts over
-  rounds, weighted by the density of Beta(0.2, 0.2) at (t + 0.5) / (rounds + 1), with the initial
-  contexts weighted as round 0's.
+- A cluster takes at most T / E patches in training, and twice as many in tests. Further patches
+  count nowhere.
+- Keys are orthogonal, are drawn once, and are never trained.
+- Contexts are drawn from N(0, 0.02²), and all experts start with the same one. In the code, each
+  expert's parameter is made from the same tensor, which is copied only when the model moves to the
+  GPU. Experts then part because their gradients differ. With `same_start: false`, each expert draws
+  its own context, as the lines of the code seem to say. The abstract does not say which is meant.
+  The paper's numbers are those of the code.
+- Clients are weighted by their training images. Tests use a mean of the server's contexts over
+  rounds. Round t has the density of Beta(0.2, 0.2) at (t + 0.5) / (rounds + 1) as its weight. The
+  initial contexts have the weight of round 0.
 
 Choices:
 
-- Patches are those of the joint space, of unit length, where the code has the image tower's tokens
+- Patches are those of the joint space and have unit length. The code has the image tower's tokens
   before the projection.
-- With `training.augment`, an image keeps the experts' shares that it has as it is.
-- First centroids are the same E positions in every image; the code draws them for each image, once
-  and for all rounds. There are no more clusters than patches.
+- With `training.augment`, an augmented image keeps the experts' shares of the original image.
+- The first centroids are the same E positions in every image. The code draws them once for each
+  image, for all rounds. There are no more clusters than patches.
 """
 
 import torch

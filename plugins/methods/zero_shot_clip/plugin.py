@@ -1,7 +1,7 @@
 """Zero-Shot CLIP: class names in hand-written templates; nothing is trained and nothing is sent.
 
-Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021.
-The training loss of a round is the mean cross-entropy of the clients' training images.
+Radford et al., "Learning Transferable Visual Models From Natural Language Supervision" (ICML 2021).
+The training loss of a round is the mean cross-entropy on the training images of the clients.
 """
 
 from typing import Any

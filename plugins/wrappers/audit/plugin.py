@@ -1,23 +1,30 @@
 """An audit: what the model tells of its training images, and uploads of a client's classes.
 
-Every client withholds a share of its training images, drawn by the seed: nobody trains on them.
-An attacker who sees the loss of an image says whether it was trained on (Yeom et al., "Privacy Risk
-in Machine Learning", CSF 2018). Members and non-members come from one pool of one client, so that
-nothing but membership tells them apart. The artefact `membership` has the loss of each, and the
-logit-scaled confidence of LiRA (Carlini et al., IEEE S&P 2022). A server that is curious reads the
-shares of a client's classes out of the change of its head (Wainakh et al., PoPETs 2022);
-`class_distance` is the total variation distance of its guess to the truth. Choices:
+Every client withholds a share of its training images, drawn by the seed. Nobody trains on them. Two
+attacks are measured:
 
-- Wainakh et al. sum the last layer's gradient over features that are never negative. Those of a ViT
-  are: here the change of a class's row is projected on the mean feature of public images, which are
-  test images. The class with the lowest projection is guessed absent, and shares are proportional
-  to what the others have above it: scaling an upload changes nothing.
-- Of an upload without a head of the server's shape, the guess is equal shares; the distance of that
-  guess is `class_distance_blind`.
+1. Membership inference. An attacker sees the loss of an image, and says whether it was trained on
+   (Yeom et al., "Privacy Risk in Machine Learning", CSF 2018). Members and non-members come from
+   the same images of the same client, so that only membership distinguishes them. The artefact
+   `membership` has the loss of each image, and the logit-scaled confidence of LiRA (Carlini et al.,
+   IEEE S&P 2022).
+2. Label inference. A curious server infers the shares of a client's classes from the change of its
+   head (Wainakh et al., PoPETs 2022). `class_distance` is the total variation distance between this
+   guess and the truth.
+
+Choices:
+
+- Wainakh et al. sum the last layer's gradient over features, which are never negative there. The
+  features of a ViT may be negative. So here the change of a class's row is projected onto the mean
+  feature of public images, which are test images. The class with the lowest projection is guessed
+  to be absent. The guessed shares are proportional to what the other classes have above it. So
+  scaling an upload changes nothing.
+- If an upload has no head with the shape of the server's head, the guess is equal shares. The
+  distance of this guess is always `class_distance_blind`.
 - A client's model answers before `personalize`, which would train on withheld images. Prototypes
-  that a study computes before round 1 are of all images, withheld ones too.
-- Listed last, it reads the uploads as they are sent; dp_gaussian adds its noise later, on the
-  server.
+  that a study computes before round 1 are computed from all images, including withheld ones.
+- If it is listed last, it reads the uploads as they are sent. dp_gaussian adds its noise later, on
+  the server.
 """
 
 from collections.abc import Generator

@@ -1,17 +1,18 @@
 """A backdoor: attackers teach that a patch of pixels means one class.
 
-Gu et al., "BadNets" (2017), stamp a pattern on training images and give them a target class. In
-federated learning (Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020) few
-clients do so, and the averaged model learns it too. `backdoor_rate` of evaluation.parquet is the
-share of triggered test images of other classes that an honest client puts into the target class.
-Choices:
+Gu et al., "BadNets" (2017), stamp a pattern on training images and label them with a target class.
+In federated learning, a few clients do so, and the averaged model learns it too (Bagdasaryan et
+al., "How To Backdoor Federated Learning", AISTATS 2020). The column `backdoor_rate` of
+evaluation.parquet is measured on triggered test images of other classes. It is the share of them
+that an honest client puts into the target class. Choices:
 
 - The trigger is fixed: a black and white square of two by two fields in the lower right corner,
-  which shows on any background. BadPromptFL (Zhang et al., 2025) learns its trigger together with
-  the prompts; that is not done here.
-- The poisoned images are the same in every round, drawn by the seed, and class priors follow their
-  labels. Prototypes that a study computes before round 1 are those of the images as they are.
-- Of data sets with novel classes, the target is a number among the classes that clients train on.
+  which is visible on any background. BadPromptFL (Zhang et al., 2025) learns its trigger together
+  with the prompts, which is not done here.
+- The poisoned images are drawn by the seed, and are the same in every round. Class priors follow
+  their new labels. Prototypes that a study computes before round 1 are those of the original
+  images.
+- In data sets with novel classes, the target is a number among the classes that clients train on.
 """
 
 from collections.abc import Generator

@@ -1,32 +1,38 @@
 """DP-FedAvg: clipped changes, Gaussian noise on their sum, and the budget that it spends.
 
-McMahan et al., "Learning Differentially Private Recurrent Language Models" (ICLR 2018), Algorithm
-1: in every round, each client takes part with probability q; its change of the parameters is
-scaled down to norm S where it is larger; the server adds N(0, (z S)^2) to every entry of the sum
-and divides by the expected number of clients, q times all. Privacy is that of a client: two
-data sets are neighbours if one has a client more. Epsilon for `delta`, after each round, is the
-column `epsilon` of rounds.parquet: that of Renyi differential privacy (Mironov et al., 2019), from
-Opacus' accountant. Choices:
+This is Algorithm 1 of McMahan et al., "Learning Differentially Private Recurrent Language Models"
+(ICLR 2018). In every round
 
-- The clip is over all parameters together (the paper's flat clipping), and clients count alike (its
-  w_k = 1). The server gets the noisy mean as every client's parameters, so that any mean that it
+1. each client takes part with probability q;
+2. a client's change of the parameters is scaled down to the norm S if its norm is larger;
+3. the server adds N(0, (z S)^2) to every entry of the sum of the changes, and divides by the
+   expected number of clients, which is q times all clients.
+
+What is protected is a whole client: two data sets are neighbours if one of them has one client
+more. The column `epsilon` of rounds.parquet is epsilon for `delta` after each round. It follows
+from Renyi differential privacy (Mironov et al., 2019), and is computed by Opacus' accountant.
+Choices:
+
+- The clip is over all parameters together (the paper's flat clipping). Clients have equal weights
+  (its w_k = 1). The server gets the noisy mean as every client's parameters. So any mean that it
   takes of them is this one.
-- A client's change is clipped where it trains, and once more where it enters the sum: the server
-  subtracts what it sent in float64, since float32 rounds what the client uploads. So no client adds
-  more than S to the sum, up to the rounding of float64 (1e-12 of S).
-- Attackers that are listed before it are clipped as all clients are, where they train and on the
-  server; no other wrapper may be used beside it.
-- If no client is drawn, one trains since the runtime needs one, and its change is not used: the
-  server gets the noise alone.
-- With `sampling: study`, the method or the study selects clients, as many as it likes and in any
-  way. Epsilon is then that of noise without sampling (q = 1), where neighbours are two data sets of
-  which one has a client's changes replaced by zero.
-- `randomness: seeded` draws noise and clients from the seed; `secret` from a key that the operating
-  system gave the job. Noise is added in float64.
-- What a client reports for logs, its training loss and the norm of its change, is not sent in a
-  real federation and not protected here; neither are class prototypes that a study computes before
-  round 1. A method that uploads more than parameters, running statistics of batch norm, or
-  parameters that the clients had not all received alike, is refused.
+- A client's change is clipped where the client trains, and again where it enters the sum. The
+  second time, the server subtracts in float64 what it sent, because the client's upload is rounded
+  to float32. So no client adds more than S to the sum, up to the rounding of float64 (1e-12 of S).
+- Attackers that are listed before this wrapper are clipped like all clients, both times. No other
+  wrapper may be used with it.
+- If no client is drawn, one client trains nevertheless, because the runtime needs one. Its change
+  is not used, and the server gets only the noise.
+- With `sampling: study`, the method or the study selects any number of clients in any way. Epsilon
+  is then that of noise without sampling (q = 1). Two data sets are then neighbours if one of them
+  has the changes of one client replaced by zero.
+- `randomness: seeded` draws noise and clients from the seed. `secret` draws them from a key that
+  the operating system gave the job. Noise is added in float64.
+- What a client reports for logs (its training loss and the norm of its change) is not protected
+  here. A real federation would not send it. Class prototypes that a study computes before round 1
+  are not protected either.
+- Three kinds of methods are refused: those that upload more than parameters, those that upload
+  running statistics of batch norm, and those whose clients did not all receive the same parameters.
 """
 
 from collections.abc import Generator

@@ -1,20 +1,20 @@
 """Laplace noise on class prototypes: PEP-FedPT's class-level differential privacy (A.4.1).
 
-After aggregation the server adds Laplace(0, S_c / eps) to the prototype of every class that was
-updated, at every chosen block, the warm start included, where
-S_c = 2 max_i ||cls_i - mu_c||_1 / N_c. Choices where the paper leaves one open:
+After aggregation, the server adds Laplace(0, S_c / eps) to the prototype of every class that was
+updated, at every chosen block. It also does so for the warm start. Here S_c = 2 max_i ||cls_i -
+mu_c||_1 / N_c. Choices where the paper leaves one open:
 
-- mu_c, from which the deviation is taken, is the mean that the client itself uploads.
-- N_c is the number of examples of the class over the clients that upload, in the rounds since the
+- mu_c, from which deviations are taken, is the mean that the client itself uploads.
+- N_c is the number of examples of the class over the clients that upload, in all rounds since the
   last update.
-- Where no client holds two images of a class the deviation is zero, and so is the noise: with
-  N_c = 1 the formula does not protect a class at all, and with this reading of mu_c not with more
-  images on as many clients either.
-- `randomness: seeded` draws the noise from the seed; `secret` from a key that the operating system
-  gave the job. Noise is added in float64.
+- If no client holds two images of a class, the deviation is zero, and so is the noise. With N_c =
+  1, the formula does not protect a class at all. With this reading of mu_c, it does not protect
+  several images on as many clients either.
+- `randomness: seeded` draws the noise from the seed. `secret` draws it from a key that the
+  operating system gave the job. Noise is added in float64.
 
-It wraps any method whose server state has prototypes [S, C, d] in `constants` and whose side
-channel has `prototypes`: `spread` (max_i, [S, C]) and `count` ([C]). Others are refused.
+It wraps any method whose server state has prototypes [S, C, d] in `constants`. The side channel
+must have `prototypes` with `spread` (max_i, [S, C]) and `count` ([C]). Other methods are refused.
 """
 
 from collections.abc import Generator

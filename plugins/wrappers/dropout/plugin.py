@@ -1,13 +1,13 @@
 """Clients that are away, send nothing, or send what they have when the round ends.
 
-Every draw belongs to a client and a round. Choices:
+Every random draw belongs to one client and one round. Choices:
 
 - A client whose upload is lost has trained: it keeps its personal state, and its bytes were sent.
-- If all uploads of a round would be lost, the one that was least likely to be lost arrives, since
+- If all uploads of a round would be lost, the one that was least likely to be lost arrives, because
   the server's step needs one.
-- A client of partial work does a share of its steps drawn from U(0, 1], at least one step; FedProx
-  draws a number of epochs.
-- An id of the trace that does not participate in training is left out; a round in which nobody is
+- A client of partial work completes a share of its steps that is drawn from U(0, 1], but at least
+  one step. FedProx draws a number of epochs instead.
+- Ids in the trace that do not participate in training are ignored. A round in which no client is
   available stops the run.
 """
 

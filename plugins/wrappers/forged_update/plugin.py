@@ -1,21 +1,26 @@
 """Forged updates: attackers send a multiple of what training changed, with noise.
 
-In place of its model X, an attacker sends G + gamma (X - G) + N(0, sigma^2), where G is what it
-received. Bagdasaryan et al., "How To Backdoor Federated Learning" (AISTATS 2020), Eq. 3, scale up:
-with gamma the number of clients over the server's rate, X replaces the mean. A negative gamma is
-the sign flipping of Li et al., "RSA" (AAAI 2019), who scale by -4 what clients send. Gamma 0 is a
-free rider of Fraboni et al., "Free-rider Attacks on Model Aggregation in Federated Learning"
-(AISTATS 2021), plain or disguised by noise, which in the paper also shrinks with the rounds.
+Let G be what an attacker received, and X its model after training. Instead of X, the attacker sends
+G + gamma (X - G) + N(0, sigma^2). Three attacks have this form:
+
+- Scaling up (Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020, Eq. 3): if
+  gamma is the number of clients divided by the server's learning rate, X replaces the mean.
+- Sign flipping (Li et al., "RSA", AAAI 2019): gamma is negative. That paper multiplies what clients
+  send by -4.
+- Free riding (Fraboni et al., "Free-rider Attacks on Model Aggregation in Federated Learning",
+  AISTATS 2021): gamma is 0. The attack is plain, or disguised by noise. In that paper the noise
+  also shrinks over the rounds.
+
 Choices:
 
-- What the attacker trained is what the wrappers inside of this one make of it: a poisoned model
-  behind an attack on its data.
-- Parameters that the client had not received, what it uploads beside parameters and running
-  statistics of batch norm, of which a variance must not be negative, are sent as they are.
-- The wrapper refuses an upload in which it can forge nothing: one that is compressed already, or
-  one of a method whose clients receive none of the parameters that they send.
-- `scale: 1` without noise changes nothing, but leaves the attackers out of evaluations: the row
-  without an attack that is measured on the same honest clients.
+- X is what the wrappers inside of this one make of the attacker's training. After an attack on its
+  data, it is a poisoned model.
+- Some parts of an upload are sent as they are: parameters that the client had not received, what is
+  not a parameter, and running statistics of batch norm (a variance must not be negative).
+- The wrapper refuses an upload in which it can forge nothing. Such an upload is already compressed,
+  or the method's clients receive none of the parameters that they send.
+- `scale: 1` without noise changes nothing, but leaves the attackers out of evaluations. This gives
+  the row without an attack, measured on the same honest clients.
 """
 
 from collections.abc import Generator

@@ -1,18 +1,18 @@
 """Krum and Multi-Krum: go on with the updates that have the nearest others.
 
 Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent" (NIPS
-2017), Section 4: with n updates of which f may be anything, the score s(i) of update i is the sum
-of its squared distances to the n - f - 2 others that are nearest to it. Krum takes the update of
-the lowest score; Multi-Krum (Section 5) averages the m of the lowest scores. Choices:
+2017), Section 4. Of n updates, f may be anything. The score s(i) of update i is the sum of its
+squared distances to the n - f - 2 other updates that are nearest to it. Krum takes the update with
+the lowest score. Multi-Krum (Section 5) averages the m updates with the lowest scores. Choices:
 
-- An update is all floating-point numbers of what a client uploads, in float64. Of a method whose
-  clients start from the same parameters, distances of parameters are those of changes.
-- Of equal scores, that of the lower client id wins.
-- The method averages the remaining updates, by numbers of training images if it does so; a client
-  whose update is kept is believed in its number.
-- An update with NaN or infinity is left out, and counts as one of the f: its distance to all
-  others is infinite.
-- A round of no more than m updates is taken as it is; otherwise it needs n >= 2 f + 3, as in the
+- An update is the vector of all floating-point numbers that a client uploads, in float64. If all
+  clients start with the same parameters, distances of parameters are distances of changes.
+- Of equal scores, that of the lower client id counts as lower.
+- The method averages the remaining updates, weighted by numbers of training images if it does so
+  without this wrapper. A client whose update is kept is believed in this number.
+- An update with NaN or infinity is left out, and counts as one of the f: its distance to all others
+  is infinite.
+- A round with at most m updates is taken as it is. Any other round needs n >= 2 f + 3, as in the
   paper.
 """
 

@@ -1,12 +1,13 @@
 """Label flipping: attackers train as honest clients do, on images that they call by other classes.
 
 Tolpegin et al., "Data Poisoning Attacks Against Federated Learning Systems" (ESORICS 2020), flip
-one class to another; Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated
+one class to another. Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated
 Learning" (USENIX Security 2020), flip every class c to C - 1 - c. Choices:
 
-- All of an attacker's training images are flipped, in every round, and its class priors with them.
-- C counts the classes of the data set, so that an attacker may name classes that it has no image
-  of. Prototypes that a study computes before round 1 are those of the true classes.
+- All training images of an attacker are flipped, in every round. Its class priors follow the new
+  labels.
+- C is the number of classes of the data set, so an attacker may use classes of which it has no
+  image. Prototypes that a study computes before round 1 are those of the true classes.
 """
 
 from collections.abc import Generator

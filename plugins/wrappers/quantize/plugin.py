@@ -1,15 +1,15 @@
 """QSGD: a client sends its change rounded at random to few levels, right in expectation.
 
-Alistarh et al., "QSGD" (NIPS 2017), Section 3.1: an entry v_i of a bucket v becomes
-||v||_2 sgn(v_i) xi_i, where xi_i is one of the two levels l / s and (l + 1) / s next to
-|v_i| / ||v||_2, the upper one with probability s |v_i| / ||v||_2 - l. It quantises the
-change that training made to the parameters, in place of a gradient. Choices:
+Alistarh et al., "QSGD" (NIPS 2017), Section 3.1. An entry v_i of a bucket v becomes ||v||_2
+sgn(v_i) xi_i. Here xi_i is one of the two levels l / s and (l + 1) / s next to |v_i| / ||v||_2. It
+is the upper one with probability s |v_i| / ||v||_2 - l. The change that training made to the
+parameters is quantised, where the paper quantises a gradient. Choices:
 
 - Buckets are consecutive entries of one tensor, as in the paper's experiments (Section 4).
-- Signed levels are sent in `bits` bits each, packed into bytes, and a norm in 32; the paper's Elias
-  code is shorter where most levels are zero.
-- Parameters that the client had not received are sent as they are, and so is everything uploaded
-  beside parameters. What the server sends is not quantised.
+- A signed level takes `bits` bits, packed into bytes, and a norm takes 32 bits. The paper's Elias
+  code is shorter if most levels are zero.
+- Parameters that the client had not received are sent as they are, and so is everything that is
+  uploaded besides parameters. What the server sends is not quantised.
 """
 
 from collections.abc import Generator

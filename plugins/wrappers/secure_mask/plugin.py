@@ -1,21 +1,28 @@
 """Secure aggregation: clients send integers under pairwise masks, and the server learns their sum.
 
 Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017),
-Section 4.1. Every parameter is rounded to a multiple of 2^-fraction_bits, as an integer modulo
-R = 2^32. Every pair of a round's clients u < v draws a mask, uniform in 0 ... R - 1, for each of
-them; u adds it and v subtracts it, modulo R. An upload is thus uniform by itself, and the sum of
-all is the sum of the integers, exactly. Its mean differs from the mean of the parameters by
-2^-(fraction_bits + 1) at most, times the clients that arrived over the sum of their weights.
-Choices:
+Section 4.1.
 
-- The server gets the mean as every client's parameters, so that any mean that it takes of them is
-  this one. Where the method weighs clients by their training images, each multiplies its parameters
-  by its share of the round's, which the server announces.
-- If an upload is lost, the server removes its masks from the others', as it can from the shares of
-  seeds in Section 4.2.
-- The paper's second mask, for uploads that come late, is left out, since none does here; seeds
-  follow from the run's seed, where the protocol agrees on keys; keys and shares are not counted as
-  bytes. A client that is alone in its round is not hidden.
+1. Every parameter is rounded to a multiple of 2^-fraction_bits, and becomes an integer modulo R =
+   2^32.
+2. Every pair of a round's clients u < v draws a mask for each parameter, uniform in 0 ... R - 1.
+   Client u adds it and client v subtracts it, modulo R.
+3. So a single upload is uniform, and the sum of all uploads is exactly the sum of the integers.
+   From it, the server computes a mean.
+
+This mean differs from the mean of the parameters by at most 2^-(fraction_bits + 1), times the
+number of clients that arrived, divided by the sum of their weights. Choices:
+
+- The server gets the mean as every client's parameters. So any mean that it takes of them is this
+  one. If the method weights clients by their training images, each client multiplies its parameters
+  by its share of the round's images, which the server announces.
+- If an upload is lost, the server removes its masks from the others. It can do so with the shares
+  of seeds in Section 4.2.
+- The paper's second mask protects uploads that come late. It is left out, because no upload is late
+  here.
+- Seeds follow from the run's seed, where the protocol agrees on keys. Keys and shares are not
+  counted as bytes.
+- If a round has only one client, this client is not hidden.
 - A method that uploads more than parameters is refused.
 """
 

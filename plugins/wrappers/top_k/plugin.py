@@ -1,15 +1,16 @@
 """Top-k with memory: a client sends the largest entries of its change, and remembers the others.
 
-Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), Algorithm 1, with what training changed
-of the parameters in place of a step's gradient: of memory + change, the k entries of the largest
-magnitude are sent, and the rest of the sum is the next memory. Choices:
+Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), Algorithm 1. The change that training
+made to the parameters replaces the gradient of a step. Of memory + change, the k entries with the
+largest magnitude are sent. The rest of the sum is the next memory. Choices:
 
-- k counts over all parameters of a client together, as in Definition 2.1, rounded up.
-- An entry is sent as its value and its position in its tensor: 4 bytes each.
-- Magnitudes are compared to 16 bits each, and of equal ones the first is sent. Else the
-  last bits of a sum would choose between entries that are equal, as a head's are for two classes.
-- Parameters that the client had not received are sent as they are, and so is everything uploaded
-  beside parameters. A memory is dropped if the shapes of the upload have changed.
+- k counts over all parameters of a client together, as in Definition 2.1. It is rounded up.
+- An entry is sent as its value and its position in its tensor, of 4 bytes each.
+- Magnitudes are rounded to 16 bits before they are compared, and of equal ones the first is sent.
+  Otherwise the last bits of a sum would choose between entries that are equal, such as those of a
+  head for two classes.
+- Parameters that the client had not received are sent as they are, and so is everything that is
+  uploaded besides parameters. A memory is dropped if the shapes of the upload have changed.
 - What the server sends is not compressed.
 """
 

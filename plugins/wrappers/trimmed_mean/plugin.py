@@ -1,16 +1,16 @@
 """Trimmed mean: every parameter is averaged without its largest and smallest values.
 
 Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (ICML 2018),
-Definition 2: of the n values that clients sent for a coordinate, the beta n largest and the beta n
-smallest are left out, and the others averaged. With beta = 1/2 it is the coordinate-wise median
+Definition 2. Clients send n values of a coordinate. The beta n largest and the beta n smallest of
+them are left out, and the others are averaged. With beta = 1/2, it is the coordinate-wise median
 (Definition 1). Choices:
 
-- An update with NaN or infinity is left out as a whole, and is not among the n.
-- beta n is rounded up, but at least one value stays, or two where n is even.
-- Clients count alike, whatever the method's weights. The server gets the trimmed mean as every
-  client's parameters, so that any mean that it takes of them is this one.
-- A method that uploads more than parameters is refused, since its server expects them to belong to
-  the client that sent the rest.
+- An update with NaN or infinity is left out as a whole, and does not count among the n.
+- beta n is rounded up, but at least one value stays, or two if n is even.
+- Clients have equal weights, whatever the method's weights are. The server gets the trimmed mean as
+  every client's parameters. So any mean that it takes of them is this one.
+- A method that uploads more than parameters is refused, because its server expects the parameters
+  to belong to the client that sent the rest.
 """
 
 import math

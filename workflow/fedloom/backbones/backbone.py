@@ -1,7 +1,7 @@
-"""Frozen backbones, the only place that knows the insides of timm and open_clip.
+"""Frozen backbones: only the package `backbones` knows the insides of timm and open_clip.
 
-Shapes, everywhere: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes,
-M blocks (numbered from 1), L text length.
+Shapes, in all modules: K clients in a cohort, B images in a batch, T tokens, P prompts, d width, C
+classes, M blocks (numbered from 1), L text length.
 """
 
 import hashlib
@@ -20,27 +20,27 @@ from fedloom.common.errors import FedLoomError, one_line, shortened, suggestion
 from fedloom.common.json_types import JsonDict
 
 Device = torch.device | str
-# the shares of red, green and blue in a grey value (ITU-R BT.601)
+# the weights of red, green and blue in a grey value (ITU-R BT.601)
 LUMA = (0.299, 0.587, 0.114)
-# keys of an entry of the config's `backbones`
+# keys that an entry of the config's `backbones` may have
 NORMALISATION = ("mean", "std")
 log = logging.getLogger(__name__)
 
 
 class Pixels:
-    """Resize, recolour and normalise uint8 images of any size, as a backbone was pretrained.
+    """Convert uint8 images of any size to a backbone's input: resize, convert colours, normalise.
 
     Attributes:
         size: height and width of the backbone's input.
-        channels: of the backbone's input, 1 or 3.
+        channels: number of channels of the backbone's input, 1 or 3.
     """
 
     def __init__(
         self, size: int | Sequence[int], channels: int, preprocessing: dict, device: Device = "cpu"
     ):
-        """Set up the conversion by the library's `mean`, `std` and `interpolation`.
+        """Take the `mean`, `std` and `interpolation` that the backbone was pretrained with.
 
-        An interpolation other than "bilinear" is taken as bicubic.
+        Any interpolation but "bilinear" counts as bicubic.
         """
         self.channels = channels
         self.size: tuple[int, int]
@@ -53,7 +53,7 @@ class Pixels:
         if preprocessing["interpolation"] == "bilinear":
             self._interpolation = "bilinear"
 
-        # a number per channel, [channels or 1, 1, 1]
+        # one number per channel, [channels or 1, 1, 1]
         self._mean, self._std, self._luma = (
             torch.tensor(numbers, device=device).view(-1, 1, 1)
             for numbers in (preprocessing["mean"], preprocessing["std"], LUMA)
@@ -61,10 +61,10 @@ class Pixels:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Convert uint8 [N, H, W, channels] to normalised floats [N, channels', H', W']."""
-        # a copy, so that what follows may write to it
+        # a copy, so that the next steps may change it in place
         x = images.movedim(-1, 1) / 255
 
-        # grey images for a model of colours, or colours for a model of grey images
+        # convert grey images for a model of colour images, or the other way round
         if x.shape[1] == 1 and self.channels == 3:
             x = x.repeat(1, 3, 1, 1)
         elif x.shape[1] == 3 and self.channels == 1:
@@ -76,37 +76,40 @@ class Pixels:
 
 
 class Backbone:
-    """The interface of all backbones; methods use FrozenViT, FrozenCLIP or FrozenResNet.
+    """The interface of all backbones. Methods use FrozenViT, FrozenCLIP or FrozenResNet.
 
     Attributes:
-        device: where the frozen weights are.
-        pixels: turns images of the store into the backbone's input.
-        image_floats: size of an image within the backbone: T d of T tokens.
-        training_bytes: activations that training keeps of an image for the backward pass.
-        gradient_checkpointing: True if a block's inside is not kept for the backward pass.
+        device: the device of the frozen weights.
+        pixels: converts images of the store to the backbone's input.
+        image_floats: size of an image within the backbone: T d floats for T tokens.
+        training_bytes: bytes of the activations that training keeps of an image for the backward
+            pass.
+        gradient_checkpointing: True if the activations inside a block are not kept for the backward
+            pass but computed again.
     """
 
     pixels: Pixels
     image_floats: int
     training_bytes: int
-    # beginnings of the names of weights that may be trained
+    # weights may be trained if their names begin with one of these
     _trainable = ("",)
 
     def __init__(
         self, model: nn.Module, device: Device, precision: str, gradient_checkpointing: bool = False
     ):
-        """Freeze `model`, to compute in `precision`."""
+        """Freeze `model`, whose arithmetic is in `precision`."""
         self.model: Any = model.eval().requires_grad_(False).to(device)
         self.device = torch.device(device)
         self.precision = precision
         self.gradient_checkpointing = gradient_checkpointing
 
     def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
-        """Return the pretrained weights by name, as `blocks.0.mlp.fc1.bias`, without client axis.
+        """Return pretrained weights without a client axis, by name (`blocks.0.mlp.fc1.bias`).
 
-        Only names that the regular expression `pattern` is found in: `bias$` gives all biases,
-        `^blocks\\.1[01]\\.` the last two of twelve blocks of a ViT. Names of a CLIP's image tower
-        begin with `visual.`; the vocabulary and positions of its text tower are never trained.
+        They are the weights whose names the regular expression `pattern` matches somewhere. `bias$`
+        gives all biases. `^blocks\\.1[01]\\.` gives the last two of twelve blocks of a ViT. Names
+        of a CLIP's image tower begin with `visual.`. The vocabulary and the positions of its text
+        tower are never trained.
         """
         return {
             name: value.detach()
@@ -115,23 +118,38 @@ class Backbone:
         }
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
-        """Compute the tensors to cache for uint8 images [N, H, W, channels], by name.
+        """Return the tensors of a cache, by name, for uint8 images [N, H, W, channels].
 
-        A cache is "features", or for a CLIP "patches", which are many times as large.
+        The cache is "features", or with a CLIP also "patches", which are many times as large.
         """
         raise NotImplementedError
 
 
-def load_backbone(family: str, settings: JsonDict, device: Device = "cpu") -> Backbone:
-    """Build a backbone of a family (vit, clip or resnet) from a label's settings.
+class HeadedBackbone(Backbone):
+    """A backbone whose features linear heads classify: a ViT or a ResNet.
 
-    The weights "none" are random. The family's module is imported here: open_clip takes seconds.
+    Attributes:
+        width: d, the length of a feature.
+    """
+
+    width: int
+
+    def init_head(self, num_classes: int) -> Tensor:
+        """Return a linear head [C, d] of zeros, without bias, as the papers count it."""
+        return torch.zeros(num_classes, self.width, device=self.device)
+
+
+def load_backbone(family: str, settings: JsonDict, device: Device = "cpu") -> Backbone:
+    """Return a backbone of a family (vit, clip or resnet).
+
+    `settings` is an entry of the config's `backbones`. With the weights "none", weights are random.
+    The module of the family is imported here, because the import of open_clip takes seconds.
     """
     return importlib.import_module(f"fedloom.backbones.{family}").load(settings, device)
 
 
 def weights_digest(backbone: Backbone) -> str:
-    """Compute the sha256 of a backbone's weights as they were loaded, by name, type and shape."""
+    """Return the sha256 of the names, types, shapes and values of a backbone's weights."""
     result = hashlib.sha256()
     for name, value in sorted(backbone.model.state_dict().items()):
         result.update(f"{name} {value.dtype} {[*value.shape]}".encode())
@@ -140,11 +158,14 @@ def weights_digest(backbone: Backbone) -> str:
 
 
 def preprocessing(spec: JsonDict, usual: Mapping[str, Any], channels: int) -> dict[str, Any]:
-    """Return the `usual` preprocessing of a model, with the mean and deviation that `spec` sets.
+    """Return the `usual` preprocessing of a model, with the `mean` and `std` that `spec` sets.
 
-    The job's log names the numbers that weights from a file are given.
+    If the weights come from a file, these two are written to the job's log.
+
+    Raises:
+        FedLoomError: there are neither as many numbers as `channels` nor a single one.
     """
-    # the numbers that the entry sets
+    # the numbers that the entry of the config sets
     own = {key: spec[key] for key in NORMALISATION if key in spec}
     for key, numbers in own.items():
         if len(numbers) not in (1, channels):
@@ -154,7 +175,7 @@ def preprocessing(spec: JsonDict, usual: Mapping[str, Any], channels: int) -> di
             )
     result = {**usual, **own}
 
-    # a file does not say how its images were normalised: let the user see what is assumed
+    # a file of weights does not say how images were normalised, so log what is assumed
     if spec["weights"].endswith((".safetensors", ".npz")):
         mean, deviation = (list(result[key]) for key in NORMALISATION)
         origin = "the usual numbers of this model"
@@ -166,7 +187,11 @@ def preprocessing(spec: JsonDict, usual: Mapping[str, Any], channels: int) -> di
 
 
 def check_model(name: str, known: Collection[str], library: str) -> None:
-    """Refuse the name of a model that a library has not got."""
+    """Check that a library has a model of this name.
+
+    Raises:
+        FedLoomError: it has none. The error suggests the nearest name.
+    """
     if name not in known:
         hint = shortened(suggestion(name, known))
         raise FedLoomError(f"backbone {name}: {library} has no such model; {hint}")
@@ -174,9 +199,10 @@ def check_model(name: str, known: Collection[str], library: str) -> None:
 
 @contextmanager
 def loading(name: str, weights: str) -> Iterator[None]:
-    """Turn an exception of a library, its hub or safetensors into a line that names the weights.
+    """Turn an exception inside this context into a FedLoomError of one line that names the weights.
 
-    Nothing is logged meanwhile: open_clip logs its errors to the root logger before it raises them.
+    Such exceptions come from a library, its hub or safetensors. Logging is off in this context,
+    because open_clip logs its errors to the root logger before it raises them.
     """
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -184,7 +210,7 @@ def loading(name: str, weights: str) -> Iterator[None]:
         yield
     except FedLoomError:
         raise
-    # the libraries raise whatever they like
+    # libraries may raise any exception
     except Exception as error:
         reason = shortened(one_line(error)) or type(error).__name__
         raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error

@@ -1,8 +1,8 @@
 """A transformer block whose inside can be trained, with an explicit client axis.
 
-The frozen path of a backbone calls its library's own blocks. This module computes the same block
-step by step, so that each client may have separate weights, by name, and that a function may be put
-in at each of its places:
+As long as a block is frozen, a backbone calls the block of its library. This module computes the
+same block step by step. So each client may have weights of its own, and each place of the block may
+have a function put into it:
 
     tokens ->-- "input" --+-- norm -- "q" "k" "v" -- attention -- "proj" -- "attention" --(+)--+
                           +--------------------------------->-----------------------------'     |
@@ -10,12 +10,12 @@ in at each of its places:
            +--+-- norm -- "fc1" -- activation -- "fc2" -- "mlp" --(+)--> tokens
               +------------------------->--------------------------'
 
-An insert is a function of (what entered the place, what comes out of it), both with leading axes
-[K, B, tokens], that returns what goes on in place of the latter. Adapters, LoRA, prefixes and deep
-prompts are each one such function; `fedloom.toolbox` has them.
+Such a function is called an insert. It takes what entered the place and what comes out of it, both
+with leading axes [K, B, tokens]. What it returns replaces what comes out. Adapters, LoRA, prefixes
+and deep prompts are inserts; `fedloom.toolbox` has them.
 
-Where only some tokens of a block's output are read, as the class token behind the last block, the
-others are not computed (`read_block`): they are needed as keys and values alone.
+Often only some tokens of the last block's output are read, such as the class token. `read_block`
+then computes only these tokens. The others are used only as keys and values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,23 +34,24 @@ from torch.utils.checkpoint import checkpoint
 
 from fedloom.common.errors import FedLoomError
 
-# name of a parameter -> its values of every client [K, ...]
+# name of a parameter -> the values of all clients [K, ...]
 Weights = Mapping[str, Tensor]
 Insert = Callable[[Tensor, Tensor], Tensor]
-# number of a block, from 1 -> place -> insert
+# number of a block (from 1) -> place -> insert
 Inserts = Mapping[int, Mapping[str, Insert]]
-# the tokens of a block's output that are read: an index of the axis T
+# the tokens of a block's output that are read, as an index of the axis T
 Read = slice | Tensor
 EVERY = slice(None)
 
 PLACES = ("input", "q", "k", "v", "proj", "attention", "fc1", "fc2", "mlp")
-# places that every token passes; the later ones see only the tokens whose output is read
+# places that every token passes; the other places see only the tokens whose output is read
 BEFORE = {"input", "k", "v"}
-# beginnings of the names of weights that are not of the embedding
+# a weight belongs to the embedding unless its name begins with one of these
 BEHIND = ("blocks.", "norm.", "fc_norm.", "head.", "transformer.", "ln_post.", "proj")
 
-# parts of a block: role, name in timm's Block, name in open_clip's ResidualAttentionBlock
-PARTS = (
+# parts of a block: role, name in timm's Block, name in open_clip's ResidualAttentionBlock ("":
+# none)
+BLOCK_PARTS = (
     ("norm1", "norm1", "ln_1"),
     ("in_weight", "attn.qkv.weight", "attn.in_proj_weight"),
     ("in_bias", "attn.qkv.bias", "attn.in_proj_bias"),
@@ -70,17 +71,24 @@ PARTS = (
 
 
 def part_names(block: Any) -> dict[str, str]:
-    """Return the dotted names of a block's parts by role; none if its inside is not known."""
+    """Return the dotted name of each part of a block, by role.
+
+    It is empty if the block's class is unknown.
+    """
     if isinstance(block, Block) and type(block.attn) is Attention and type(block.mlp) is Mlp:
-        return {role: name for role, name, _ in PARTS}
-    # known by its name, since to import open_clip takes seconds
+        return {role: name for role, name, _ in BLOCK_PARTS}
+    # compare the name of the class, because the import of open_clip takes seconds
     if type(block).__name__ == "ResidualAttentionBlock":
-        return {role: name for role, _, name in PARTS if name}
+        return {role: name for role, _, name in BLOCK_PARTS if name}
     return {}
 
 
 def check_inserts(inserts: Inserts | None, depth: int) -> None:
-    """Check that inserts name blocks from 1 to `depth`, and places that a block has."""
+    """Check that inserts name blocks from 1 to `depth`, and places that a block has.
+
+    Raises:
+        FedLoomError: a block or a place does not exist.
+    """
     for number, places in (inserts or {}).items():
         if not (1 <= number <= depth and places.keys() <= set(PLACES)):
             known = f"blocks are 1 to {depth}, places are {', '.join(PLACES)}"
@@ -88,7 +96,11 @@ def check_inserts(inserts: Inserts | None, depth: int) -> None:
 
 
 def check_weights(weights: Weights | None, module: nn.Module) -> None:
-    """Check that weights have names, and behind the client axis shapes, of the module's."""
+    """Check that weights have the names of a module's parameters, and [K, ...] of their shapes.
+
+    Raises:
+        FedLoomError: the module has no parameter of a name, or the shape is another.
+    """
     for name, value in (weights or {}).items():
         try:
             shape = attrgetter(name)(module).shape
@@ -100,25 +112,28 @@ def check_weights(weights: Weights | None, module: nn.Module) -> None:
 
 
 def below(weights: Weights | None, prefix: str) -> dict[str, Tensor]:
-    """Return the weights whose names start with `prefix`, without it."""
+    """Return the weights whose names start with `prefix`, by their names without it."""
     return {k[len(prefix) :]: v for k, v in (weights or {}).items() if k.startswith(prefix)}
 
 
 class Embedding(nn.Module):
-    """Embed images as a ViT of timm or open_clip does before its first block."""
+    """The part of a ViT (of timm or open_clip) before its first block, which embeds images."""
 
     def __init__(self, model: Any):
         super().__init__()
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        """Embed normalised images [N, channels, H, W] as tokens [N, T, d]."""
+        """Return tokens [N, T, d] for normalised images [N, channels, H, W]."""
         if hasattr(self.model, "_embeds"):
             return self.model._embeds(x)
         return self.model.norm_pre(self.model._pos_embed(self.model.patch_embed(x)))
 
     def embed(self, x: Tensor, shape: Sequence[int], weights: Weights | None) -> Tensor:
-        """Embed images [N, channels, H, W] as tokens [*shape, T, d]: [K, B, T, d] with weights."""
+        """Return tokens [*shape, T, d] for N images [N, channels, H, W], where N = prod(shape).
+
+        With clients' weights, the shape is (K, B).
+        """
         own = {f"model.{k}": v for k, v in (weights or {}).items() if not k.startswith(BEHIND)}
         if own:
             return per_client(self, x.unflatten(0, shape), own)
@@ -133,15 +148,18 @@ def run_block(
     mask: Tensor | None = None,
     read: Read = EVERY,
 ) -> Tensor:
-    """Apply a block to tokens [K, B, T, d].
+    """Apply a block to tokens [K, B, T, d]; return [K, B, R, d].
 
     Args:
-        weights: the clients' parameters, by name within the block; the others are the block's.
-        mask: additive, of the attention of T tokens to T tokens: [T, T], or [K B heads, T, T].
-            Keys that an insert puts in front of the others are seen by all.
-        read: the R tokens whose output [K, B, R, d] is computed, counted behind the place "input".
+        weights: the clients' parameters [K, ...], by name within the block. The block's own are
+            used for all others.
+        inserts: functions by place.
+        mask: an additive mask of the attention, [T, T] or [K B heads, T, T]. If an insert puts keys
+            in front of the others, all tokens see these keys.
+        read: the R tokens whose output is computed, as an index of the tokens after the place
+            "input".
     """
-    # an insert may mix tokens: behind the attention it must get all of them
+    # an insert may mix tokens, so one at a later place must get all of them
     if not inserts.keys() <= BEFORE and read is not EVERY:
         return run_block(block, tokens, weights, inserts, mask)[..., read, :]
 
@@ -153,22 +171,22 @@ def run_block(
         )
 
     def step(role: str, x: Tensor) -> Tensor:
-        """Apply the part of this role, with the clients' weights; the block may lack it."""
+        """Apply the part of a role, under the clients' weights; return x if the block lacks it."""
         if role not in names:
             return x
         return layer(block.get_submodule(names[role]), x, below(weights, f"{names[role]}."))
 
     def place(name: str, given: Tensor, out: Tensor) -> Tensor:
-        """Return what goes on behind a place: the insert's result, or `out` without an insert."""
+        """Return what goes on after a place: the insert's result, or `out` without an insert."""
         if name not in inserts:
             return out
         return inserts[name](given, out)
 
-    # an insert at "input" may change T, the number of tokens
+    # an insert at the place "input" may change T, the number of tokens
     x = place("input", tokens, tokens)  # [K, B, T, d]
     normed = step("norm1", x)
 
-    # queries, keys and values by one matrix [3 d, d], or [K, 3 d, d], and its bias
+    # one matrix, [3 d, d] or [K, 3 d, d], and one bias give queries, keys and values
     own = (names["in_weight"], names["in_bias"])
     weight, bias = (weights.get(name, attrgetter(name)(block)) for name in own)
     q, k, v = _project(normed, weight, bias, read)
@@ -176,7 +194,7 @@ def run_block(
     k = place("k", normed, k)
     v = place("v", normed, v)
 
-    # from here on, only the R tokens that are read
+    # from here on, compute only the R tokens that are read
     if read is not EVERY:
         x = x[..., read, :]  # [K, B, R, d]
         normed = normed[..., read, :]
@@ -199,10 +217,11 @@ def run_block(
 
 
 def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None = None) -> Tensor:
-    """Return the output [N, R, d] of a frozen block, on tokens [N, T, d], at the R that are read.
+    """Return the output [N, R, d] of a frozen block for the R tokens of [N, T, d] that are read.
 
-    The library's block computes all tokens, where all are read or its inside is not known; not in
-    bf16 on a CPU, where open_clip's takes ten times as long.
+    The library's block is called in two cases: all tokens are read, or the inside of the block is
+    unknown. In bfloat16 on a CPU only the second case counts, because open_clip's block takes ten
+    times as long there.
     """
     by_library = (read is EVERY and not _bf16_on_cpu(tokens)) or not part_names(block)
     if by_library and mask is None:
@@ -221,13 +240,21 @@ def run_blocks(
     gradient_checkpointing: bool = False,
     read: Read = EVERY,
 ) -> Tensor:
-    """Apply all blocks to tokens [K, B, T, d]; weights are named as `0.attn.proj.bias`."""
+    """Apply all blocks to tokens [K, B, T, d]; return the R tokens that are read, [K, B, R, d].
+
+    Args:
+        weights: the clients' parameters [K, ...], by names such as `0.attn.proj.bias`.
+        inserts: functions by block (from 1) and place.
+        mask: see `run_block`.
+        gradient_checkpointing: True computes the inside of each block again in the backward pass.
+        read: the tokens of the last block's output that are read, as an index of the axis T.
+    """
     check_inserts(inserts, len(blocks))
     for number, block in enumerate(blocks, start=1):
         own = below(weights, f"{number - 1}.")
         places = (inserts or {}).get(number, {})
 
-        # each block but the last is followed by one that reads all tokens
+        # the block that follows reads all tokens; only the output of the last block is read in part
         wanted = EVERY
         if number == len(blocks):
             wanted = read
@@ -238,11 +265,11 @@ def run_blocks(
 
 
 def _project(normed: Tensor, weight: Tensor, bias: Tensor | None, read: Read) -> Sequence[Tensor]:
-    """Return the queries [K, B, R, d] of the tokens that are read, keys and values [K, B, T, d]."""
+    """Return queries [K, B, R, d] of the tokens that are read, and keys and values [K, B, T, d]."""
     if read is EVERY:
         return linear_layer(normed, weight, bias).chunk(3, -1)
 
-    # the rows of queries, and those of keys and values
+    # split the rows of the matrix: first those of queries, then those of keys and values
     rows = [weight.shape[-2] // 3, weight.shape[-2] // 3 * 2]
     of_q, of_kv = weight.split(rows, -2)
     q_bias = None
@@ -257,23 +284,26 @@ def _project(normed: Tensor, weight: Tensor, bias: Tensor | None, read: Read) ->
 def _attend(
     step: Callable[[str, Tensor], Tensor], qkv: Sequence[Tensor], heads: int, mask: Tensor | None
 ) -> Tensor:
-    """Return what R queries [K, B, R, d] read of S keys and values [K, B, S, d]."""
-    # divided by heads, [K B, heads, tokens, d / heads]
+    """Return what R queries [K, B, R, d] read from S keys and values [K, B, S, d].
+
+    `step` applies the block's part of a role.
+    """
+    # split into heads, [K B, heads, tokens, d / heads]
     shape = qkv[0].shape[:2]
     q, k, v = (x.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2) for x in qkv)
 
-    # a norm's own weights have the client axis in front
+    # norms may have clients' weights, which need the client axis in front
     q = step("q_norm", q.unflatten(0, shape)).flatten(0, 1)
     k = step("k_norm", k.unflatten(0, shape)).flatten(0, 1)
 
-    # what each query may read; keys that an insert put in front are seen by all
+    # extend the mask: all queries see the keys that an insert has put in front
     if mask is not None:
         if mask.dim() != 2:
             mask = mask.unflatten(0, (-1, heads))
         mask = F.pad(mask.to(q.dtype), (k.shape[-2] - mask.shape[-1], 0))
 
     if q.requires_grad and _bf16_on_cpu(q):
-        # the backward pass of torch's fused attention takes five times as long there
+        # here the backward pass of torch's fused attention would take five times as long
         scores = (q * q.shape[-1] ** -0.5) @ k.mT  # [K B, heads, R, S]
         if mask is not None:
             scores = scores + mask
@@ -289,7 +319,11 @@ def _bf16_on_cpu(x: Tensor) -> bool:
 
 
 def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
-    """Apply a module along the last axis of x [K, ..., d], with weights by name within it."""
+    """Apply a module along the last axis of x [K, ..., d].
+
+    `weights` are the clients' parameters [K, ...] by name within the module. Missing ones are those
+    of the module.
+    """
     if not weights:
         return module(x)
     if not isinstance(module, nn.Linear | nn.LayerNorm):
@@ -299,7 +333,7 @@ def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
     if isinstance(module, nn.Linear):
         return linear_layer(x, weight, bias)
 
-    # torch's layer norm takes no scale and shift per client: it normalises alone
+    # torch's layer norm takes no scale and shift per client, so it only normalises here
     normed = F.layer_norm(x, module.normalized_shape, eps=module.eps)
     if weight is not None:
         normed = normed * _broadcast(weight, x)
@@ -309,19 +343,24 @@ def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
 
 
 def per_client(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
-    """Apply any module to x [K, B, ...], each client's part with its own weights [K, ...]."""
+    """Apply any module to x [K, B, ...]; each client's part uses the client's weights [K, ...]."""
     return torch.vmap(lambda own, x: functional_call(module, own, (x,)))(dict(weights), x)
 
 
 def linear_layer(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W^T + b [K, ..., o] of x [K, ..., i], W [o, i] or [K, o, i], and b [o] or [K, o]."""
-    # one weight for all clients
+    """Return x W^T + b [K, ..., o] for x [K, ..., i].
+
+    Args:
+        weight: W [o, i], or one per client [K, o, i].
+        bias: b [o], or one per client [K, o].
+    """
+    # all clients have the same weight
     if weight.dim() == 2:
         if bias is None or bias.dim() == 1:
             return F.linear(x, weight, bias)
         return F.linear(x, weight) + _broadcast(bias, x)
 
-    # a weight per client
+    # each client has its own weight
     flat = x.flatten(1, -2)  # [K, N, i]
     transposed = weight.mT  # [K, i, o]
     if bias is None:
@@ -332,20 +371,20 @@ def linear_layer(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _broadcast(value: Tensor, x: Tensor) -> Tensor:
-    """Return a vector [o], or one per client [K, o], so that it meets the last axis of x."""
+    """Return a vector [o], or one per client [K, o], with axes that broadcast to x [K, ..., o]."""
     if value.dim() == 1:
         return value
     return value.view(len(value), *[1] * (x.dim() - 2), -1)
 
 
 def recomputed(function: Callable[[Tensor], Tensor], tokens: Tensor, wanted: bool) -> Tensor:
-    """Return function(tokens); if wanted, compute its inside again in the backward pass.
+    """Return function(tokens); if `wanted`, the backward pass computes its inside again.
 
     This is gradient checkpointing (Chen et al., "Training Deep Nets with Sublinear Memory Cost",
-    2016). The bits are the same, since nothing in a block is random.
+    2016). The results are equal bit for bit, because nothing in a block is random.
     """
     if not wanted or not torch.is_grad_enabled():
         return function(tokens)
-    # to keep the random state would copy it from the GPU for every block, and wait
+    # do not keep the random state: each block would wait for its copy from the GPU
     result: Any = checkpoint(function, tokens, use_reentrant=False, preserve_rng_state=False)
     return result

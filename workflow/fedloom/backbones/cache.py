@@ -1,4 +1,4 @@
-"""The cache of a dataset's features or patches, computed once per dataset and backbone."""
+"""Write the cache of features or patches of all images, once per dataset and backbone."""
 
 import os
 from pathlib import Path
@@ -23,15 +23,19 @@ def write(
     dtype: torch.dtype | None = None,
     at_once: int = CACHED_AT_ONCE,
 ) -> None:
-    """Write the tensors of `backbone.compute_cache` for all images to a file, in `dtype`.
+    """Write the tensors of `backbone.compute_cache` for all images to the file `path`.
 
-    At most `at_once` images are computed together.
-    Patches may be larger than memory: tensors are memory-mapped files beside `path`.
+    Patches may be larger than memory. So each tensor is first a memory-mapped file next to `path`.
+
+    Args:
+        cache: "features" or "patches".
+        dtype: the type of the stored tensors; None: the type in which they are computed.
+        at_once: the largest number of images that are computed together.
     """
     count = len(store)
     tensors = dict[str, Tensor]()
     with temporary_folder(path) as folder:
-        # compute part by part, so that memory holds one part at a time
+        # compute part by part, so that only one part is in memory
         with progress(count, f"{cache} of {count} images") as bar:
             for rows in np.array_split(np.arange(count), -(-count // at_once)):
                 images = torch.from_numpy(store.images(rows)).to(backbone.device)
@@ -47,9 +51,16 @@ def write(
 
 
 def _on_disk(file: Path, count: int, like: Tensor) -> Tensor:
-    """Create a tensor [count, ...] whose memory is the new file `file`, if the disk has room."""
+    """Return an empty tensor [count, ...] whose memory is the new file `file`.
+
+    Its type and further axes are those of `like`.
+
+    Raises:
+        OSError: the disk has too little room.
+    """
     size = count * like[0].numel()
-    # ask for the room now: without it, a later write to the memory would end the process
+    # reserve the room now: if the disk were full later, a write to this memory would kill the
+    # process
     with file.open("wb") as stream:
         os.posix_fallocate(stream.fileno(), 0, max(1, size * like.dtype.itemsize))
     whole = torch.from_file(str(file), shared=True, size=size, dtype=like.dtype)

@@ -1,8 +1,9 @@
-"""The micro ViT: the embedded default backbone, a timm ``VisionTransformer`` for 32 px grey images.
+"""The micro ViT, a small timm ``VisionTransformer`` for grey images of 32 pixels.
 
-Importing this module registers it with timm. Twelve blocks, as ViT-B has, so that "prompts at
-blocks 5 to 7" means what it means in the papers; 4 x 4 patch tokens and a class token, 1.4 M
-parameters. The patch embedding is three convolutions, which learn faster than one linear map.
+It ships with FedLoom as the default backbone. When this module is imported, it registers the model
+with timm. The model has a class token and 4 x 4 patch tokens, and 1.4 M parameters. It has twelve
+blocks, as ViT-B has, so that "prompts at blocks 5 to 7" means the same as in the papers. The patch
+embedding is three convolutions, which learn faster than one linear map.
 """
 
 from typing import Any
@@ -12,13 +13,13 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-GREY = {"mean": (0.5,), "std": (0.5,), "interpolation": "bilinear"}
+GREY_PREPROCESSING = {"mean": (0.5,), "std": (0.5,), "interpolation": "bilinear"}
 
 
 class ConvStem(nn.Module):
-    """Three convolutions of stride 2: one token per 8 x 8 pixels, as a timm ``PatchEmbed``.
+    """Three convolutions of stride 2, which make a token of each 8 x 8 pixels, as a ``PatchEmbed``.
 
-    Its norm is group norm, because a frozen backbone must not depend on running statistics.
+    They use group norm, because a frozen backbone must not depend on running statistics.
     """
 
     def __init__(
@@ -31,10 +32,14 @@ class ConvStem(nn.Module):
         dynamic_img_pad: bool = False,
         **factory: Any,
     ) -> None:
-        """Take the arguments of timm's PatchEmbed; `factory` are its `device` and `dtype`."""
+        """Take the arguments of timm's PatchEmbed; `factory` may hold `device` and `dtype`.
+
+        Raises:
+            ValueError: the image is not divided into patches of 8 pixels without padding.
+        """
         super().__init__()
 
-        # the attributes of a PatchEmbed that timm reads
+        # set the attributes of a PatchEmbed that timm reads
         sizes: Any = (to_2tuple(img_size), to_2tuple(patch_size))
         self.img_size, self.patch_size = sizes
         self.grid_size = (self.img_size[0] // 8, self.img_size[1] // 8)
@@ -55,20 +60,30 @@ class ConvStem(nn.Module):
         self.act = nn.GELU()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed images [B, in_chans, H, W] as tokens [B, num_patches, embed_dim]."""
+        """Return tokens [B, num_patches, embed_dim] for images [B, in_chans, H, W]."""
         hidden = self.act(self.norm1(self.conv1(images)))
         hidden = self.act(self.norm2(self.conv2(hidden)))
         return self.conv3(hidden).flatten(2).transpose(1, 2)
 
 
 default_cfgs = generate_default_cfgs(
-    {"micro_vit": {"num_classes": 0, "input_size": (1, 32, 32), "fixed_input_size": True, **GREY}}
+    {
+        "micro_vit": {
+            "num_classes": 0,
+            "input_size": (1, 32, 32),
+            "fixed_input_size": True,
+            **GREY_PREPROCESSING,
+        }
+    }
 )
 
 
 @register_model
 def micro_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
-    """Build a ViT of 12 blocks, width 96 and 3 heads; `kwargs` of VisionTransformer override it."""
+    """Return a ViT of 12 blocks, width 96 and 3 heads.
+
+    `kwargs` are arguments of VisionTransformer, which override these numbers.
+    """
     shape: dict[str, Any] = {"img_size": 32, "patch_size": 8, "in_chans": 1, "embed_dim": 96}
     shape |= {"depth": 12, "num_heads": 3, "embed_layer": ConvStem}
     return build_model_with_cfg(VisionTransformer, "micro_vit", pretrained, **(shape | kwargs))

@@ -1,8 +1,9 @@
-"""Count the sizes of a backbone on the model itself, built on torch's meta device, without weights.
+"""Count the sizes of a backbone on its model, which is built on torch's meta device.
 
     python -m fedloom.backbones.sizes timm '{"name": "vit_base_patch16_224"}'
 
-prints them as JSON for `planning/resources/backbone_sizes.py`, since planning imports no torch.
+prints the sizes as JSON. `planning/resources/backbone_sizes.py` runs this as a process of its own,
+because planning does not import torch.
 """
 
 import json
@@ -19,17 +20,17 @@ from fedloom.config.settings import FAMILIES
 
 
 def count(library: str, settings: JsonDict) -> dict[str, float]:
-    """Count the fields of `Sizes` in planning, of name and image_size alone."""
+    """Return the fields of `Sizes` in planning, which depend only on name and image_size."""
     untrained = {key: settings[key] for key in ("name", "image_size") if key in settings}
     untrained["weights"] = "none"
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         backbone: Any = load_backbone(FAMILIES[library], untrained, "meta")
         model = backbone.model
         pixels = backbone.pixels
-        # a backbone may need a pass to be built
+        # building a backbone may take a pass, which must not count
         built = counter.get_total_flops()
 
-        # an image
+        # count a pass of an image
         getattr(model, "visual", model)(torch.zeros(1, pixels.channels, *pixels.size))
         operations = counter.get_total_flops() - built
 
@@ -44,7 +45,7 @@ def count(library: str, settings: JsonDict) -> dict[str, float]:
         if FAMILIES[library] != "clip":
             return sizes
 
-        # a text
+        # count a pass of a text
         places = model.context_length
         model.encode_text(torch.zeros(1, places, dtype=torch.int64))
         of_text = counter.get_total_flops() - built - operations

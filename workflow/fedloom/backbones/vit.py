@@ -1,8 +1,12 @@
-"""A timm ViT, run block by block so that methods can put prompts anywhere, or train its inside.
+"""A timm ViT, run block by block, so that methods can put in prompts anywhere or train its inside.
 
-By default its weights are frozen and shared by all clients. A method may give every client separate
-weights, by name (full fine-tuning, biases alone, the last blocks), and put functions into the
-places of a block (adapters, LoRA, prefixes; see `fedloom.backbones.blocks`).
+By default its weights are frozen, and all clients share them. A method may change the ViT in two
+ways:
+
+1. It gives every client weights of its own, by name: all of them (full fine-tuning), only biases,
+   or the last blocks.
+2. It puts functions into the places of a block: adapters, LoRA or prefixes (see
+   `fedloom.backbones.blocks`).
 """
 
 from typing import Any
@@ -16,25 +20,40 @@ from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
 from fedloom.backbones import blocks
-from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, loading, preprocessing
+from fedloom.backbones.backbone import (
+    Device,
+    HeadedBackbone,
+    Pixels,
+    check_model,
+    loading,
+    preprocessing,
+)
 from fedloom.backbones.blocks import Inserts, Weights, below, layer
-from fedloom.backbones.weights import check_finite, load_tensors, weights_file, without_prefix
+from fedloom.backbones.weights import (
+    check_finite,
+    checked_weights_file,
+    load_tensors,
+    without_prefix,
+)
 from fedloom.common.errors import FedLoomError
+from fedloom.common.initial_values import init_uniform
 from fedloom.common.json_types import JsonDict
+from fedloom.config.settings import compute_settings
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
 
 
-class FrozenViT(Backbone):
-    """A ViT in the pieces that methods put together, with frozen weights unless they bring others.
+class FrozenViT(HeadedBackbone):
+    """The pieces of a ViT, from which methods build their forward pass.
 
-    A forward pass with prompts P at block 1 is `logits(blocks(insert(embed(images), P)), head)`,
-    which `forward_prompted` computes. Most pieces take weights and inserts as well:
+    For example, `logits(blocks(insert(embed(images), P)), head)` is the forward pass with prompts P
+    at block 1, which `forward_prompted` computes. The weights are frozen, unless a method gives
+    each client weights. Most pieces take these arguments:
 
-        weights: {name: [K, ...]}, the clients' own values of some or all of `init_weights()`.
-        inserts: {block: {place: function}}, see `fedloom.backbones.blocks`.
-        read: how many of the first tokens are read behind block M, which then computes no others:
-            1 where the class token alone is, None where all are.
+    - `weights` {name: [K, ...]}: the clients' values of some or all weights of `init_weights()`.
+    - `inserts` {block: {place: function}}: see `fedloom.backbones.blocks`.
+    - `read`: how many of the first tokens of block M's output are read; no others are computed. It
+      is 1 if only the class token is read, and None if all are.
 
     Attributes:
         width: d, the length of a token.
@@ -50,9 +69,13 @@ class FrozenViT(Backbone):
         gradient_checkpointing: bool = False,
         spec: JsonDict | None = None,
     ):
-        """Freeze a ViT that classifies by its class token, to compute in `precision`.
+        """Freeze a ViT that classifies by its class token, with arithmetic in `precision`.
 
-        Images are normalised as the model's usual weights need, or as an entry `spec` says.
+        Images are normalised as the model's usual weights need, or as `spec` says, an entry of the
+        config's `backbones`.
+
+        Raises:
+            FedLoomError: the model is not a timm VisionTransformer with a class token.
         """
         is_vit = isinstance(model, VisionTransformer)
         if not is_vit or model.cls_token is None or model.global_pool != "token":
@@ -72,7 +95,8 @@ class FrozenViT(Backbone):
         )
         self.patch_size: int = stem.patch_size[0]
 
-        # how images become pixels, of the stem's size: that of the pretrained config may be another
+        # how images are converted; their size is the stem's, since the pretrained config's may
+        # differ
         channels = next(p for p in stem.parameters() if p.dim() == 4).shape[1]
         normal = resolve_model_data_config(vit)
         if spec:
@@ -80,7 +104,7 @@ class FrozenViT(Backbone):
         self.pixels = Pixels(stem.img_size, channels, normal, device)
 
     def embed(self, images: Tensor, weights: Weights | None = None) -> Tensor:
-        """Embed uint8 images [..., H, W, channels] as the input of block 1 [..., T, d].
+        """Return the input of block 1, [..., T, d], for uint8 images [..., H, W, channels].
 
         With weights (see the class), images are [K, B, H, W, channels].
         """
@@ -96,12 +120,15 @@ class FrozenViT(Backbone):
         inserts: Inserts | None = None,
         read: int | None = None,
     ) -> Tensor:
-        """Apply block `j` (from 1) to tokens [..., T, d], with weights or inserts [K, B, T, d]."""
+        """Apply block `j` (from 1) to tokens [..., T, d].
+
+        With weights or inserts (see the class), tokens are [K, B, T, d].
+        """
         module = self.model.blocks[j - 1]
         own = below(weights, f"blocks.{j - 1}.")
         places = (inserts or {}).get(j, {})
 
-        # each block but the last is followed by one that reads all tokens
+        # the block that follows reads all tokens; only the output of the last block is read in part
         wanted = blocks.EVERY
         if read is not None and j == self.depth:
             wanted = slice(read)
@@ -123,7 +150,7 @@ class FrozenViT(Backbone):
         inserts: Inserts | None = None,
         read: int | None = None,
     ) -> Tensor:
-        """Apply all blocks to tokens [..., T, d]."""
+        """Apply all blocks to tokens [..., T, d]; the arguments are those of the class."""
         blocks.check_weights(weights, self.model)
         blocks.check_inserts(inserts, self.depth)
         for j in range(1, self.depth + 1):
@@ -131,20 +158,26 @@ class FrozenViT(Backbone):
         return tokens
 
     def logits(self, tokens: Tensor, head: Tensor) -> Tensor:
-        """Compute logits [K, B, C] of the last block's output [K, B, T, d] and heads [K, C, d]."""
+        """Return logits [K, B, C] for the last block's output [K, B, T, d] and heads [K, C, d]."""
         return linear(self.pool(tokens), head)
 
     def forward_prompted(self, images: Tensor, prompts: Tensor, head: Tensor) -> Tensor:
-        """Compute logits [K, B, C] with prompts put in at block 1 and carried on (VPT-shallow).
+        """Return logits [K, B, C] with prompts that are inserted at block 1 (VPT-shallow).
 
-        Images are uint8 [K, B, H, W, channels], heads [K, C, d], prompts as in `insert`.
+        Args:
+            images: uint8 [K, B, H, W, channels].
+            prompts: [K, P, d] or [K, B, P, d], see `insert`.
+            head: [K, C, d].
         """
         return self.logits(self.blocks(insert(self.embed(images), prompts), read=1), head)
 
     def features(
         self, images: Tensor, weights: Weights | None = None, inserts: Inserts | None = None
     ) -> Tensor:
-        """Compute the final-norm class tokens [K, B, d] of uint8 images [K, B, H, W, channels]."""
+        """Return the class tokens after the final norm, [K, B, d].
+
+        Images are uint8 [K, B, H, W, channels]. For `weights` and `inserts` see the class.
+        """
         tokens = self.embed(images, weights)
         return self.pool(self.blocks(tokens, weights=weights, inserts=inserts, read=1), weights)
 
@@ -155,22 +188,28 @@ class FrozenViT(Backbone):
         weights: Weights | None = None,
         inserts: Inserts | None = None,
     ) -> Tensor:
-        """Compute the logits [K, B, C] of a linear head per client [K, C, d] on `features`."""
+        """Return logits [K, B, C] of each client's linear head [K, C, d] on `features`."""
         return linear(self.features(images, weights, inserts), head)
 
     def pool(self, tokens: Tensor, weights: Weights | None = None) -> Tensor:
-        """Return the final-norm class token [..., d] of the last block's output [..., T, d]."""
+        """Return the final class token [..., d], from the last block's output [..., T, d].
+
+        It is the class token after the final norm.
+        """
         return self.final_norm(tokens[..., 0, :], weights)
 
     def final_norm(self, tokens: Tensor, weights: Weights | None = None) -> Tensor:
-        """Apply the final norm to any tokens [..., d] of the last block's output."""
+        """Return tokens [..., d] of the last block's output, after the final norm."""
         for name in ("norm", "fc_norm"):
             tokens = layer(self.model.get_submodule(name), tokens, below(weights, f"{name}."))
         return tokens
 
     @torch.no_grad()
     def class_tokens(self, images: Tensor) -> Tensor:
-        """Compute unprompted class tokens [..., M + 1, d]: at each block's input, and final."""
+        """Return class tokens [..., M + 1, d], without prompts in the input.
+
+        They are the class token at the input of each block, and the final one after the norm.
+        """
         tokens = self.embed(images)
         seen = []
         for j in range(1, self.depth + 1):
@@ -179,29 +218,24 @@ class FrozenViT(Backbone):
         return torch.stack([*seen, self.pool(tokens)], -2)
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
-        """Compute the class tokens `inputs` [N, M, d] of every block, and `final` [N, d]."""
+        """Return class tokens: `inputs` [N, M, d] at each block's input, and `final` [N, d]."""
         tokens = self.class_tokens(images)
         return {"inputs": tokens[:, :-1], "final": tokens[:, -1]}
 
     def init_prompts(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw `count` prompts [P, d] from U(-v, v) with v = sqrt(6 / (3 patch^2 + d)), as VPT."""
+        """Draw `count` prompts [P, d] from U(-v, v), v = sqrt(6 / (3 patch^2 + d)), as VPT does."""
         bound = (6 / (3 * self.patch_size**2 + self.width)) ** 0.5
-        draw = torch.rand(count, self.width, generator=generator)
-        return (bound * (2 * draw - 1)).to(self.device)
-
-    def init_head(self, num_classes: int) -> Tensor:
-        """Return a linear head [C, d] of zeros, without bias, as the papers count it."""
-        return torch.zeros(num_classes, self.width, device=self.device)
+        return init_uniform(bound, count, self.width, generator=generator, device=self.device)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x W^T + b [K, ..., o] of x [K, ..., i] under each client's W [K, o, i] and b [K, o].
+    """Return x W^T + b [K, ..., o] for x [K, ..., i], with each client's W [K, o, i] and b [K, o].
 
-    W and b may have further axes, which are then also those of x. The bias is added to the product;
-    `blocks.linear_layer`, for layers of a backbone, computes both at once as torch's layer does,
-    and rounds otherwise.
+    W and b may have more axes after the first, which x then has too. Here the bias is added to the
+    product. `blocks.linear_layer`, for layers of a backbone, computes both at once as torch's layer
+    does, and so rounds differently.
     """
-    # all axes between the first and the last are one
+    # make one axis of all axes between the first and the last
     if weight.dim() == 3 and x.dim() > 3:
         return linear(x.flatten(1, -2), weight, bias).unflatten(1, x.shape[1:-1])
 
@@ -214,7 +248,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def insert(tokens: Tensor, prompts: Tensor) -> Tensor:
     """Insert prompts behind the class token: tokens [K, B, T, d] become [K, B, T + P, d].
 
-    Prompts are [K, P, d], or [K, B, P, d] where every example has its own.
+    Prompts are [K, P, d], or [K, B, P, d] if every example has its own.
     """
     if prompts.dim() == 3:
         prompts = prompts.unsqueeze(1).expand(-1, tokens.shape[1], -1, -1)
@@ -222,13 +256,16 @@ def insert(tokens: Tensor, prompts: Tensor) -> Tensor:
 
 
 def replace(tokens: Tensor, prompts: Tensor) -> Tensor:
-    """Replace the P tokens behind the class token by prompts; shapes as in `insert`, T stays."""
+    """Replace the P tokens behind the class token by prompts; T stays the same.
+
+    Shapes are those of `insert`.
+    """
     count = prompts.shape[-2]
     return insert(torch.cat([tokens[..., :1, :], tokens[..., 1 + count :, :]], -2), prompts)
 
 
 def load(spec: dict, device: Device = "cpu") -> FrozenViT:
-    """Build a backbone from an entry of the config's `backbones`, see `backbone.load_backbone`."""
+    """Return a ViT for an entry of the config's `backbones` (see `backbone.load_backbone`)."""
     name = spec["name"]
     weights = spec["weights"]
     check_model(name.split(".")[0], timm.list_models(), f"timm {timm.__version__}")
@@ -236,24 +273,22 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
     # a file, the hub's weights, or none
     path = None
     if weights not in ("hub", "none"):
-        path = weights_file(name, weights, (".safetensors", ".npz"))
+        path = checked_weights_file(name, weights, (".safetensors", ".npz"))
 
-    # the model, of another image size than the pretrained one if the entry says so
+    # make the model, with the entry's image size if it has one
     size: dict[str, Any] = {}
     if "image_size" in spec:
         size["img_size"] = spec["image_size"]
     with loading(name, weights):
         model: Any = timm.create_model(name, num_classes=0, pretrained=weights == "hub", **size)
         if path and path.suffix == ".npz":
-            # a file of Google's, whose format timm reads
+            # a file in the format of Google, which timm reads
             model.load_pretrained(str(path))
         elif path:
-            # timm's filter resizes position embeddings to the image size
+            # this function of timm resizes position embeddings to the image size
             tensors = without_prefix(safetensors.torch.load_file(path), model.state_dict())
             load_tensors(model, checkpoint_filter_fn(tensors, model), name, path)
     if weights != "none":
         check_finite(model, name, weights)
 
-    precision = spec.get("precision", "float32")
-    checkpointing = spec.get("gradient_checkpointing")
-    return FrozenViT(model, device, precision, bool(checkpointing), spec)
+    return FrozenViT(model, device, *compute_settings(spec), spec)

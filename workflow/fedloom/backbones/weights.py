@@ -1,4 +1,4 @@
-"""Weights from files, as training scripts save them: below a prefix, with a head, in shards."""
+"""Weights from files that training scripts have saved: under a prefix, with a head, in shards."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,21 +13,28 @@ from torch import Tensor, nn
 from fedloom.common.errors import FedLoomError
 from fedloom.machine.install import resource
 
-# What training scripts put before a model's names: DataParallel, torch.compile, Lightning, MoCo's
-# query encoder, DINO's teacher. Other parts of such a file (a student, a projector) are left out.
+# Prefixes that training scripts put before the names of a model's parameters: DataParallel,
+# torch.compile, Lightning, MoCo's query encoder, DINO's teacher. Other parts of such a file (a
+# student, a projector) are left out.
 PREFIX = re.compile(
     r"(?:(?:module|_orig_mod|model|backbone|encoder|encoder_q|base_encoder|teacher)\.)+"
 )
-# beginnings of a classifier's names
+# parameters of a classifier have names that begin with one of these
 HEADS = ("head.", "head_dist.", "fc.", "classifier.")
 SHARD = re.compile(r"-\d+-of-(\d+)\.safetensors$")
-# a tensor that every CLIP has
+# the name of a tensor that every CLIP has
 OF_CLIP = "logit_scale"
 
 
-def weights_file(name: str, path: str, suffixes: tuple[str, ...] = (".safetensors",)) -> Path:
-    """Return the file of a backbone's weights; refuse a shard, and one that could run code."""
-    # a shard, or the index of several
+def checked_weights_file(
+    name: str, path: str, suffixes: tuple[str, ...] = (".safetensors",)
+) -> Path:
+    """Return the path of a backbone's weights.
+
+    Raises:
+        FedLoomError: the file is one of several (shards), or of a format that could run code.
+    """
+    # refuse a shard, and the index of several shards
     file = resource(path)
     shard = SHARD.search(file.name)
     if file.name.endswith(".safetensors.index.json") or (shard and int(shard[1]) > 1):
@@ -37,7 +44,7 @@ def weights_file(name: str, path: str, suffixes: tuple[str, ...] = (".safetensor
             "with safetensors.torch.save_file"
         )
 
-    # a pickle, or any other file
+    # refuse a pickle, and files of any other format
     if file.suffix not in suffixes:
         raise FedLoomError(
             f"backbone {name}: weights '{file}': only {' and '.join(suffixes)} are read (a pickle "
@@ -47,11 +54,12 @@ def weights_file(name: str, path: str, suffixes: tuple[str, ...] = (".safetensor
 
 
 def without_prefix(tensors: Mapping[str, Tensor], known: Collection[str]) -> dict[str, Tensor]:
-    """Return the tensors below the prefix behind which a file has most of a model's `known` names.
+    """Return the tensors of a file under a model's names, without the prefix that the file adds.
 
-    Without a known prefix, these are all tensors.
+    The prefix is the one under which the file has most of the model's `known` names. If the names
+    have no prefix, all tensors are returned.
     """
-    # what a name begins with may hold several words, of which some may belong to the model's names
+    # a match may hold several words, and its last words may belong to the model's own names
     prefixes = {""}
     for name in tensors:
         if found := PREFIX.match(name):
@@ -61,13 +69,17 @@ def without_prefix(tensors: Mapping[str, Tensor], known: Collection[str]) -> dic
     def named(prefix: str) -> int:
         return sum(f"{prefix}{name}" in tensors for name in known)
 
-    # of prefixes with equally many names, the shortest: no prefix at all, if they have none
+    # if several prefixes have equally many names, take the shortest; none is the empty one
     best = max(sorted(prefixes, key=len), key=named)
     return {k.removeprefix(best): v for k, v in tensors.items() if k.startswith(best)}
 
 
 def load_tensors(model: nn.Module, tensors: Mapping[str, Tensor], name: str, file: Path) -> None:
-    """Give a model the tensors of a file, all of them but those of a classifier's head."""
+    """Load the tensors of a file into a model. Tensors of a classifier's head are left out.
+
+    Raises:
+        FedLoomError: the file lacks a tensor of the model, or has one that the model lacks.
+    """
     known = model.state_dict().keys()
     if "dist_token" in tensors and "dist_token" not in known:
         raise FedLoomError(
@@ -76,7 +88,7 @@ def load_tensors(model: nn.Module, tensors: Mapping[str, Tensor], name: str, fil
             "weights that were trained without it"
         )
 
-    # a backbone has no head, so a file's head is left out, unless the model has it after all
+    # leave out a file's head, because backbones have none; but keep tensors that the model has
     wanted = {k: v for k, v in tensors.items() if k in known or not k.startswith(HEADS)}
     missing, unknown = model.load_state_dict(wanted, strict=False)
     if missing or unknown:
@@ -88,14 +100,20 @@ def load_tensors(model: nn.Module, tensors: Mapping[str, Tensor], name: str, fil
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return how many names there are, and the first."""
+    """Return the number of names, and the first name."""
     if not names:
         return "0"
     return f"{len(names)} ('{names[0]}' ...)"
 
 
 def check_finite(model: nn.Module, name: str, weights: str) -> None:
-    """Refuse weights that hold NaN or infinity, before a study's training seems to diverge."""
+    """Check that the weights of a model hold neither NaN nor infinity.
+
+    Otherwise the training of a study would seem to diverge.
+
+    Raises:
+        FedLoomError: they do hold some.
+    """
     for key, value in model.state_dict().items():
         if value.is_floating_point() and not value.isfinite().all():
             raise FedLoomError(
@@ -106,8 +124,11 @@ def check_finite(model: nn.Module, name: str, weights: str) -> None:
 
 @contextmanager
 def plain_clip_file(path: Path) -> Iterator[Path]:
-    """Yield a file of a CLIP's weights that open_clip reads: without a prefix, so maybe a copy."""
-    # the prefix is what stands before the tensor that every CLIP has
+    """Yield a file of a CLIP's weights whose names have no prefix, so that open_clip can read it.
+
+    If the file `path` has a prefix, a temporary copy is yielded.
+    """
+    # the prefix is what stands before the name of the tensor that every CLIP has
     with safetensors.safe_open(path, "pt") as file:
         names = list(file.keys())
     found = [k.removesuffix(OF_CLIP) for k in names if re.fullmatch(PREFIX.pattern + OF_CLIP, k)]
@@ -115,7 +136,7 @@ def plain_clip_file(path: Path) -> Iterator[Path]:
         yield path
         return
 
-    # a copy without it
+    # make a copy without the prefix
     with TemporaryDirectory(prefix="fedloom-") as folder:
         copy = Path(folder) / path.name
         tensors = safetensors.torch.load_file(path)

@@ -1,6 +1,7 @@
-"""`fedloom <command>`: what people type; rules have `python -m fedloom.jobs`.
+"""Define the commands `fedloom <command>`, which people type; rules use `python -m fedloom.jobs`.
 
-What takes time is imported when a command runs: help and a mistyped name answer at once.
+A module that takes long to import is imported only when a command needs it. Help and errors about
+mistyped names therefore appear at once.
 """
 
 import json
@@ -21,14 +22,15 @@ from fedloom.planning.run_labels import Run
 
 
 class Changing(click.Command):
-    """A command whose `--set` takes several settings; the last one of a key counts.
+    """A command whose option `--set` takes several settings.
 
-    The words after `--` are Snakemake's; they become the context's object.
+    If a key is set several times, the last value counts. The words after `--` are Snakemake's;
+    `ctx.obj` holds them.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words before `--`, with `--set` before every KEY=VALUE."""
-        # the words after `--` are Snakemake's
+        # keep the words after `--` for Snakemake
         own_words = args
         ctx.obj = []
         if "--" in args:
@@ -36,7 +38,7 @@ class Changing(click.Command):
             own_words = args[:cut]
             ctx.obj = args[cut + 1 :]
 
-        # a word with = that names no file is a change
+        # a word with = is a change, unless it is the name of a file
         words = list[str]()
         for word in own_words:
             is_change = "=" in word and not word.startswith("-") and not Path(word).exists()
@@ -47,7 +49,7 @@ class Changing(click.Command):
 
 
 def options_of(text: str) -> JsonDict:
-    """Return the options of a method that a JSON object gives."""
+    """Return a method's options from a JSON object; raise click.BadParameter if it is none."""
     try:
         options = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -58,7 +60,7 @@ def options_of(text: str) -> JsonDict:
 
 
 def rate_of(text: str) -> float:
-    """Return a rate above 0 and below infinity."""
+    """Return a rate; raise click.BadParameter unless it is above 0 and below infinity."""
     try:
         rate = float(text)
     except ValueError:
@@ -87,7 +89,7 @@ SET_OPTION = click.Option(
 
 
 def run_of(name: str) -> Run:
-    """Return the finished run of a folder."""
+    """Return the finished run that a folder is of."""
     from fedloom.planning import runs
 
     return runs.finished(name)
@@ -99,7 +101,7 @@ named = click.argument("name", required=False)
 
 
 def launch(study: Path | None, **given: Any) -> int:
-    """Run Snakemake on a study."""
+    """Run Snakemake on a study, and return its exit status."""
     from fedloom.cli.run import launch
 
     # the commands `run` and `report` share this function
@@ -140,7 +142,7 @@ def watch() -> None:
 @fedloom.command(short_help="Follow a study in tensorboard, wandb or mlflow.")
 @click.argument("tracker")
 def track(tracker: str) -> None:
-    """Write the runs of the study begun last here for tensorboard, wandb or mlflow."""
+    """Send the study that was begun last in this folder to tensorboard, wandb or mlflow."""
     from fedloom.cli.inspect import track
 
     track.track_study(tracker)
@@ -160,7 +162,7 @@ def init(folder: Path) -> None:
 @click.argument("studies", nargs=-1, type=file_of, metavar="[STUDY]...")
 @click.option("--rate", type=rate_of, help="10^12 operations a second.")
 def plan(studies: tuple[Path, ...], rate: float | None) -> None:
-    """Print what a study costs on a GPU of a rate: jobs, hours, disk."""
+    """Estimate what a study costs: its jobs, hours on a GPU, and disk."""
     from fedloom.cli.inspect import describe
 
     print(describe.describe_cost(studies, rate))
@@ -195,7 +197,7 @@ def export(study: str | None, folder: str | None) -> None:
 )
 @click.argument("run", type=run_of)
 def show(run: Run, **given: Any) -> None:
-    """Print a run's accuracy by round, and where each setting is from."""
+    """Print a run's accuracy by round, its settings, and where each setting comes from."""
     from fedloom.cli.inspect import show
 
     print(show.show_run(run, **given))
@@ -227,7 +229,7 @@ def clean(studies: tuple[Path, ...], yes: bool) -> None:
 @fedloom.command(short_help="List methods, or describe one.")
 @named
 def methods(name: str | None) -> None:
-    """Print every method in a line, or all facts of one."""
+    """Print a line for every method, or all facts about one."""
     from fedloom.cli.inspect import describe
 
     if name:
@@ -239,7 +241,7 @@ def methods(name: str | None) -> None:
 @fedloom.command(short_help="Make a method of your own from the template.")
 @click.argument("name")
 def new(name: str) -> None:
-    """Make plugins/NAME, a method that runs, for you to change."""
+    """Make plugins/NAME from the template: a method that runs, for you to change."""
     from fedloom.cli.make import templates
 
     print(f"{templates.new_method(name)}\nnext: fedloom check --method {name}")
@@ -248,33 +250,33 @@ def new(name: str) -> None:
 @fedloom.command(short_help="Hold methods to the contract.")
 @click.option("--method", help="Name of a method; default: every one.")
 def check(method: str | None) -> None:
-    """Hold a method to the contract: yours, or every one.
+    """Check that one method, or every method, keeps the contract.
 
-    It also writes options.py of methods in plugins/, from the options of method.toml.
+    This also writes options.py of methods in plugins/, from the options in method.toml.
     """
     from fedloom.hooks import manifest
     from fedloom.hooks.options_file import refresh_options_file
 
-    # without a name, every method, also those whose method.toml has an error
+    # without a name, check every method, also those whose method.toml has an error
     known = manifest.discover_methods()
     names = [*known, *known.errors]
     if method:
         names = [method]
     plugins = [manifest.find_method(name) for name in names]
 
-    # the class of the options, for editors
+    # write the class of the options, for editors
     for plugin in plugins:
         file = refresh_options_file(plugin)
         if file is not None:
             click.echo(f"wrote {file}", err=True)
 
-    # imported after the names are known to be right: torch takes seconds
+    # torch takes seconds to import, so this comes after the names were found to be right
     from fedloom.contract import driver
     from fedloom.machine.device import prepare_torch
 
     prepare_torch(threads=1)
 
-    # without the progress of tiny runs
+    # do not log the progress of the tiny runs
     log.setLevel("WARNING")
     for plugin in plugins:
         done = driver.check(plugin, list(known.values()))
@@ -287,10 +289,10 @@ def check(method: str | None) -> None:
 @click.option("--classes", type=SOME, required=True, help="Number of classes.")
 @click.option("--options", type=options_of, default="{}", help="The method's, as JSON.")
 def communication(method: str, backbone: str, classes: int, options: JsonDict) -> None:
-    """Print the floats that a client is sent in one round, by kind."""
+    """Print how many floats the server sends a client in one round, by name of the tensor."""
     from fedloom.hooks.manifest import find_method
 
-    # a name that is not known need not wait for torch, which takes seconds
+    # an unknown name is an error before torch is imported, which takes seconds
     find_method(method, kind="method")
     from fedloom.cli.inspect.downlink import downlink_floats
 
@@ -303,7 +305,7 @@ def communication(method: str, backbone: str, classes: int, options: JsonDict) -
 @fedloom.command(short_help="Print sources of data and partition schemes.")
 @named
 def datasets(name: str | None) -> None:
-    """Print the sources of data and the schemes with their keys, or those of a name."""
+    """Print the sources of data and the partition schemes with their keys, or only one of them."""
     from fedloom.cli.inspect import describe
 
     print(describe.describe_kinds(name, datasets="source", partitions="scheme"))
@@ -312,7 +314,7 @@ def datasets(name: str | None) -> None:
 @fedloom.command(short_help="Print the kinds of tables and figures.")
 @named
 def kinds(name: str | None) -> None:
-    """Print the kinds of tables and figures with their keys, or those of a name."""
+    """Print the kinds of tables and figures with their keys, or only one of them."""
     from fedloom.cli.inspect import describe
 
     print(describe.describe_kinds(name, tables="table", figures="figure"))
@@ -328,7 +330,7 @@ ROOT_OPTION = click.Option(["--root"], help="Folder of its files; default: data/
 
 @data.command("list")
 def list_recipes() -> None:
-    """Print every recipe in a line."""
+    """Print a line for every recipe."""
     from fedloom.cli.make import get_data
 
     print(get_data.list_recipes())
@@ -337,10 +339,10 @@ def list_recipes() -> None:
 @data.command("get", params=[ROOT_OPTION])
 @click.argument("name")
 def get_data(name: str, root: str | None) -> None:
-    """Download a data set; what is there already is not fetched again.
+    """Download a data set; files that exist already are not downloaded again.
 
-    NAME is that of a recipe, or the path of its .yaml file. What no program can download is printed
-    as steps to do by hand.
+    NAME is the name of a recipe, or the path of its .yaml file. If a program cannot download all
+    files, the steps that are left are printed, to be done by hand.
     """
     from fedloom.cli.make import get_data
 
@@ -353,7 +355,7 @@ def get_data(name: str, root: str | None) -> None:
 def check_data(name: str, root: str | None, pixels: bool) -> int:
     """Compare a data set's files with its recipe, and print a line for each difference.
 
-    NAME is that of a recipe, or the path of its .yaml file.
+    NAME is the name of a recipe, or the path of its .yaml file.
     """
     from fedloom.cli.make import get_data
 
@@ -362,7 +364,7 @@ def check_data(name: str, root: str | None, pixels: bool) -> int:
 
 @fedloom.command(short_help="Check this machine, and say how to fix it.")
 def doctor() -> int:
-    """Check versions, GPUs and disks of this machine; print what to do."""
+    """Check versions, GPUs and disks of this machine, and print how to fix what is wrong."""
     return print_findings()
 
 
@@ -386,7 +388,7 @@ def main() -> None:
             status = error.exit_code
             error.show()
 
-        # click's own errors end as FedLoom's do
+        # click's own errors end the process as FedLoom's errors do
         except click.ClickException as error:
             raise FedLoomError(error.format_message()) from None
         except click.Abort:

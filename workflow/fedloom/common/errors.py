@@ -1,15 +1,15 @@
-"""The exceptions that people are meant to read."""
+"""Define the exceptions that people are meant to read, and helpers for their texts."""
 
 import difflib
 from collections.abc import Collection
 
-# the most characters of an exception's text, and of a name, that an error quotes
+# the most characters that an error quotes: of another exception's text, and of a name
 MAX_REASON_CHARACTERS = 300
 MAX_NAME_CHARACTERS = 100
-# Characters that are kept of a line that is too long, which is cut in the middle: the place of the
-# error is at its beginning, the advice at its end.
-BEGINNING = 1400
-END = 500
+# A line that is too long is cut in the middle. So many characters are kept of its beginning, which
+# says where the error is, and of its end, which gives the advice.
+BEGINNING_CHARACTERS = 1400
+END_CHARACTERS = 500
 
 
 class FedLoomError(Exception):
@@ -19,14 +19,14 @@ class FedLoomError(Exception):
     status = 2
 
     def __init__(self, line: object) -> None:
-        """Keep the line as a terminal can show it, whatever names it quotes."""
+        """Keep the line in a form that a terminal can show, whatever names the line quotes."""
         super().__init__(_bounded(legible(str(line))))
 
 
 def legible(text: str) -> str:
-    """Return a text as one line, in which a character that is not printable is its escape.
+    """Return a text as one line, with an escape for every unprintable character.
 
-    So no name that an error quotes can move a terminal's cursor or change its colours.
+    A name that an error quotes can then not move a terminal's cursor or change its colours.
     """
     line = " ".join(part.strip() for part in text.splitlines())
     return "".join(_escaped(letter) for letter in line)
@@ -40,14 +40,14 @@ def _escaped(letter: str) -> str:
 
 
 def _bounded(line: str) -> str:
-    """Return a line that a person can read, without the middle of a very long one."""
-    if len(line) <= BEGINNING + END:
+    """Return a line; if it is too long for a person to read, without its middle."""
+    if len(line) <= BEGINNING_CHARACTERS + END_CHARACTERS:
         return line
-    return f"{line[:BEGINNING]} ... {line[-END:]}"
+    return f"{line[:BEGINNING_CHARACTERS]} ... {line[-END_CHARACTERS:]}"
 
 
 def in_words(error: BaseException) -> str:
-    """Return type and text of any exception in one line."""
+    """Return the type and the text of any exception as one line."""
     name = type(error).__name__
     text = shortened(one_line(error))
     if not text:
@@ -56,32 +56,39 @@ def in_words(error: BaseException) -> str:
 
 
 def one_line(text: object) -> str:
-    """Return a text, or that of an exception, with single spaces for ends of lines."""
+    """Return a text, or an exception's text, with one space for every stretch of white space."""
     return " ".join(str(text).split())
 
 
 def shortened(text: str, longest: int = MAX_REASON_CHARACTERS) -> str:
-    """Return a text that fits into a line of an error, by default, or into `longest` characters."""
+    """Return a text; if it has more than `longest` characters, leave out the rest.
+
+    The default length fits into the line of an error.
+    """
     if len(text) <= longest:
         return text
     return f"{text[:longest]} ..."
 
 
 def check_known(name: str, known: Collection[str], where: str) -> None:
-    """Refuse an unknown name; `where` begins the error, as "keep_classes: no class"."""
+    """Raise a FedLoomError if a name is unknown.
+
+    The error begins with `where`, such as "keep_classes: no class".
+    """
     if name not in known:
         raise FedLoomError(f"{where} {unknown_name(name, known)}")
 
 
 def unknown_name(name: str, known: Collection[str]) -> str:
-    """Return how an error quotes a name that is not among the known ones, and what to write."""
+    """Return an error's words about an unknown name: the quoted name, and what to write instead."""
     return f"'{shortened(str(name), MAX_NAME_CHARACTERS)}'; {suggestion(name, known)}"
 
 
 def suggestion(word: str, known: Collection[str]) -> str:
-    """Return "did you mean ...?", or the list of known words.
+    """Return "did you mean ...?" if a known word is close; else return the list of known words.
 
-    Case and dashes do not count, so that FedVPT, as tables have it, finds fedvpt.
+    Case does not count, and dashes and blanks count as underscores. So the title FedVPT, which
+    tables show, finds the name fedvpt.
     """
     plain = {_plain(each): each for each in sorted(known, reverse=True)}
     close = difflib.get_close_matches(_plain(word), plain, n=1)
@@ -100,7 +107,7 @@ class NotFiniteError(FedLoomError):
 
 
 class StoppedError(FedLoomError):
-    """A scheduler asked the job to stop before its work was done; the next attempt goes on."""
+    """A scheduler asked the job to stop before its work was done; the next attempt resumes it."""
 
     # EX_TEMPFAIL of sysexits.h: try again
     status = 75

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, tables with checksums, and JSON with one spelling."""
+"""Write files that are whole or absent, tables with checksums, and JSON with one spelling."""
 
 import hashlib
 import json
@@ -18,18 +18,19 @@ from fedloom.common.temporary import remove, sweep, temporary_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The key of a table's metadata that holds the digest of its file, and its value in that digest
+# The key in a table's metadata under which the digest of its file stands. While the digest is
+# computed, UNSEALED stands there.
 SEAL = b"fedloom:sha256"
 UNSEALED = b"0" * 64
-# what stands before the digest in a footer: its key, and that a text of 64 bytes follows (Thrift)
+# the bytes before the digest in a footer: the key, and Thrift's mark for a text of 64 bytes
 BEFORE_DIGEST = SEAL + b"\x18\x40"
-# bytes that are hashed at once
-AT_ONCE = 2**20
+# the number of bytes that are hashed at once
+BYTES_AT_ONCE = 2**20
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`, renamed to it only when the block succeeds."""
+    """Yield a temporary path beside `path`; if the block succeeds, rename its file to `path`."""
     path = Path(path)
     with _beside(path) as temporary:
         # a new file has the permissions that the user's umask allows
@@ -37,7 +38,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         permissions = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
 
-        # safetensors writes files that their owner alone can read
+        # safetensors writes files that only their owner can read
         temporary.chmod(permissions)
         temporary.replace(path)
 
@@ -52,9 +53,10 @@ def temporary_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """Yield a name beside `path` that no other process uses, and remove what it names at the end.
+    """Yield an unused path beside `path`; at the end, remove the file or folder that is there.
 
-    An error of writing there becomes one line about `path`; errors of other files pass.
+    If writing there fails, raise a FedLoomError about `path`. An error about another file is passed
+    on as it is.
     """
     temporary = temporary_name(path)
     try:
@@ -65,7 +67,8 @@ def _beside(path: Path) -> Iterator[Path]:
         finally:
             remove(temporary)
 
-    # an error of writing names the result or a folder above, or the temporary name or what is below
+    # An error of writing there names one of these: `path`, a folder above it, the temporary path,
+    # or a file below the temporary path.
     except (OSError, SafetensorError) as error:
         blamed = Path(getattr(error, "filename", None) or path)
         if blamed not in (path, *path.parents) and temporary not in (blamed, *blamed.parents):
@@ -82,21 +85,22 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_table(path: Path, table: "pa.Table") -> None:
-    """Write a table as Parquet, whole or not at all, with a checksum per page and a digest of all.
+    """Write a table as Parquet, whole or not at all.
 
-    Checksums of pages are not enough: the footer names the columns, and says where the pages of
-    each lie. A flipped bit there could rename a column, or let it show the numbers of another.
+    The file has a checksum for every page, and a digest of the whole file. Checksums of pages are
+    not enough: the footer names the columns, and says where the pages of each column lie. A flipped
+    bit in the footer could rename a column, or show the numbers of another column under its name.
     """
-    # takes 0.1 s, and Snakemake needs none of it
+    # imported here, since it takes 0.1 s and Snakemake's own process does not need it
     import pyarrow.parquet as pq
 
     with atomic_write(path) as temporary:
-        # the whole file, with zeros for its digest
+        # write the whole file, with zeros in the place of its digest
         with pq.ParquetWriter(temporary, table.schema, write_page_checksum=True) as writer:
             writer.write_table(table)
             writer.add_key_value_metadata({SEAL: UNSEALED})
 
-        # the digest of that file, in the place of the zeros
+        # put the digest of that file in the place of the zeros
         with temporary.open("r+b") as file:
             place = _place_of_seal(file)
             assert place is not None, "the writer has just written it"
@@ -110,24 +114,31 @@ def write_table(path: Path, table: "pa.Table") -> None:
 def read_table(path: Path, columns: "pa.Schema | None" = None) -> "pa.Table":
     """Read a Parquet table, and verify its digest and the checksums of its pages.
 
-    It must have `columns`, of integers, numbers, text or truth values as there, and may have more.
+    The table must have all `columns`, and may have more. A column must hold the same kind of value
+    as in `columns`: integers, numbers, text or truth values.
+
+    Raises:
+        FedLoomError: the file is missing or damaged, or a column is missing or of another kind.
     """
     import pyarrow.parquet as pq
 
-    # a name would be opened twice, and the file may be replaced between
+    # open the file only once: between two openings by its name, it could be replaced
     with _opened(path) as file:
         _check_seal(path, file)
         table = pq.read_table(file, page_checksum_verification=True)
         _check_columns(path, table.schema, columns)
 
-        # the digest is that of this file, not of the table
+        # the digest belongs to this file, not to the table
         metadata = table.schema.metadata or {}
         facts = {key: value for key, value in metadata.items() if key != SEAL}
         return table.replace_schema_metadata(facts or None)
 
 
 def check_table(path: Path, columns: "pa.Schema | None") -> None:
-    """Check a Parquet table as `read_table` does, without its rows, for readers that are lazy."""
+    """Check the digest and the columns of a Parquet table as `read_table` does, but read no rows.
+
+    This is for a reader that reads the rows later, such as DuckDB.
+    """
     import pyarrow.parquet as pq
 
     with _opened(path) as file:
@@ -136,7 +147,7 @@ def check_table(path: Path, columns: "pa.Schema | None") -> None:
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """Read the metadata of a Parquet file, and none of its rows."""
+    """Read the metadata of a Parquet file, but none of its rows."""
     import pyarrow.parquet as pq
 
     with _opened(path) as file:
@@ -146,7 +157,10 @@ def read_facts(path: Path) -> dict[str, str]:
 
 
 def _place_of_seal(file: "BinaryIO | pa.NativeFile") -> int | None:
-    """Return where in a Parquet file its digest begins, which is in the footer; None without it."""
+    """Return the position in a Parquet file at which its digest begins; None if it has no digest.
+
+    The digest is in the footer.
+    """
     # a Parquet file ends with its footer, the footer's length in four bytes, and PAR1
     file.seek(0, os.SEEK_END)
     size = file.tell()
@@ -155,7 +169,7 @@ def _place_of_seal(file: "BinaryIO | pa.NativeFile") -> int | None:
     if start < 0:
         return None
 
-    # the last place counts: a value before it may hold these bytes too
+    # the last match is the digest's: an earlier value may happen to hold these bytes too
     file.seek(start)
     place = file.read(size - 8 - start).rfind(BEFORE_DIGEST)
     if place < 0:
@@ -164,26 +178,29 @@ def _place_of_seal(file: "BinaryIO | pa.NativeFile") -> int | None:
 
 
 def _digest(file: "BinaryIO | pa.NativeFile", place: int) -> bytes:
-    """Return the sha256 of a file, as hexadecimal digits, with UNSEALED at a place."""
+    """Return the sha256, in hexadecimal digits, that a file has with UNSEALED at `place`."""
     result = hashlib.sha256()
 
-    # what comes before the place
+    # hash the bytes before the place
     position = 0
     file.seek(0)
-    while position < place and (part := file.read(min(AT_ONCE, place - position))):
+    while position < place and (part := file.read(min(BYTES_AT_ONCE, place - position))):
         result.update(part)
         position += len(part)
 
-    # zeros, and what comes after the place
+    # hash the zeros, and the bytes after the place
     result.update(UNSEALED)
     file.seek(place + len(UNSEALED))
-    while part := file.read(AT_ONCE):
+    while part := file.read(BYTES_AT_ONCE):
         result.update(part)
     return result.hexdigest().encode()
 
 
 def _check_seal(path: Path, file: "pa.NativeFile") -> None:
-    """Refuse a file that does not match its digest; tables of earlier versions have none."""
+    """Raise a FedLoomError if a file does not match its digest.
+
+    Tables that earlier versions wrote have no digest, and pass. The file is left at its beginning.
+    """
     place = _place_of_seal(file)
     if place is not None:
         file.seek(place)
@@ -195,7 +212,7 @@ def _check_seal(path: Path, file: "pa.NativeFile") -> None:
 
 
 def _check_columns(path: Path, schema: "pa.Schema", columns: "pa.Schema | None") -> None:
-    """Refuse a table without some of the columns, or with other kinds of values in them."""
+    """Raise a FedLoomError if a table lacks one of the columns, or holds other values in it."""
     for column in columns or ():
         if schema.names.count(column.name) != 1:
             found = shortened(", ".join(schema.names))
@@ -204,7 +221,7 @@ def _check_columns(path: Path, schema: "pa.Schema", columns: "pa.Schema | None")
                 "again"
             )
 
-        # numbers of any width will do
+        # a number may have any width
         wanted = _kind(column.type)
         found = _kind(schema.field(column.name).type)
         if found != wanted:
@@ -215,10 +232,10 @@ def _check_columns(path: Path, schema: "pa.Schema", columns: "pa.Schema | None")
 
 
 def _kind(kind: "pa.DataType") -> str:
-    """Return what values of an Arrow type are, however many bits each has."""
+    """Return the kind of value that an Arrow type stands for, however many bits it has."""
     from pyarrow import types
 
-    # a dictionary is another way to store its values
+    # Arrow's dictionary is only another way to store values of its value type
     if types.is_dictionary(kind):
         return _kind(kind.value_type)
 
@@ -236,7 +253,7 @@ def _kind(kind: "pa.DataType") -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator["pa.NativeFile"]:
-    """Open a Parquet file; an error of opening or reading it becomes one line."""
+    """Yield an open Parquet file; if opening or reading it fails, raise a FedLoomError."""
     import pyarrow as pa
 
     try:
@@ -256,7 +273,7 @@ def canonical(value: object) -> str:
 
 
 def read_json(path: Path) -> JsonDict:
-    """Read a JSON object that FedLoom wrote."""
+    """Read a JSON object that FedLoom wrote; raise a FedLoomError if it is missing or damaged."""
     try:
         return {**json.loads(Path(path).read_text(encoding="utf-8"))}
     except (OSError, ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Read files and folders of the user: circular links, pipes and files without text are errors."""
+"""Read the user's files and folders; circular links, pipes and non-text files are errors."""
 
 import ast
 import os
@@ -8,7 +8,7 @@ from stat import S_ISREG
 
 from fedloom.common.errors import FedLoomError
 
-# bytes of a file that people write
+# the most bytes of a file that people write
 MOST_TEXT = 4 * 2**20
 
 
@@ -17,8 +17,11 @@ def walk(
 ) -> Iterator[tuple[str, list[str], list[os.DirEntry]]]:
     """Yield `folder` and every folder below it, each with its subfolders and its other entries.
 
-    Names are sorted and hidden ones left out. Links are followed, unless one leads back to a folder
-    `above`.
+    Names are sorted, and hidden names are left out. Links are followed. `above` holds the real
+    paths of the folders that led here.
+
+    Raises:
+        FedLoomError: a folder cannot be listed, or a link leads back to a folder above.
     """
     try:
         with os.scandir(folder) as listed:
@@ -29,7 +32,7 @@ def walk(
         path = printable(str(error.filename))
         raise FedLoomError(f"{path}: cannot be listed ({error.strerror})") from None
 
-    # a folder within itself would have no end
+    # a folder that contains itself would never end
     here = os.path.realpath(folder)
     if here in above:
         raise FedLoomError(f"{printable(folder)}: a link that leads back up; remove it")
@@ -40,8 +43,9 @@ def walk(
 
 
 def check_writable(folder: Path) -> None:
-    """Check that a folder exists and is writable, or can be created."""
-    # a folder that is missing is created in the one above; a link that leads nowhere cannot be
+    """Raise a FedLoomError unless a folder is writable, or can be created."""
+    # A missing folder would be created in its parent. Where a link leads nowhere, no folder can be
+    # created.
     nearest = folder
     if not folder.exists() and not folder.is_symlink():
         nearest = folder.absolute().parent
@@ -56,20 +60,24 @@ def is_folder(path: str | Path) -> bool:
 
 
 def named_folder(folder: Path, key: str) -> Path:
-    """Return a folder that a key names, which must be there."""
+    """Return a folder that a key of the config names; raise a FedLoomError if it is missing."""
     if not is_folder(folder):
         raise FedLoomError(f"{printable(str(folder))}: no such folder, but {key} names it")
     return folder
 
 
 def check_regular(path: str) -> None:
-    """Raise an OSError for all but a file that can be read to its end."""
+    """Raise an OSError unless a path is a regular file: a pipe, for example, may never end."""
     if not S_ISREG(Path(path).stat().st_mode):
         raise OSError("must be a regular file, got a folder, pipe, socket or device")
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file that people write: YAML, TOML, Python."""
+    """Return the text of a file that people write: YAML, TOML, Python.
+
+    Raises:
+        FedLoomError: the file cannot be read, is not UTF-8, or has more than MOST_TEXT bytes.
+    """
     try:
         check_regular(str(path))
         size = Path(path).stat().st_size
@@ -84,7 +92,7 @@ def read_text(path: Path) -> str:
 
 
 def read_python(path: Path) -> ast.Module:
-    """Return the syntax tree of a file of Python."""
+    """Return the syntax tree of a Python file; raise a FedLoomError if it is not valid Python."""
     try:
         return ast.parse(read_text(path), str(path))
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -92,7 +100,7 @@ def read_python(path: Path) -> ast.Module:
 
 
 def printable(text: str) -> str:
-    """Return a name as a line of a log can show it: escaped where it is not plain text."""
+    """Return a name in a form that a log can show: if a character is unprintable, with escapes."""
     if text.isprintable():
         return text
     return ascii(text)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-# one that nothing has checked yet
+# a value that nothing has checked yet
 JsonValue = None | bool | int | float | str | list | dict
-# a mapping from names to such values: a schema, or the code that wrote it, says which of them a
-# key has, so that its reader needs no check
+# a mapping from names to such values. Its reader knows the type that each name has: a schema has
+# checked the mapping, or FedLoom has written it.
 JsonDict = dict[str, Any]

@@ -6,16 +6,18 @@ from typing import Self
 
 from fedloom.common.errors import FedLoomError, unknown_name
 
-CONFIG_WORDS = "config key"  # begin an error about a key of the merged config
+CONFIG_WORDS = "config key"  # an error about a key of the merged config begins with this
 
 
 @dataclass(frozen=True)
 class KeyPath:
-    """The keys that lead to a value of the config, of a file, or of what is made from a value.
+    """The keys that lead to a value: in the config, in a file, or in what is made from a value.
 
-    Written out, it begins an error: "config key methods.a.wrappers[0].plugin" for the config,
-    "a/method.toml: options.lr" for a file, "config key study.tune: methods.a.lr" for what is made
-    from `study.tune`.
+    An error about the value begins with the path as text, for example:
+
+    - "config key methods.a.wrappers[0].plugin" for a value of the config;
+    - "a/method.toml: options.lr" for a value of a file;
+    - "config key study.tune: methods.a.lr" for a value that is made from `study.tune`.
     """
 
     source: "str | KeyPath"
@@ -36,21 +38,25 @@ class KeyPath:
         return f"{self.source}{separator}{path.removeprefix('.')}"
 
     def in_config(self) -> tuple[str | int, ...]:
-        """Return the keys of the config that the value comes from; none if it is of a file."""
+        """Return the keys that lead to the value in the config; () if it comes from a file."""
         if isinstance(self.source, KeyPath):
             return self.source.in_config()
         return self.keys if self.source == CONFIG_WORDS else ()
 
     def error(self, message: str, item: str | None = None) -> "InvalidKeyError":
-        """Return the error that the value is wrong; `item` is the entry of a list that is meant."""
+        """Return an error about the value; if it is a list, `item` may name the wrong entry."""
         return InvalidKeyError(f"{self}: {message}", self, item)
 
     def check_known(
         self, name: str, known: Collection[str], words: str, item: str | None = None
     ) -> None:
-        """Refuse an unknown name; `words` come before it in the error, as "no label".
+        """Raise an InvalidKeyError if a name is unknown.
 
-        The name is an item of the list at this path, unless another `item` is given.
+        Args:
+            name: the name.
+            known: the known names.
+            words: the error's words before the name, such as "no label".
+            item: the wrong entry, if the value at this path is a list; default: the name.
         """
         if name not in known:
             raise self.error(f"{words} {unknown_name(name, known)}", name if item is None else item)
@@ -60,10 +66,13 @@ CONFIG = KeyPath(CONFIG_WORDS)
 
 
 class InvalidKeyError(FedLoomError):
-    """A value that the user wrote is wrong: the error knows its key path, and so its line."""
+    """A value that the user wrote is wrong; the error has the key path of the value.
+
+    With the path, `config.reading.locate_error` finds the file and the line of the value.
+    """
 
     def __init__(self, line: object, path: KeyPath, item: str | None = None) -> None:
-        """Take the error's line, the key path, and the item of the list there that is meant."""
+        """Keep the error's line, the key path, and the wrong item if the value there is a list."""
         super().__init__(line)
         self.path = path
         self.item = item

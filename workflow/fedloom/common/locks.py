@@ -1,4 +1,4 @@
-"""Locks that keep two processes out of one folder, on file systems that have them."""
+"""Keep two processes out of one folder by a lock, on file systems that have locks."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -7,17 +7,18 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-# what a file system without locks answers
+# the error numbers with which a file system without locks answers
 NONE_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
 @contextmanager
 def file_lock(file: Path, waiting: str, say: Callable[[str], object]) -> Iterator[None]:
-    """Hold a lock file, after the process that holds it now; `say` the line `waiting` before.
+    """Hold the lock of a file while the block runs.
 
-    A file system without locks, such as some NFS, is accepted: two writers only take longer.
+    If another process holds the lock, pass the line `waiting` to `say`, and wait. On a file system
+    without locks, such as some NFS, go on without a lock: two writers only take longer.
     """
-    # filelock's own substitute for a missing lock is a file, which a killed process leaves for good
+    # where locks are missing, filelock would use a plain file, which a killed process leaves behind
     lock = FileLock(file, fallback_to_soft=False)
 
     # take the lock, or wait for it, or go on without one

@@ -1,4 +1,7 @@
-"""Receipts: small JSON files that describe large ones, and that Snakemake compares instead."""
+"""Write and check receipts: small JSON files that each describe a large file.
+
+Snakemake compares a receipt instead of the large file.
+"""
 
 import hashlib
 from pathlib import Path
@@ -20,7 +23,7 @@ def sha256(path: Path) -> str:
 
 
 def receipt_of(path: Path) -> Path:
-    """Return where the receipt of a file lies."""
+    """Return the path of the receipt of a file."""
     return path.with_suffix(".json")
 
 
@@ -30,7 +33,7 @@ def write_sealed(file: Path, facts: JsonDict) -> None:
 
 
 def read_sealed(file: Path) -> JsonDict:
-    """Return the facts of a file that `write_sealed` wrote, which must be unchanged."""
+    """Return the facts that `write_sealed` wrote; raise a FedLoomError if the file was changed."""
     facts = read_json(file)
     if facts.pop("receipt", None) != digest(facts):
         raise FedLoomError(
@@ -50,7 +53,11 @@ def read_receipt(path: Path) -> JsonDict:
 
 
 def check_receipt(path: Path) -> JsonDict:
-    """Return the facts of the receipt of `path`, which must be the file that it describes."""
+    """Return the facts of the receipt of `path`.
+
+    Raises:
+        FedLoomError: `path` is missing, or is not the file that its receipt describes.
+    """
     facts = read_receipt(path)
     if not Path(path).is_file() or sha256(path) != facts.get("sha256"):
         raise changed(path)
@@ -58,10 +65,10 @@ def check_receipt(path: Path) -> JsonDict:
 
 
 def changed(path: Path) -> FedLoomError:
-    """Return the error of a file that is missing, or changed since its receipt was written.
+    """Return the error about a file that is missing, or was changed after its receipt was written.
 
-    What follows from the file is made again too, even if the new one is the same: Snakemake looks
-    at which jobs run, before it knows what they make.
+    If the file is made again, all results that follow from it are made again too, even if the new
+    file is the same: Snakemake decides which jobs run before it knows what they write.
     """
     return FedLoomError(
         f"{path}: not what its receipt describes; delete it and run again, which also makes again "

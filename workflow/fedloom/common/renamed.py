@@ -1,12 +1,13 @@
-"""Tell a plugin that was written for an earlier FedLoom the new name of what it uses."""
+"""Tell the author of a plugin for an earlier FedLoom the new names of what the plugin uses."""
 
 from collections.abc import Callable, Mapping
 
 
 def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], object]:
-    """Return the `__getattr__` of a module, which says the new name for each of the old `names`.
+    """Return a `__getattr__` for a module that raises an error with the new name for an old one.
 
-    Such a name is an ImportError, which Python also shows for `from module import name`.
+    `names` maps each old name to its new name. The error is an ImportError, since Python also shows
+    the message of that for `from module import name`.
     """
 
     def new_name(name: str) -> object:

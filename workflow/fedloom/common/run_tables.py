@@ -1,17 +1,18 @@
-"""The columns of the tables that jobs write and others read; imports no torch, as reports do not.
+"""Define the columns of the tables that jobs write, and that later jobs and reports read.
 
-A table may have more columns: numbers that methods and wrappers add, and a run's labels.
+A table may have more columns: numbers that methods and wrappers add, and a run's labels. This
+module imports no torch, since reports do not need it.
 """
 
 import pyarrow as pa
 
 
 def _columns(names: str, kind: pa.DataType) -> list[pa.Field]:
-    """Return columns of one type, whose names are the words of a text."""
+    """Return columns of one type; the words of `names` are their names."""
     return [pa.field(name, kind) for name in names.split()]
 
 
-EVALUATION = pa.schema(
+EVALUATION_SCHEMA = pa.schema(
     [
         *_columns("round client_id", pa.int32()),
         *_columns("domain", pa.string()),
@@ -20,9 +21,9 @@ EVALUATION = pa.schema(
         *_columns("loss", pa.float64()),
     ]
 )
-# the artefact `test_sets`, which has answers to several sets
-TEST_SETS = EVALUATION.append(pa.field("test_set", pa.string()))
-ROUNDS = pa.schema(
+# the artefact `test_sets`: evaluations on several sets of test images
+TEST_SETS_SCHEMA = EVALUATION_SCHEMA.append(pa.field("test_set", pa.string()))
+ROUNDS_SCHEMA = pa.schema(
     [
         *_columns("round", pa.int32()),
         *_columns("seconds processor_seconds", pa.float64()),
@@ -32,7 +33,7 @@ ROUNDS = pa.schema(
         *_columns("clients", pa.int32()),
     ]
 )
-CLIENTS = pa.schema(
+CLIENTS_SCHEMA = pa.schema(
     [
         *_columns("round client_id", pa.int32()),
         *_columns("num_examples", pa.int64()),
@@ -42,14 +43,14 @@ CLIENTS = pa.schema(
     ]
 )
 CONFUSION = pa.schema(_columns("round client_id label predicted count", pa.int32()))
-OF_RUNS = {
-    "evaluation": EVALUATION,
-    "rounds": ROUNDS,
-    "clients": CLIENTS,
+RUN_SCHEMAS = {
+    "evaluation": EVALUATION_SCHEMA,
+    "rounds": ROUNDS_SCHEMA,
+    "clients": CLIENTS_SCHEMA,
     "confusion": CONFUSION,
-    "test_sets": TEST_SETS,
+    "test_sets": TEST_SETS_SCHEMA,
 }
-PARTITION = pa.schema(
+PARTITION_SCHEMA = pa.schema(
     [
         *_columns("index", pa.int64()),
         *_columns("client_id label", pa.int32()),
@@ -57,20 +58,20 @@ PARTITION = pa.schema(
         *_columns("domain", pa.string()),
     ]
 )
-BLOCK_ACCURACY = pa.schema(
+BLOCK_ACCURACY_SCHEMA = pa.schema(
     [*_columns("block", pa.int64()), *_columns("top1 top5", pa.float64())],
 )
-CHOICE = pa.schema(_columns("trial options", pa.string()))
-TRIALS = pa.schema(
-    [*CHOICE, *_columns("accuracy", pa.float64()), *_columns("chosen", pa.bool_())],
+CHOICE_SCHEMA = pa.schema(_columns("trial options", pa.string()))
+TRIALS_SCHEMA = pa.schema(
+    [*CHOICE_SCHEMA, *_columns("accuracy", pa.float64()), *_columns("chosen", pa.bool_())],
 )
-# of a study's record: its runs, and what beside their facts is known of each
-LABELS = pa.schema(
+# the record of a study (planning/records.py): the labels of its runs, and all its columns
+RUN_LABELS_SCHEMA = pa.schema(
     [*_columns("dataset partition backbone method", pa.string()), *_columns("seed", pa.int64())],
 )
-RECORD = pa.schema(
+RECORD_SCHEMA = pa.schema(
     [
-        *LABELS,
+        *RUN_LABELS_SCHEMA,
         *_columns("title options split sha256", pa.string()),
         *_columns("rounds", pa.int64()),
         *_columns("test_sets", pa.bool_()),

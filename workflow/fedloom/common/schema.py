@@ -1,4 +1,4 @@
-"""Check what people write (YAML, TOML) by models of keys; an error is a line that names the key."""
+"""Check YAML and TOML that people wrote against models; an error is one line that names the key."""
 
 from functools import cache
 from pathlib import Path
@@ -12,14 +12,14 @@ from fedloom.common.errors import one_line, shortened, suggestion
 from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import KeyPath
 
-# characters of a value that an error quotes
+# the most characters of a value that an error quotes
 MAX_VALUE_CHARACTERS = 100
 Item = TypeVar("Item")
 Model = TypeVar("Model", bound="Keys")
 
 
 class Keys(BaseModel):
-    """A mapping with these keys and no others, none of which is converted from another type."""
+    """A mapping with these keys and no others; no value is converted to another type."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -32,13 +32,13 @@ class Keys(BaseModel):
 
     @property
     def plain(self) -> JsonDict:
-        """The keys and their values, without those that are null."""
+        """The keys and their values, without the keys whose value is null."""
         return self.model_dump(by_alias=True, exclude_none=True)
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, value: object) -> object:
-        """Refuse a mapping with an unknown key; what is no mapping gets pydantic's own error."""
+        """Refuse a mapping with an unknown key; pydantic itself refuses any other value."""
         if not isinstance(value, dict):
             return value
 
@@ -51,7 +51,7 @@ class Keys(BaseModel):
 
 
 def is_number(value: object) -> bool:
-    """Return True for plain numbers, which True and False are not."""
+    """Return True if a value is an int or a float, but not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -63,7 +63,7 @@ def _distinct(items: list) -> list:
     return items
 
 
-# the value of a key that overrides others, and does not have a default
+# the value of a key that is not given, and that overrides another key if it is given
 UNSET: Any = None
 UNIQUE = Field(json_schema_extra={"uniqueItems": True})
 Distinct = Annotated[list[Item], AfterValidator(_distinct), UNIQUE]
@@ -71,19 +71,22 @@ Several = Annotated[Distinct[Item], Field(min_length=1)]
 OneOrMore = Item | Annotated[list[Item], Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
-# a column of tables holds a seed in 32 bits
+# seeds are below 2^31, since a column of a table holds a seed in 32 bits
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Number = float
 Percent = Annotated[float, Field(gt=0, le=100)]
-# a part of all, and neither none nor all of it
+# a part of a whole: more than nothing, and less than the whole
 Share = Annotated[float, Field(gt=0, lt=1)]
 Identifier = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
-# an end of line may follow `$` in Python, and may not follow it in JSON Schema
+# As in JSON Schema, no end of line may follow `$` here; with Python's `re` it could.
 Label = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
-def require(model: Model, **needs: str) -> Model:
-    """Return a model, or raise a ValueError if it sets a key without the one that this needs."""
+def require_other_keys(model: Model, **needs: str) -> Model:
+    """Return the model; raise a ValueError if it sets a key without another key that this needs.
+
+    In `require(model, std="mean")`, the key `std` needs the key `mean`.
+    """
     for key, other in needs.items():
         if getattr(model, key) is not None and getattr(model, other) is None:
             raise ValueError(f"{key} needs {other}; set it too, or leave {key} out")
@@ -91,7 +94,11 @@ def require(model: Model, **needs: str) -> Model:
 
 
 def checked(model: type[Model], value: object, where: KeyPath) -> Model:
-    """Return the value at `where` as a model; the error is about the wrong key nearest to it."""
+    """Check a value against a model, and return the model.
+
+    `where` is the value's key path. If keys are wrong, raise an InvalidKeyError about the key that
+    is the least deeply nested.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -103,24 +110,24 @@ def checked(model: type[Model], value: object, where: KeyPath) -> Model:
 
 
 def _nearest(errors: list[ErrorDetails], value: object) -> tuple[list[str | int], str]:
-    """Return path and message of the error nearest to the root.
+    """Return the path and the message of the error that is the least deeply nested.
 
     If a key allows several types, the message lists them. But if the value has one of these types,
     and only its inside is wrong, the message is about the inside.
     """
-    # the nearest place, and the errors of all alternatives there
+    # the shortest path, and all errors there: one for each type that the key allows
     placed = [(_path(error, value), error) for error in errors]
     path = min((path for path, _ in placed), key=len)
     here = [error for each, error in placed if each == path]
 
-    # an alternative that was given, and is wrong inside
+    # if the value has one of these types and is wrong inside, take the error inside
     inside = [each for each, _ in placed if each[: len(path)] == path and len(each) > len(path)]
     is_alternative = len(here[0]["loc"]) > len(path)
     if inside and is_alternative and here[0]["type"] != "missing":
         path = min(inside, key=len)
         here = [error for each, error in placed if each == path]
 
-    # what all alternatives ask for, and the value that was given where the text does not show it
+    # what the allowed types ask for, and the given value unless the text already shows it
     first, *others = dict.fromkeys(_sentence(error) for error in here)
     alternatives = [other.removeprefix("must be ") for other in others]
     text = " or ".join([first, *alternatives])
@@ -129,7 +136,7 @@ def _nearest(errors: list[ErrorDetails], value: object) -> tuple[list[str | int]
     return path, f"{text}, got {shortened(repr(here[0]['input']), MAX_VALUE_CHARACTERS)}"
 
 
-# what an error says, by pydantic's name of it; the fields are those of its context
+# the message for each of pydantic's types of error; the fields in braces are of the error's context
 SENTENCES = {
     "missing": "missing; it has no default, so set it",
     "bool_type": "must be a boolean",
@@ -155,11 +162,11 @@ SENTENCES = {
 
 
 def _sentence(error: ErrorDetails) -> str:
-    """Return what an error says; pydantic's own words if SENTENCES has none for it."""
+    """Return the message of an error: that in SENTENCES, or else pydantic's own."""
     if error["type"] not in SENTENCES:
         return error["msg"]
 
-    # the noun that goes with a bound of a list's length
+    # the bound of a list's length is followed by "item" or "items"
     context = dict(error.get("ctx", {}))
     context["items"] = "items"
     if context.get("min_length", context.get("max_length")) == 1:
@@ -168,8 +175,8 @@ def _sentence(error: ErrorDetails) -> str:
 
 
 def _path(error: ErrorDetails, value: object) -> list[str | int]:
-    """Return where in a value an error is, without what pydantic adds for its alternatives."""
-    # pydantic's steps that lead into the value; its others name alternatives
+    """Return the keys and positions that lead to an error inside a value."""
+    # take the steps of pydantic's path that lead into the value; its other steps name types
     path: list[str | int] = []
     for step in error["loc"]:
         in_list = isinstance(value, list) and isinstance(step, int)
@@ -178,7 +185,7 @@ def _path(error: ErrorDetails, value: object) -> list[str | int]:
             inner: Any = value
             value = inner[step]
 
-    # a key that is not in the value
+    # the last step is a key that is missing from the value, or unknown
     if error["type"] == "missing":
         path.append(error["loc"][-1])
     if error["type"] == "unknown":
@@ -188,5 +195,5 @@ def _path(error: ErrorDetails, value: object) -> list[str | int]:
 
 @cache
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file that ships with FedLoom, by libyaml's fast parser."""
+    """Read a YAML file that ships with FedLoom, with the fast parser of libyaml."""
     return yaml.load(path.read_text(), yaml.CSafeLoader)

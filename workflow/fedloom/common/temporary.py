@@ -1,8 +1,8 @@
-"""Temporary names beside results, and whether the process that writes there still lives.
+"""Name temporary files beside results, and tell whether the process that writes one still runs.
 
 A name says who writes: `.images.arrow.<system>-<process>-<random>.fedloom-tmp`. `<system>` is a
-digest of the running system and its processes' numbering, so that processes of another machine, of
-another container, and from before a restart are not taken for those of this one.
+digest of the running system and of the numbering of its processes. It differs on another machine,
+in another container and after a restart, where the same process number means another process.
 """
 
 import functools
@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 
 ENDING = ".fedloom-tmp"
-NAME = re.compile(rf"\..+\.(?P<system>\w+)-(?P<process>\d+)-\w+{re.escape(ENDING)}")
-# seconds without a write, after which a writer elsewhere counts as killed
+TEMPORARY_NAME = re.compile(rf"\..+\.(?P<system>\w+)-(?P<process>\d+)-\w+{re.escape(ENDING)}")
+# a writer on another system counts as killed after so many seconds without a write
 ABANDONED = 24 * 3600
 
 
@@ -32,9 +32,10 @@ def temporary_name(path: Path) -> Path:
 
 @functools.cache
 def _system() -> str:
-    """Return a digest of the running system, in which a process's number means one process.
+    """Return a digest of the running system, within which a process number means one process.
 
-    Where the system does not say, it is a random one: all other processes count as elsewhere.
+    If the system does not identify itself, return a random text. All other processes then count as
+    processes of another system.
     """
     try:
         started = Path("/proc/sys/kernel/random/boot_id").read_text()
@@ -47,17 +48,21 @@ def _system() -> str:
 def abandoned(path: Path) -> bool:
     """Return True if the process that was writing a temporary file or folder has ended.
 
-    Of a process elsewhere, which cannot be asked, it is True after a day without a write.
+    A process on another system cannot be looked up: it counts as ended after ABANDONED seconds
+    without a write.
     """
-    name = NAME.fullmatch(path.name)
+    name = TEMPORARY_NAME.fullmatch(path.name)
     if name is not None and name["system"] == _system():
-        # also of another user's process, whose folder in /proc may be hidden
+        # psutil also finds another user's process, whose folder in /proc may be hidden
         return not psutil.pid_exists(int(name["process"]))
     return time.time() - _last_write(path) > ABANDONED
 
 
 def _last_write(path: Path) -> float:
-    """Return when a file, or the newest file of a folder, was written, in seconds; now if gone."""
+    """Return when a file, or the newest file in a folder, was written, in seconds since 1970.
+
+    If the path no longer exists, return the present time.
+    """
     times = list[float]()
     for file in (path, *path.rglob("*")):
         with suppress(FileNotFoundError):
@@ -72,7 +77,7 @@ def leftovers(folder: Path) -> Iterator[Path]:
             if name.startswith(".") and name.endswith(ENDING):
                 yield Path(place, name)
 
-        # os.walk goes into the folders that are left in the list
+        # os.walk descends only into the folders that stay in this list
         folders[:] = [name for name in folders if not name.endswith(ENDING)]
 
 
@@ -83,7 +88,10 @@ def size_of(path: Path) -> int:
 
 @functools.cache
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left in a folder; once per process, before it writes there."""
+    """Remove the temporary files that killed processes left in a folder.
+
+    The call is cached: a process does this once for each folder, before it writes there.
+    """
     for path in folder.glob(f".*{ENDING}"):
         if abandoned(path):
             remove(path)

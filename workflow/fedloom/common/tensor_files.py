@@ -1,4 +1,7 @@
-"""State on disk: safetensors with one metadata key, as the order of several differs by process."""
+"""Store states as safetensors files.
+
+A file has only one key of metadata: the order of several keys would differ between processes.
+"""
 
 import hashlib
 import json
@@ -12,13 +15,16 @@ from torch import Tensor
 from fedloom.common.errors import FedLoomError, one_line
 from fedloom.common.files import atomic_write, canonical
 from fedloom.common.json_types import JsonDict
-from fedloom.common.trees import Tree, aligned, build, leaves
+from fedloom.common.trees import Tree, aligned, build_tree, leaves
 
 KEY = "fedloom"
 
 
 def save(path: Path, tree: Tree, **facts: object) -> str:
-    """Write the tree's tensors, and its scalars with `facts` as JSON; return the sha256 of all."""
+    """Write a tree and `facts` to a file, and return the sha256 of all of them.
+
+    The file's metadata holds the plain scalars of the tree, and the facts, as JSON.
+    """
     shared = dict[str, Tensor]()
     scalars = JsonDict()
     for name, value in leaves(tree):
@@ -28,7 +34,7 @@ def save(path: Path, tree: Tree, **facts: object) -> str:
             scalars[name] = value
     tensors = _apart(shared)
 
-    # the digest is of all numbers and facts, and stands beside the facts
+    # the digest covers all numbers and facts, and is stored beside the facts
     content = {"scalars": scalars, "facts": facts}
     digest = _digest(tensors, content)
     metadata = canonical(content | {"sha256": digest})
@@ -38,7 +44,7 @@ def save(path: Path, tree: Tree, **facts: object) -> str:
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors on the CPU, contiguous, no two in one memory, as safetensors demands."""
+    """Return the tensors as safetensors demands: on the CPU, contiguous, and sharing no memory."""
     result = dict[str, Tensor]()
     known = set[int]()
     for name, tensor in tensors.items():
@@ -52,13 +58,16 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _digest(tensors: dict[str, Tensor], content: JsonDict) -> str:
-    """Return the sha256 of contiguous tensors on the CPU, with names and types, and `content`."""
-    # what says how the bytes are to be read
+    """Return the sha256 of tensors, with their names, types and shapes, and of `content`.
+
+    The tensors must be contiguous and on the CPU.
+    """
+    # names, types and shapes, which say how the bytes are to be read
     names = sorted(tensors)
     header = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
     result = hashlib.sha256(canonical([header, content]).encode())
 
-    # the bytes, which a view of the tensor's memory has without a copy
+    # the bytes of each tensor, which a view of its memory gives without a copy
     for name in names:
         flat = tensors[name].as_strided((tensors[name].numel(),), (1,))
         result.update(flat.view(torch.uint8).numpy().data)
@@ -66,9 +75,10 @@ def _digest(tensors: dict[str, Tensor], content: JsonDict) -> str:
 
 
 def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
-    """Return one tensor of a safetensors file, or column `column` of its second axis alone.
+    """Return one tensor of a safetensors file, or only position `column` of its second axis.
 
-    It stays in the file, mapped into memory; the file's digest is not verified.
+    The tensor stays in the file, which is mapped into memory; the file's digest is not verified.
+    Raise a FedLoomError if the file cannot be read.
     """
     try:
         with safetensors.safe_open(path, "pt") as file:
@@ -84,7 +94,12 @@ def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
 def load(
     path: Path, device: torch.device | str = "cpu", sha256: str | None = None
 ) -> tuple[Tree, JsonDict]:
-    """Return the tree and the facts of a file whose numbers match `sha256`, and that within it."""
+    """Return the tree and the facts that `save` wrote to a file.
+
+    Raises:
+        FedLoomError: the file is missing or damaged, or its numbers do not match the sha256 in it
+            (or `sha256`, if that is given).
+    """
     try:
         with safetensors.safe_open(path, "pt") as file:
             content = json.loads(file.metadata()[KEY])
@@ -102,6 +117,6 @@ def load(
     if _digest(tensors, content) != written or sha256 not in (None, written):
         raise FedLoomError(f"{path}: its numbers do not match its sha256; delete it and run again")
 
-    # laid out as new tensors, so that kernels give the same bits as before the file was written
+    # lay tensors out as torch does new ones: then kernels give the same bits as before `save`
     moved = {key: aligned(value.to(device)) for key, value in tensors.items()}
-    return build([*moved.items(), *scalars.items()]), facts
+    return build_tree([*moved.items(), *scalars.items()]), facts

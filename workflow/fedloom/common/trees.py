@@ -1,4 +1,4 @@
-"""Nested dicts of tensors: mapped, stacked over clients, counted."""
+"""Map, stack over clients, and count nested dicts of tensors."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +9,7 @@ from torch import Tensor
 
 # a mapping whose values are Trees, Tensors or plain numbers
 Tree = dict[str, Any]
-# bytes: torch makes every new tensor at a multiple of them
+# torch places every new tensor at an address that is a multiple of so many bytes
 ALIGNED = 64
 
 
@@ -27,7 +27,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def build(items: Iterable[tuple[str, object]]) -> Tree:
+def build_tree(items: Iterable[tuple[str, object]]) -> Tree:
     """Build the tree whose leaves are given by path (the inverse of `leaves`)."""
     tree: Tree = {}
     for path, value in items:
@@ -40,20 +40,21 @@ def build(items: Iterable[tuple[str, object]]) -> Tree:
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """Return a tensor as torch lays out a new one, detached: itself if it is so, else a copy.
+    """Return a detached tensor with the alignment and the strides that torch gives a new one.
 
-    torch's kernels give other last bits by a tensor's address and strides.
+    It is a copy only if the tensor is laid out in another way. The last bits of a kernel's result
+    depend on a tensor's address and strides.
     """
     flat = tensor.detach().contiguous().view(-1)
     if flat.data_ptr() % ALIGNED:
         flat = flat.clone()
 
-    # by way of one axis, as contiguous() keeps any stride of an axis of length 1
+    # a detour over one axis is needed: contiguous() keeps any stride of an axis of length 1
     return flat.view(tensor.shape)
 
 
 def tensor_map(function: Callable[..., object], tree: Tree, *others: Tree) -> Tree:
-    """Apply `function` to the tensors of the same path of all trees; keep scalars of the first."""
+    """Apply `function` to the tensors at each path of all trees; keep the first tree's scalars."""
     result = {}
     for key, value in tree.items():
         rest = [other[key] for other in others]
@@ -67,16 +68,19 @@ def tensor_map(function: Callable[..., object], tree: Tree, *others: Tree) -> Tr
 
 
 def on_device(tree: Tree, device: torch.device) -> Tree:
-    """Return the tree with its tensors on the device; those that are there are not copied."""
-    # a copy to the host must be whole before it is read
+    """Return the tree with its tensors on the device; tensors that are already there stay."""
+    # only a copy to a GPU may go on in the background: a copy to the host is read at once
     ahead = device.type == "cuda"
     return tensor_map(lambda value: value.to(device, non_blocking=ahead), tree)
 
 
 def stack(trees: list[Tree]) -> Tree:
-    """Stack K trees of the same shapes and scalars to one whose tensors are [K, ...].
+    """Stack K trees of the same shapes and scalars into one tree whose tensors are [K, ...].
 
     A tensor that is the same object in all trees is expanded, not copied.
+
+    Raises:
+        ValueError: a plain scalar differs between the trees.
     """
     # scalars have no axis of clients
     scalars = [_scalars(tree) for tree in trees]
@@ -92,7 +96,7 @@ def stack(trees: list[Tree]) -> Tree:
 
 
 def _scalars(tree: Tree) -> list[tuple[str, object]]:
-    """Return the leaves that are no tensors, with their paths."""
+    """Return the leaves that are not tensors, with their paths."""
     return [(path, value) for path, value in leaves(tree) if not isinstance(value, Tensor)]
 
 
@@ -104,7 +108,8 @@ def unstack(tree: Tree, k: int) -> Tree:
 def count_floats(tree: Tree) -> dict[str, int]:
     """Count the numbers in the tree by the name of the leaf ('head', 'prototypes', ...).
 
-    A backbone's own weights, whose names have dots, count together by the name that they are under.
+    A backbone's own weights, whose names have dots, are counted together, by the name of the dict
+    that holds them.
     """
     counts = Counter[str]()
     for path, value in leaves(tree):
@@ -120,7 +125,7 @@ def count_floats(tree: Tree) -> dict[str, int]:
 
 
 def count_bytes(tree: Tree) -> int:
-    """Count the bytes that the tree takes on the wire: those of its tensors, 8 per plain scalar."""
+    """Count the bytes of a tree when it is sent: all bytes of tensors, and 8 per plain scalar."""
     count = 0
     for _, value in leaves(tree):
         if isinstance(value, Tensor):

@@ -1,7 +1,8 @@
 """Parse untrusted YAML: without tags, of bounded size, and without aliases that form a circle.
 
-A short text can stand for billions of values by aliases of aliases, for a mapping that holds
-itself, or name a Python object by a tag. All three are refused while the text is read.
+A short text can be dangerous in three ways: aliases of aliases can stand for billions of values, an
+alias can make a mapping contain itself, and a tag can name a Python object. All three are refused
+while the text is read.
 """
 
 import warnings
@@ -12,10 +13,10 @@ from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.error import ReusedAnchorWarning
 from ruamel.yaml.events import AliasEvent, Event
 
-# the most values that a text may have, which take some ten seconds to read; those behind an
-# alias count each time
+# The most values that a text may have. So many take some ten seconds to read. The values behind an
+# alias count each time that the alias is used.
 MOST_VALUES = 100_000
-# the most levels of mappings and lists in each other
+# how deeply mappings and lists may be nested in each other
 DEEPEST = 100
 
 
@@ -24,7 +25,7 @@ def parse_bounded(text: str) -> Any:
     yaml = YAML(typ="rt")
     yaml.Composer = BoundedComposer
     with warnings.catch_warnings():
-        # an anchor that is used again stands for its last value from there on, as YAML has it
+        # YAML allows a second value for an anchor: from there on, aliases stand for that value
         warnings.simplefilter("ignore", ReusedAnchorWarning)
         return yaml.load(text)
 
@@ -36,7 +37,7 @@ class BoundedComposer(Composer):
         """Begin with no value counted."""
         super().__init__(loader)
         self.values = 0
-        # by anchor: the number of values behind it, once its value is whole
+        # the number of values behind each anchor; it is entered once the anchor's value is whole
         self.sizes: dict[str, int] = {}
 
     def compose_node(self, parent: object, index: object) -> Any:
@@ -53,7 +54,7 @@ class BoundedComposer(Composer):
             _refuse(f"the tag {tag} cannot be used; write the value without it", event)
         if self.depth >= DEEPEST:
             _refuse(f"more than {DEEPEST} mappings and lists in each other; use fewer", event)
-        # while the value is built, its anchor has no size, not even that of an earlier one
+        # while the value is built, its anchor has no size, not even the size of an earlier value
         self.sizes.pop(event.anchor, None)
         node = super().compose_node(parent, index)
         if event.anchor is not None:
@@ -61,15 +62,15 @@ class BoundedComposer(Composer):
         return node
 
     def _count_alias(self, event: AliasEvent) -> None:
-        """Count the values behind an alias, which must be whole by now."""
+        """Count the values behind an alias; refuse an alias inside its own value."""
         if event.anchor in self.sizes:
             self._count(self.sizes[event.anchor], event)
         elif event.anchor in self.anchors:
             _refuse(f"the alias *{event.anchor} refers to itself; write the value out", event)
-        # else the anchor is nowhere, which ruamel says
+        # else there is no such anchor, and ruamel raises the error
 
     def _count(self, values: int, event: Event) -> None:
-        """Add to the number of values, which has a bound."""
+        """Add to the number of values; refuse more than MOST_VALUES."""
         self.values += values
         if self.values > MOST_VALUES:
             most = f"more than {MOST_VALUES} values, those behind each alias (*) counted"
@@ -77,5 +78,5 @@ class BoundedComposer(Composer):
 
 
 def _refuse(problem: str, event: Event) -> NoReturn:
-    """Raise an error at an event's place."""
+    """Raise a ComposerError at an event's line and column."""
     raise ComposerError(None, None, problem, event.start_mark)

@@ -11,7 +11,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, walk
 from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, sha256
-from fedloom.common.schema import Count, Keys, Number, Several, require
+from fedloom.common.schema import Count, Keys, Number, Several, require_other_keys
 from fedloom.config.image_lists import list_files, listed_files
 from fedloom.config.settings import Expected
 from fedloom.machine.install import matching, resource
@@ -26,8 +26,8 @@ ImageSize = Annotated[int, Field(ge=1, le=4096)]
 class LongTail(Keys):
     """Keep a long-tailed part of the training images (LDAM).
 
-    Class i of C, counted from 0, keeps n * (1/factor)^(i/(C-1)) of them, where n is the size of the
-    largest class.
+    Of C classes, class i (from 0) keeps n * (1/factor)^(i/(C-1)) training images, where n is the
+    size of the largest class.
     """
 
     factor: Annotated[Number, Field(ge=1)]
@@ -40,25 +40,25 @@ class SourceKind(Keys):
     keep_classes: Several[str] | None = None
     """Names of the classes to keep, which are then numbered in this order. Default: all classes."""
     min_images_per_domain: Count | None = None
-    """Leave out domains with fewer training images than this number; without an official test
-    split, domains with fewer images."""
+    """Leave out domains with fewer training images than this number. If there is no official test
+    split, all images of a domain count."""
     first_per_domain: Count | None = None
-    """Keep at most this number of training images of every domain, the first that the source lists
-    (FedBN's code)."""
+    """Keep at most this number of training images of every domain: the first ones that the source
+    lists (FedBN's code)."""
     long_tail: LongTail | None = None
     max_train_per_class: Count | None = None
-    """Keep at most this number of training images of every class, the same images in every run."""
+    """Keep at most this number of training images of every class. All runs have the same images."""
     max_test_per_class: Count | None = None
-    """Keep at most this number of test images of every class, the same images in every run."""
+    """Keep at most this number of test images of every class. All runs have the same images."""
     max_train: Count | None = None
-    """Keep at most this number of training images in all, in proportion to the classes, the same
-    images in every run."""
+    """Keep at most this number of training images of all classes together, in proportion to the
+    classes. All runs have the same images."""
     max_test: Count | None = None
-    """Keep at most this number of test images in all, in proportion to the classes, the same images
-    in every run."""
+    """Keep at most this number of test images of all classes together, in proportion to the
+    classes. All runs have the same images."""
 
     def expected(self) -> Expected:
-        """Return the numbers of images and classes, where the keys alone state them."""
+        """Return the numbers of images and classes, as far as the keys alone state them."""
         return Expected()
 
 
@@ -93,12 +93,12 @@ class ImageSource(SourceKind):
     """Colour behind transparent pixels: `white`, as viewers show them; `black`; or `ignore`
     (default, as in torchvision), which shows the colours that are stored there, often black."""
     skip_unreadable: bool = False
-    """Leave out images that cannot be read, in place of an error. The log names them, and the
-    receipt images.json counts them."""
+    """Leave out images that cannot be read; by default, they are an error. The log names these
+    images, and the receipt images.json counts them."""
 
     @model_validator(mode="after")
     def _resized_to_a_size(self) -> Self:
-        return require(self, resize="image_size")
+        return require_other_keys(self, resize="image_size")
 
 
 class PluginSource(ImageSource):
@@ -111,12 +111,17 @@ class PluginSource(ImageSource):
 def listing(dataset: dict, paths: Sequence[str] | None = None) -> JsonDict | None:
     """Return the number of files that a dataset is made of, and a sha256 that identifies them.
 
-    None if it reads none. They are a dataset's parameters, since Snakemake would compare large
-    inputs by time, and a folder not at all. Names and sizes count, and the contents of the files
-    that say of which class an image is, or what a class is called: these can be corrected at the
-    same length. Missing files are not an error: a dry run plans a study where its data is not.
+    Return None if the dataset reads no files. Both numbers are parameters of the dataset's job,
+    since Snakemake would compare large input files by their times, and a folder not at all.
 
-    `paths` are the options of a plugin's source that name files.
+    The sha256 covers the names and the sizes of all files. It also covers the contents of files
+    that state the classes of images or the names of classes: a correction of these may leave the
+    size as it is. A missing file is not an error, so that a dry run can plan a study on a machine
+    without the study's data.
+
+    Args:
+        dataset: the key `source`, and the keys of that source.
+        paths: the options that name files, if the source is a plugin's.
     """
     if paths is None and "train_files" in dataset:
         paths = ["train_files", "test_files"]
@@ -137,9 +142,9 @@ def listing(dataset: dict, paths: Sequence[str] | None = None) -> JsonDict | Non
 
 
 def _of_lists(dataset: dict, root: Path) -> list[list]:
-    """Return the contents of lists, and path and size of the images that these name.
+    """Return the sha256 of every list, and the path and size of every image that the lists name.
 
-    Other images of their folder do not count, of which there may be a million.
+    Other images in the same folder do not count; there may be a million of them.
     """
     lists = [(half, root / file) for half, file, _ in list_files(dataset)]
     try:
@@ -154,7 +159,7 @@ def _of_lists(dataset: dict, root: Path) -> list[list]:
 
 
 def _texts(dataset: dict, root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield key and path of the files that name the classes of a folder, or of its test images."""
+    """Yield the key and the path of each file that states class names, or classes of images."""
     if "names" in dataset:
         yield "names", root / dataset["names"]
     if "test_list" in dataset and "split" in dataset:
@@ -162,7 +167,11 @@ def _texts(dataset: dict, root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _contents(files: Iterable[tuple[str, Path]]) -> list[list]:
-    """Return key and sha256 of the files that are there."""
+    """Return the key and the sha256 of each file that exists.
+
+    Raises:
+        FedLoomError: a file exists and cannot be read.
+    """
     found = []
     for key, file in files:
         try:
@@ -177,9 +186,9 @@ def _contents(files: Iterable[tuple[str, Path]]) -> list[list]:
 
 
 def _sizes(paths: str | list[str]) -> list[list]:
-    """Return name and size of the files of a folder, or of those that patterns match.
+    """Return the name and the size of each file in a folder, or of each file that patterns match.
 
-    A file of text that is named by itself counts with its content, for it may be a list.
+    Also return the sha256 of each text file that patterns match, since it may be a list of images.
     """
     if isinstance(paths, str) and is_folder(resource(paths)):
         return _folder_sizes(resource(paths))
@@ -189,19 +198,19 @@ def _sizes(paths: str | list[str]) -> list[list]:
 
 
 def _folder_sizes(root: Path) -> list[list]:
-    """Return name below the root and size of every file that is not hidden, in order of names."""
+    """Return the path below the root, and the size, of every file that is not hidden, by path."""
     if not is_folder(root):
         return []
     sizes = []
     for _, _, entries in walk(str(root)):
-        # dangling links and pipes are left out
+        # links that lead nowhere and pipes are left out
         files = [entry for entry in entries if entry.is_file()]
         sizes += [[file.path.removeprefix(f"{root}/"), file.stat().st_size] for file in files]
     return sorted(sizes, key=lambda item: item[0].split("/"))
 
 
 def described(dataset: dict, paths: Sequence[str] | None = None) -> str:
-    """Describe the listing in a sentence, for the provenance of a store."""
+    """Return a sentence about the listing of a dataset, for the receipt of its store."""
     found = listing(dataset, paths)
     if found is None:
         return "downloaded by torchvision, which checks its files"

@@ -1,11 +1,14 @@
 """Expand grids: a label of methods or partitions that stands for every combination of values.
 
-An axis of a method is an option, or a training option as `training.lr`, or an entry of a list, as
-`option.position` (from 0).
+An axis of a method's grid is one of the following:
+
+- an option of the method;
+- a training option, such as `training.lr`;
+- an entry of an option that is a list, written `option.position` (from 0).
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from itertools import product
 
@@ -21,7 +24,10 @@ TRAINING = "training."
 
 
 def split(axis: str) -> tuple[str, str | None]:
-    """Return the option of an axis and the position in it, None for the option as a whole."""
+    """Return the option that an axis changes, and the position of the entry that it changes.
+
+    The position is None if the axis changes the option as a whole.
+    """
     prefix = ""
     if axis.startswith(TRAINING):
         prefix = TRAINING
@@ -30,7 +36,10 @@ def split(axis: str) -> tuple[str, str | None]:
 
 
 def split_training_options(options: JsonDict) -> tuple[JsonDict, JsonDict]:
-    """Split a grid's options into those of the method and those of training, such as `lr`."""
+    """Split options into the method's own and those of training.
+
+    A training option, such as `training.lr`, is returned without `training.`.
+    """
     own = {}
     training = {}
     for name, value in options.items():
@@ -42,13 +51,20 @@ def split_training_options(options: JsonDict) -> tuple[JsonDict, JsonDict]:
 
 
 def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: KeyPath) -> None:
-    """Check that every axis names one of `options`, or an entry of one, and check its values."""
+    """Raise an InvalidKeyError if an axis names no option or entry, or has a wrong value.
+
+    Args:
+        axes: maps each axis to its values.
+        options: the options of the method, and its training options with `training.` before them.
+        schemas: the JSON Schema of each option of the method.
+        where: the key path of the grid.
+    """
     for axis, values in axes.items():
         at = where / axis
         option, position = split(axis)
         is_of_training = option.startswith(TRAINING)
 
-        # the option is known, and has the position
+        # the option must be known, and must have the position
         alike = [name for name in options if name.startswith(TRAINING) == is_of_training]
         at.check_known(option, alike, "no option")
         if position is not None:
@@ -59,7 +75,7 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: KeyPa
             known = [str(number) for number in range(len(options[option]))]
             at.check_known(position, known, f"options.{option} has no position")
 
-        # the option may have each of the values
+        # the option must accept each of the values
         for number, value in enumerate(values):
             if is_of_training:
                 whole = value
@@ -79,18 +95,23 @@ def _placed(values: list, position: str, value: JsonValue) -> list:
     return [value if str(number) == position else each for number, each in enumerate(values)]
 
 
+def crossed(axes: Mapping[str, list]) -> list[JsonDict]:
+    """Return all combinations of the axes' values; the last axis changes fastest."""
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
 def combinations(label: str, axes: dict[str, list]) -> list[tuple[str, JsonDict]]:
-    """List label and values of each combination of a grid; the last axis changes fastest."""
+    """List the label and the values of each combination, in the order of `crossed`."""
     found = []
-    for values in product(*axes.values()):
+    for values in crossed(axes):
         # a label may have no other characters
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", text(list(values)))
-        found.append((f"{label}.{name}", dict(zip(axes, values, strict=True))))
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", text(list(values.values())))
+        found.append((f"{label}.{name}", values))
     return found
 
 
 def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
-    """List label, title and position of each member of a grid, in the order of `combinations`."""
+    """List the members of a grid, each after its label and its title, as `combinations` does."""
     result = []
     for position, (label, at) in enumerate(combinations(grid.label, dict(grid.axes))):
         options = deepcopy(dict(grid.options))
@@ -106,18 +127,22 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
 
 
 def describe_options(options: JsonDict) -> list[str]:
-    """Return the options of a grid's member in words, as "lr 0.5"."""
+    """Return a text for each option of a method or of its training, such as "lr 0.5"."""
     return [f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()]
 
 
 def with_partitions(keys: Config) -> Config:
-    """Return the config in which grids of partitions are replaced by their members."""
+    """Return the config with the members of each grid of partitions in the place of the grid.
+
+    Raises:
+        InvalidKeyError: a grid is wrong, or a member has the label of another partition.
+    """
     partitions = dict[str, JsonDict]()
     members = dict[str, list[str]]()
     for label, entry in keys.partitions.items():
         where = CONFIG / "partitions" / label
 
-        # the partition itself, or the members of its grid
+        # the partition itself, or the members if it is a grid
         plain = {key: value for key, value in entry.items() if key != "grid"}
         added = [(label, plain)]
         if "grid" in entry:
@@ -133,7 +158,7 @@ def with_partitions(keys: Config) -> Config:
         members[label] = [name for name, _ in added]
 
     def expanded(names: Iterable[str]) -> list[str]:
-        """Return labels, or scenarios, with those of the members in the place of a grid's."""
+        """Return labels or scenarios, with the members of each grid in the place of the grid."""
         found: dict[str, None] = {}
         for name in names:
             dataset, slash, label = name.rpartition("/")
@@ -141,7 +166,7 @@ def with_partitions(keys: Config) -> Config:
                 found[f"{dataset}{slash}{member}"] = None
         return list(found)
 
-    # wherever the config names a grid, it means its members
+    # wherever the config names a grid, put the grid's members in its place
     for entry in (*keys.tables.values(), *keys.figures.values()):
         names = entry.get("scenarios")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
@@ -153,7 +178,7 @@ def with_partitions(keys: Config) -> Config:
 
 
 def varied_lists(member: GridMember) -> dict[str, list]:
-    """Return the values in a member of the list options whose entries are axes of its grid."""
+    """Return the values that a member has for the list options in which its grid varies entries."""
     axes = [split(axis) for axis in member.at]
     return {option: member.options[option] for option, entry in axes if entry is not None}
 

@@ -1,11 +1,11 @@
 """Read lists of image files and their classes, in the formats in which splits are published.
 
-The format is told by a list's suffix:
+The suffix of a list's file tells its format:
 
-- `.json`, as CoOp's splits: `{"train": [[path, label, class name], ...], "val": ..., "test": ...}`;
-- `.csv`, with a line of names of columns, separated by commas;
-- any other, as text: a line per image, its columns separated by tabs; or without a tab, the path
-  and after the last white space the class (DomainNet, ImageNet-LT).
+- `.json`: as CoOp's splits, `{"train": [[path, label, class name], ...], "val": ..., "test": ...}`;
+- `.csv`: columns separated by commas, with their names in the first line;
+- any other: text with a line per image. Tabs separate the columns. A line without a tab is a path,
+  white space and a class (DomainNet, ImageNet-LT).
 """
 
 import csv
@@ -21,12 +21,12 @@ from fedloom.common.folders import check_regular, named_folder, printable, walk
 from fedloom.common.ids import NO_DOMAIN
 from fedloom.common.json_types import JsonDict
 
-# what editors and spreadsheets write before text that is not UTF-8
+# the first two bytes that editors and spreadsheets write if a text is not UTF-8
 OTHER_ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
-class Columns(NamedTuple):
+class ListColumns(NamedTuple):
     """The columns of a list: names in a .csv file, numbers from 0 in a text file."""
 
     path: str | int = 0
@@ -36,7 +36,7 @@ class Columns(NamedTuple):
     domain: str | int | None = None
 
 
-class Row(NamedTuple):
+class ListedImage(NamedTuple):
     """An image file that a list names."""
 
     path: str
@@ -44,19 +44,22 @@ class Row(NamedTuple):
     label: str
     domain: str = ""
     test: bool = False
-    # begins errors: the list's file and line, or the entry of a .json file
+    # an error about the row begins with this: the list's file and line, or an entry of a .json file
     where: str = ""
     # the name of the class, if the list has one beside the label
     name: str | None = None
 
 
-def listed_files(root: Path, settings: JsonDict) -> list[Row]:
-    """Return the image files that the lists of both splits name; a missing file is an error.
+def listed_files(root: Path, settings: JsonDict) -> list[ListedImage]:
+    """Return the image files that the lists of both splits name.
 
-    `settings` are the keys of the source `lists`. A file has one path, without links and dots, so
-    that none is named twice.
+    `settings` are the keys of the source `lists`. Paths are normalised: links to the folder of the
+    images are resolved, and dots removed.
+
+    Raises:
+        FedLoomError: a list is wrong, or an image file is missing or named twice.
     """
-    # the folders of images, by domain or split; one of all has the name ""
+    # the folders of images, by domain or split; a single folder for all has the name ""
     images = settings["images"]
     if not isinstance(images, dict):
         images = {"": images}
@@ -69,11 +72,11 @@ def listed_files(root: Path, settings: JsonDict) -> list[Row]:
 
     # the columns, and the domain of images for which no list states one
     label = None if settings["class_from"] == "folder" else settings["label_column"]
-    columns = Columns(settings["path_column"], label, settings.get("domain_column"))
+    columns = ListColumns(settings["path_column"], label, settings.get("domain_column"))
     default_domain = NO_DOMAIN if columns.domain is not None else "all"
 
     # every row of every list, with the path of its file
-    files: dict[str, Row] = {}
+    files: dict[str, ListedImage] = {}
     for half, name, domain in list_files(settings):
         which = ""
         if isinstance(settings["images"], dict):
@@ -82,7 +85,7 @@ def listed_files(root: Path, settings: JsonDict) -> list[Row]:
             known = ", ".join(folders)
             raise FedLoomError(f"images names a folder for {known}, but not for '{which}'")
         for row in rows(root / name, half, columns):
-            # as text, for a plan looks at 100,000 of them
+            # paths are text, not of pathlib: a plan looks at 100,000 of them
             path = os.path.normpath(os.path.join(folders[which], row.path))  # noqa: PTH118
             if by_name:
                 path = by_name[which].get(row.path, path)
@@ -109,7 +112,11 @@ def list_files(settings: JsonDict) -> Iterator[tuple[str, str, str]]:
 
 
 def _by_name(folder: Path) -> dict[str, str]:
-    """Return the paths of all files below a folder, by their names without suffix."""
+    """Return the paths of all files below a folder, by their names without suffix.
+
+    Raises:
+        FedLoomError: two files have the same name without suffix.
+    """
     paths: dict[str, str] = {}
     for _, _, entries in walk(str(folder)):
         for entry in entries:
@@ -123,7 +130,7 @@ def _by_name(folder: Path) -> dict[str, str]:
 
 
 def text_of(file: Path) -> str:
-    """Read a text file, which must be UTF-8."""
+    """Return the text of a file; raise a FedLoomError if it cannot be read or is not UTF-8."""
     try:
         check_regular(str(file))
         data = file.read_bytes()
@@ -139,7 +146,7 @@ def text_of(file: Path) -> str:
         raise FedLoomError(f"{printable(str(file))}: cannot be read ({error})") from None
 
 
-def rows(file: Path, half: str, columns: Columns) -> list[Row]:
+def rows(file: Path, half: str, columns: ListColumns) -> list[ListedImage]:
     """Read a list; from a .json file, read the part `half`: train, val or test."""
     suffix = file.suffix.lower()
     if suffix == ".json":
@@ -153,7 +160,7 @@ def rows(file: Path, half: str, columns: Columns) -> list[Row]:
     return images
 
 
-def _text(file: Path, half: str, columns: Columns) -> Iterator[Row]:
+def _text(file: Path, half: str, columns: ListColumns) -> Iterator[ListedImage]:
     """Yield the rows of a text file, whose columns have numbers."""
     needed = _needed(columns, half)
     for key, column in needed.items():
@@ -180,7 +187,7 @@ def _text(file: Path, half: str, columns: Columns) -> Iterator[Row]:
 
 
 def _check_separated(where: str, cells: list[str]) -> None:
-    """Refuse a line of a text file that is one cell, because other marks separate its columns."""
+    """Refuse a line of a text file that is one cell, since something else separates its columns."""
     if len(cells) != 1:
         return
     for separator, found in {",": "commas", **OTHER_SEPARATORS}.items():
@@ -193,7 +200,7 @@ def _check_separated(where: str, cells: list[str]) -> None:
             )
 
 
-def _csv(file: Path, half: str, columns: Columns) -> Iterator[Row]:
+def _csv(file: Path, half: str, columns: ListColumns) -> Iterator[ListedImage]:
     """Yield the rows of a .csv file, whose first line names the columns."""
     needed = _needed(columns, half)
     reader = csv.reader(io.StringIO(text_of(file), newline=""), skipinitialspace=True)
@@ -234,8 +241,8 @@ def _check_header(file: Path, header: list[str], needed: dict[str, str | int]) -
         )
 
 
-def _needed(columns: Columns, half: str) -> dict[str, str | int]:
-    """Return the columns that every image has, by their keys; a test image may lack a domain."""
+def _needed(columns: ListColumns, half: str) -> dict[str, str | int]:
+    """Return the columns that every row must have, by their keys; a test image needs no domain."""
     named = {"path_column": columns.path, "label_column": columns.label}
     if half != "test":
         named["domain_column"] = columns.domain
@@ -246,10 +253,10 @@ def _row(
     where: str,
     cells: Mapping[str | int, str],
     half: str,
-    columns: Columns,
+    columns: ListColumns,
     needed: dict[str, str | int],
-) -> Row:
-    """Return a line's columns as a Row, among them those `needed`."""
+) -> ListedImage:
+    """Return the cells of a line as a ListedImage; refuse a line that lacks a `needed` column."""
     for key, column in needed.items():
         if cells.get(column):
             continue
@@ -257,10 +264,10 @@ def _row(
             raise FedLoomError(f"{where}: column {column!r} is empty; fill it or remove the line")
         raise FedLoomError(f"{where}: no column {column!r} among {[*cells]}; correct it or {key}")
     path, label, domain = ("" if c is None else cells.get(c, "") for c in columns)
-    return Row(path, label, domain, half == "test", where)
+    return ListedImage(path, label, domain, half == "test", where)
 
 
-def _json(file: Path, half: str) -> Iterator[Row]:
+def _json(file: Path, half: str) -> Iterator[ListedImage]:
     """Yield the rows of a part of a .json file, as CoOp's code writes it."""
     try:
         entries = json.loads(text_of(file))[half]
@@ -268,7 +275,7 @@ def _json(file: Path, half: str) -> Iterator[Row]:
             if not isinstance(path, str) or type(label) is not int or not isinstance(name, str):
                 raise TypeError(f"[{path!r}, {label!r}, {name!r}]")
             where = f"{file}, {half}[{number}]"
-            yield Row(path, str(label), "", half == "test", where, name)
+            yield ListedImage(path, str(label), "", half == "test", where, name)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise FedLoomError(
             f'{file}: must be JSON as of CoOp, {{"{half}": [[path, label, class name], ...]}} '

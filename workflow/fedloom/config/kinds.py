@@ -1,7 +1,8 @@
-"""Find the kinds of entry that a section of the config may have: models of their keys, by name.
+"""Find the kinds of entry that a section of the config may have.
 
-A kind of source, scheme, table or figure is a class in a module of a higher floor. Plugins bring
-more: a source or a scheme states its keys in its TOML file, a table or a figure in plugin.py.
+A kind is a model of an entry's keys, with a name. FedLoom's own sources, schemes, tables and
+figures are classes in modules of higher layers (docs/architecture.md). Plugins bring further kinds:
+a source or a scheme states its keys in its TOML file, and a table or a figure in plugin.py.
 """
 
 import ast
@@ -18,7 +19,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import CONFIG, KeyPath
-from fedloom.common.schema import Identifier, Item, Keys, Number, checked, require
+from fedloom.common.schema import Identifier, Item, Keys, Number, checked, require_other_keys
 from fedloom.config.datasets import ImageSize, PluginSource, SourceKind
 from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import ClientScheme, SchemeKind
@@ -30,7 +31,7 @@ from fedloom.hooks.options import check_schemas, find_fault
 from fedloom.hooks.plugin_code import run_plugin_code
 from fedloom.machine.install import plugin_folders
 
-# the key that names what an entry is checked against
+# by section, the key of an entry that names its kind
 SELECTOR_KEY = {
     "datasets": "source",
     "partitions": "scheme",
@@ -50,18 +51,19 @@ class BackboneKind(Keys):
     """The keys of every backbone."""
 
     mean: OfChannels[Annotated[Number, Field(ge=0, le=1)]] | None = None
-    """Mean of each channel that was subtracted from images (with values from 0 to 1) when the
-    weights were trained; one number stands for all channels. Default: the library's value for the
-    name or tag, which may not fit a file of other weights."""
+    """Mean of each channel, which was subtracted from images (with values from 0 to 1) when the
+    weights were trained. One number stands for all channels. Default: the library's value for the
+    name or tag, which may not fit weights from a file."""
     std: OfChannels[Annotated[Number, Field(gt=0, le=1)]] | None = None
-    """Standard deviation by which each channel was then divided. It is set together with `mean`."""
+    """Standard deviation of each channel, by which it was divided after that. It must be set
+    together with `mean`."""
     cache_format: Literal["bf16", "float16"] | None = None
     """Number format of cached features and patches. Default: float32 for features, float16 for
     patches."""
 
     @model_validator(mode="after")
     def _mean_and_std(self) -> Self:
-        return require(self, mean="std", std="mean")
+        return require_other_keys(self, mean="std", std="mean")
 
 
 class Timm(BackboneKind):
@@ -86,8 +88,8 @@ class OpenClip(BackboneKind):
     """Tag of open_clip's weights, which are downloaded from a hub, such as `openai`; or a
     .safetensors file."""
     quick_gelu: bool | None = None
-    """Whether the weights were trained with QuickGELU, as OpenAI's were; a file does not tell.
-    Default: true for models whose name ends with -quickgelu."""
+    """Whether the weights were trained with QuickGELU, as OpenAI's were. A file of weights does not
+    say this. Default: true for models whose name ends with -quickgelu."""
 
     @model_validator(mode="after")
     def _micro_clip_has_gelu(self) -> Self:
@@ -115,17 +117,17 @@ class PluginKeys(Keys):
 
     @property
     def plain(self) -> JsonDict:
-        """The keys and their values: an option may be null, and the others are left out then."""
+        """The keys and their values; of the keys that are null, only options are included."""
         options = type(self).__annotations__
         return {k: v for k, v in self.model_dump().items() if v is not None or k in options}
 
 
 def class_values(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield names and values, as text, of the assignments in the classes of a Python file."""
+    """Yield the name and the value of each assignment in the classes of a Python file, as text."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
-        # importing it raises the error
+        # the import of the file, which follows, raises the error
         return
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
@@ -135,7 +137,7 @@ def class_values(file: Path) -> Iterator[tuple[str, str]]:
                 yield statement.targets[0].id, ast.unparse(statement.value)
 
 
-# class variables that kinds of tables and figures had, and the fields of KindSpec that they are now
+# maps the class variables that kinds of tables and figures once had to today's fields of KindSpec
 MOVED_TO_SPEC = {field.name: field.name for field in fields(KindSpec)}
 MOVED_TO_SPEC["artefact_name"] = "artefact"
 
@@ -145,11 +147,11 @@ class KindPlugin(PluginManifest):
 
     @property
     def kind(self) -> str:
-        """Source, scheme, table or figure, as its TOML file is called."""
+        """The name of its TOML file without suffix: source, scheme, table or figure."""
         return self._toml.stem
 
     def _refuse_moved(self) -> None:
-        """Refuse a class variable that is a field of KindSpec now, before its import fails."""
+        """Refuse a class variable that is a field of KindSpec today, before the import fails."""
         if self.kind not in ("table", "figure"):
             return
         for name, value in class_values(self.file):
@@ -161,7 +163,11 @@ class KindPlugin(PluginManifest):
                 )
 
     def keys(self) -> type[Keys]:
-        """Return the class in plugin.py, which holds the kind's keys and draws or builds it."""
+        """Return the class in plugin.py that has the kind's keys, and that draws or builds it.
+
+        Raises:
+            FedLoomError: plugin.py has no such class, or several, or the class lacks a method.
+        """
         base = KINDS_FROM_PLUGINS[self.kind].base
         self._refuse_moved()
         found = subclasses_in(import_plugin(self), base)
@@ -171,7 +177,7 @@ class KindPlugin(PluginManifest):
             )
 
         (model,) = found
-        # a table has `build`, or what a table of methods needs
+        # a table has the method `build`, or else the methods that a table of methods needs
         needed = ("measure", "column", "describe")
         if self.kind == "figure":
             needed = ("draw",)
@@ -188,11 +194,12 @@ class DataPlugin(KindPlugin):
     description: str
     """Says which data the source reads, or which images a client of the scheme holds."""
     option_schemas: dict[Identifier, JsonDict] = Field({}, alias="options")
-    """A JSON Schema of every option; one without default must be given. One of a source that has
-    format = "path" names the user's files; the store is made again when these change."""
+    """A JSON Schema of every option. An option without a default must be given. In a source, an
+    option with format = "path" names files of the user; when these change, the store is made
+    again."""
 
     def check(self, where: KeyPath) -> None:
-        """Check the options; their names must differ from keys and from methods of the model."""
+        """Check the options; their names must differ from the model's keys and methods."""
         check_schemas(self.option_schemas, where / "options")
         for name in self.option_schemas:
             taken = name in self.base.model_fields or hasattr(self.base, name)
@@ -201,16 +208,16 @@ class DataPlugin(KindPlugin):
 
     @property
     def paths(self) -> list[str]:
-        """The options that name files of the user's."""
+        """The names of the options that name files of the user."""
         return [k for k, option in self.option_schemas.items() if option.get("format") == "path"]
 
     @property
     def base(self) -> type[Keys]:
-        """The keys that every plugin of its kind has beside its options."""
+        """The model of the keys that every plugin of this kind has beside its options."""
         return PluginSource if self.kind == "source" else ClientScheme
 
     def keys(self) -> type[Keys]:
-        """Return the model of an entry of the config, beside the key that names the plugin."""
+        """Return the model of an entry of the config, without the key that names the plugin."""
         fields: dict[str, Any] = {k: _field(option) for k, option in self.option_schemas.items()}
         bases = (PluginKeys, self.base)
         about = self.description
@@ -218,7 +225,7 @@ class DataPlugin(KindPlugin):
 
 
 def _field(option: JsonDict) -> tuple[object, object]:
-    """Return type and default of an option, which its JSON Schema checks."""
+    """Return an option as a field of a model: a type, which checks its schema, and a default."""
 
     def check(value: JsonValue) -> JsonValue:
         fault = find_fault(value, option)
@@ -239,7 +246,7 @@ def plugins_of_kind(kind: str, folder: Path | None = None) -> PluginCatalogue[An
 
 
 def broken() -> dict[str, FedLoomError]:
-    """Return, by name, the errors of all plugins that cannot be used, including methods."""
+    """Return the errors of all plugins that cannot be used, including methods, by plugin name."""
     errors = dict(manifest.discover_methods().errors)
     for kind in KINDS_FROM_PLUGINS:
         errors.update(plugins_of_kind(kind).errors)
@@ -247,7 +254,10 @@ def broken() -> dict[str, FedLoomError]:
 
 
 def call_kind(kind: str, name: str, call: Callable[[], Result]) -> Result:
-    """Call a function of a kind; an error of a plugin becomes one line that names the plugin."""
+    """Call a function of the kind `name`, and return its result.
+
+    If a plugin brings the kind, an error becomes one line that names the plugin.
+    """
     plugin = plugins_of_kind(kind).get(name)
     if plugin is None:
         return call()
@@ -255,7 +265,7 @@ def call_kind(kind: str, name: str, call: Callable[[], Result]) -> Result:
 
 
 def subclasses_in(module: ModuleType, base: type[Keys]) -> list[type[Keys]]:
-    """Return the classes that a module itself derives from `base`."""
+    """Return the classes that are derived from `base` and defined in a module itself."""
     classes = [value for value in vars(module).values() if isinstance(value, type)]
     return [
         each for each in classes if each.__module__ == module.__name__ and issubclass(each, base)
@@ -263,15 +273,19 @@ def subclasses_in(module: ModuleType, base: type[Keys]) -> list[type[Keys]]:
 
 
 class KindRegistry(Mapping[str, type[Keys]]):
-    """The kinds of source, scheme, table or figure: FedLoom's, then those that plugins bring.
+    """All kinds of source, scheme, table or figure, by name: FedLoom's own, then those of plugins.
 
-    Asking for a kind of a broken plugin raises the plugin's error.
+    If the plugin of a kind is broken, looking the kind up raises the plugin's error.
     """
 
     def __init__(self, kind: str, base: type[Keys], module: str):
-        """Take what its members are, the class of all of them, and the module that lists ours.
+        """Make a registry.
 
-        The module lies on a higher floor, and is imported when a kind is asked for.
+        Args:
+            kind: what its members are, such as "source".
+            base: the class from which all members are derived.
+            module: the module that lists FedLoom's own members. It belongs to a higher layer, so it
+                is imported only when a member is looked up.
         """
         self.kind = kind
         self.base = base
@@ -327,7 +341,11 @@ class Entry(NamedTuple):
 
 
 def check_entry(section: str, label: str, entry: JsonDict) -> Entry:
-    """Return an entry of the config, checked against the keys of its kind."""
+    """Return an entry of the config, checked against the keys of its kind.
+
+    Raises:
+        InvalidKeyError: the kind is unknown or of a broken plugin, or a key is wrong.
+    """
     named_by = SELECTOR_KEY[section]
     kinds = KINDS[section]
     where = CONFIG / section / label

@@ -5,7 +5,7 @@ A trial is a method with some options set, tested on a share of the clients' tra
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain, product
+from itertools import chain
 from math import lcm
 
 from fedloom.common.errors import FedLoomError, suggestion
@@ -24,10 +24,17 @@ TUNE = CONFIG / "study" / "tune"
 def resolve_methods(
     labels: list[str], entries: dict[str, MethodEntry], training: Training
 ) -> tuple[PluginCatalogue[Method], dict[str, Grid]]:
-    """Return the methods by label, members of grids among them, and the grids by label.
+    """Return the methods by label, including the members of grids, and the grids by label.
 
-    A label of a broken plugin is broken too; a plugin's name among the selected `labels` needs no
-    entry. `training` is the study's.
+    If the plugin of a label is broken, looking the label up raises the plugin's error.
+
+    Args:
+        labels: the selected labels; a label that is a plugin's name needs no entry.
+        entries: the entries of `methods` in the config.
+        training: the training options of the study.
+
+    Raises:
+        InvalidKeyError: an entry is wrong.
     """
     plugins = discover_methods()
     all_entries = {**_entries_of_plugins(labels, entries), **entries}
@@ -38,7 +45,7 @@ def resolve_methods(
     for label, entry in all_entries.items():
         where = CONFIG / "methods" / label
 
-        # a label of a broken plugin is an error where it is asked for
+        # if a plugin is broken, keep its error: it is raised when the label is looked up
         names = [entry.plugin, *(wrapper.plugin for wrapper in entry.wrappers)]
         broken = [plugins.errors[name] for name in names if name in plugins.errors]
         if broken:
@@ -65,9 +72,9 @@ def resolve_methods(
 def _entries_of_plugins(
     labels: list[str], entries: dict[str, MethodEntry]
 ) -> dict[str, MethodEntry]:
-    """Return an entry for each selected label without one that is the name of a method's plugin.
+    """Return an entry for each selected label that has none, and that is the name of a plugin.
 
-    A broken plugin may be a method's.
+    The plugin must be a method's, or broken: then it may be a method's.
     """
     plugins = discover_methods()
     found = {}
@@ -81,7 +88,7 @@ def _entries_of_plugins(
 
 
 def _method_of(label: str, entry: MethodEntry, training: Training, where: KeyPath) -> Method:
-    """Return the method of a label, checked; `training` is the study's."""
+    """Return the method of a label, after checks; `training` has the study's training options."""
     names = [wrapper.plugin for wrapper in entry.wrappers]
     if len(set(names)) < len(names) or entry.plugin in names:
         raise (where / "wrappers").error("the list has a wrapper twice; name each once")
@@ -95,7 +102,7 @@ def _method_of(label: str, entry: MethodEntry, training: Training, where: KeyPat
         of_wrapper = wrapper.complete_options(given.options, place / "options")
         wrappers.append(Wrapper(wrapper.name, of_wrapper))
 
-    # an entry without title has the plugin's, if it also has its name
+    # an entry without a title gets the plugin's title if its label is the plugin's name
     title = entry.title
     if not title:
         title = label
@@ -128,13 +135,13 @@ def _members_of(method: Method, grid: Grid, where: KeyPath) -> list[Method]:
 
 
 def _artefacts(plugin: Plugin, options: dict, wrappers: Iterable[Wrapper]) -> tuple[str, ...]:
-    """Return the tables that a method and its wrappers give."""
+    """Return the names of the artefacts that a method and its wrappers give with these options."""
     audits = (find_method(w.plugin).artefacts_with(w.options) for w in wrappers)
     return (*plugin.all_artefacts(options), *chain.from_iterable(audits))
 
 
 def _check_wrappers(method: Method, where: KeyPath) -> None:
-    """Refuse wrappers that the method cannot have with its options."""
+    """Raise an InvalidKeyError if the method, with its options, cannot have its wrappers."""
     wrappers = [find_method(wrapper.plugin) for wrapper in method.wrappers]
     reason = find_method(method.plugin).refused_wrappers(method.options, wrappers)
     if reason is not None:
@@ -142,7 +149,7 @@ def _check_wrappers(method: Method, where: KeyPath) -> None:
 
 
 def grid_of(method: Method, axes: dict[str, list], where: KeyPath) -> Grid:
-    """Return the grid around a method, once its axes are checked."""
+    """Return the grid that varies a method along axes; raise an InvalidKeyError if one is wrong."""
     every = dict.fromkeys(Training.model_fields) | method.training
     options = method.options | {f"{grids.TRAINING}{name}": v for name, v in every.items()}
     grids.check_axes(axes, options, find_method(method.plugin).option_schemas, where)
@@ -152,7 +159,10 @@ def grid_of(method: Method, axes: dict[str, list], where: KeyPath) -> Grid:
 
 
 def _varied(method: Method, label: str, title: str, options: JsonDict, where: KeyPath) -> Method:
-    """Return a method with another label and other values of some options, training's too."""
+    """Return a method with another label and title, and with other values of some options.
+
+    `options` may include training options.
+    """
     plugin = find_method(method.plugin)
     own, swept = grids.split_training_options(options)
     # this only checks them; the method's other options are checked already
@@ -175,7 +185,12 @@ def expand(
     all_grids: dict[str, Grid],
     where: KeyPath,
 ) -> list[str]:
-    """Return the labels that `names` stand for: the label of a grid stands for all its members."""
+    """Return the labels that `names` stand for: the label of a grid stands for all its members.
+
+    Raises:
+        InvalidKeyError: a name is unknown; the error is about the list of names at `where`.
+        FedLoomError: the plugin of a name is broken.
+    """
     labels: dict[str, None] = {}
     plugins = {name for name, plugin in discover_methods().items() if plugin.kind == "method"}
     for name in names:
@@ -205,7 +220,11 @@ def expand(
 
 
 def with_trials(settings: Settings, tune: Tune) -> Settings:
-    """Return the settings with the trials that `study.tune` asks for, and their partitions."""
+    """Return the settings with the trials that `study.tune` asks for, and the trials' partitions.
+
+    Raises:
+        InvalidKeyError: a key of `study.tune` does not suit the study.
+    """
     selected = settings.select
     if tune.seed in settings.study.seeds:
         raise (TUNE / "seed").error(f"{tune.seed} is one of study.seeds; take another")
@@ -231,7 +250,7 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
             methods[trial.label] = trial
         trials[label] = tuple(Trial(trial.label, options) for options, trial in made)
 
-    # their partitions, whose test images are a share of the clients' training images
+    # the trials' partitions, whose test images are a share of the clients' training images
     partitions = dict(settings.partitions)
     protocols = dict(settings.protocols)
     for label in selected.partitions:
@@ -251,13 +270,23 @@ def with_trials(settings: Settings, tune: Tune) -> Settings:
     )
 
 
-def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[JsonDict]:
+def trial_combinations(values: Axes, own: Axes, trials: int, label: str) -> list[JsonDict]:
     """List the distinct combinations of option values that a method tries.
 
-    The values that all methods try take turns, the last option changing fastest, and so do its own.
+    Each trial takes the next combination of `values` and the next combination of `own`. Each of
+    these lists starts again after its end; in each, the last option changes fastest.
+
+    Args:
+        values: the options that all methods try, and their values.
+        own: the options that this method alone tries, and their values.
+        trials: the number of combinations.
+        label: the method's label, for an error.
+
+    Raises:
+        InvalidKeyError: `trials` is too small or too large.
     """
-    common = _crossed(values)
-    others = _crossed(own)
+    common = grids.crossed(values)
+    others = grids.crossed(own)
     count = len(common) * len(others)
     if not len(common) <= trials <= count:
         raise (TUNE / "trials").error(
@@ -265,8 +294,8 @@ def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[JsonD
             f"those of methods.{label} with per_method.{label}, got {trials}"
         )
 
-    # Both lists are gone through in turn. After `period` trials the same pairs would come again, so
-    # the second list is shifted by one.
+    # Each trial takes the next item of both lists. After `period` trials, the same pairs would come
+    # again, so the second list is shifted by one.
     period = lcm(len(common), len(others))
     found = []
     for number in range(trials):
@@ -275,13 +304,8 @@ def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[JsonD
     return found
 
 
-def _crossed(axes: Axes) -> list[JsonDict]:
-    """Return all combinations of the options' values, the last option changing fastest."""
-    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-
-
 def _trials(method: Method, tune: Tune) -> list[tuple[JsonDict, Method]]:
-    """Return a method's trials, each after the options in which the trials differ."""
+    """Return a method's trials: for each, the options in which trials differ, and its method."""
     where = KeyPath(TUNE, ("methods", method.label))
     own = tune.per_method.get(method.label, {})
     if both := tune.values.keys() & own.keys():
@@ -291,12 +315,12 @@ def _trials(method: Method, tune: Tune) -> list[tuple[JsonDict, Method]]:
     # one method for each combination that is tried
     members = grids.members(grid_of(method, tune.values | own, where))
     made = []
-    for wanted in combinations(tune.values, own, tune.trials, method.label):
+    for wanted in trial_combinations(tune.values, own, tune.trials, method.label):
         label, title, member = next(each for each in members if each[2].at == wanted)
         trial = _varied(method, label, title, member.options, where)
         _check_wrappers(trial, where)
 
-        # a figure of artefacts would lack those of some trials
+        # if trials gave different artefacts, a figure could lack those of the chosen trial
         if set(trial.artefacts) != set(method.artefacts):
             changed = ", ".join(f"{axis} {grids.text(value)}" for axis, value in wanted.items())
             raise where.error(f"gives other artefacts with {changed}; leave that out")

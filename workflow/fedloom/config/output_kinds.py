@@ -22,7 +22,7 @@ Personalized = Annotated[bool, Field(description=AFTER)]
 AccuracyMetric = Literal[
     "participating_mean", "participating_worst", "held_out_mean", "held_out_worst", "global"
 ]
-Paper = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
+PaperName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 Names = Annotated[dict[str, str], Field(min_length=1)]
 Superclasses = Annotated[
     str, Field(description="YAML file that maps the name of each class to that of its superclass.")
@@ -32,7 +32,7 @@ Superclasses = Annotated[
 class OfPaper(Keys):
     """A table of a paper, from workflow/papers/<paper>/numbers.yaml."""
 
-    paper: Paper
+    paper: PaperName
     """The paper, by its folder in workflow/papers, such as pep_fedpt."""
     table: int
     """Number of the table in the paper."""
@@ -42,15 +42,15 @@ class Published(OfPaper):
     """Numbers of a paper beside the measured ones, from workflow/papers/<paper>/numbers.yaml."""
 
     rows: Names
-    """Maps the label of a method to the paper's row. Methods that are left out have no published
-    number."""
+    """Maps the label of a method to the name of a row in the paper. Methods that are left out have
+    no published number."""
     columns: Names
     """Maps <dataset>/<partition>, by their labels, to the paper's column."""
 
 
 class PublishedGrid(OfPaper):
     """Numbers of a paper for the combinations of a grid, from workflow/papers/<paper>/numbers.yaml.
-    The values of a combination name its row.
+    The values of a combination are the name of its row.
     """
 
     columns: Names
@@ -96,7 +96,7 @@ class RunsFigure(FigureKind):
 
 
 class ArtefactFigure(RunsFigure):
-    """The keys of a figure of any table that methods give."""
+    """The keys of a figure of any artefact, a table that methods produce."""
 
     artefact: str
     """Name of a table that methods produce (an artefact), as [artefacts] in their method.toml
@@ -110,12 +110,15 @@ class ArtefactFigure(RunsFigure):
     """Whether the y axis is logarithmic."""
 
     def needs(self) -> KindSpec:
-        """Return what the kind needs: here the artefact is a key."""
+        """Return what the kind needs; the key `artefact` names the artefact."""
         return replace(self.spec, artefact=self.artefact)
 
 
 def with_superclasses(path: str | None, output: Output, where: KeyPath) -> Output:
-    """Return an output with the superclass of every class, from the file that its key names."""
+    """Return an output with the superclass of every class, read from the file at `path`.
+
+    Return it unchanged if `path` is None. Raise an InvalidKeyError if there is no such file.
+    """
     if path is None:
         return output
     if not resource(path).is_file():

@@ -23,8 +23,8 @@ class Arrivals(Keys):
     """Classes, domains or clients that arrive in parts while a run trains."""
 
     of: Literal["classes", "domains", "clients"]
-    """What is divided at random, by the seed, into parts that arrive one after another. Clients
-    that train on a part are tested on its images from its arrival to the end of the run."""
+    """What is divided into parts that arrive one after another. The seed determines the division.
+    Clients that train on a part are tested on its images from its arrival to the end of the run."""
     at: Several[Annotated[int, Field(ge=2)]]
     """Rounds in which a further part arrives, in ascending order. The first part is there from
     round 1, so [11, 21] makes three parts."""
@@ -46,17 +46,18 @@ class SchemeKind(Keys):
     """Share of the clients that never train and are only evaluated."""
     shots: Count | None = None
     """Few-shot training: every client keeps at most this number of training images of each class
-    that it holds, drawn by the seed. Default: all images."""
+    that it holds. They are drawn by the seed. Default: all images."""
     novel_classes: Share | Several[str] | None = None
-    """Classes that no client trains on and whose names no client sees, to test CLIP methods on: a
-    list of names, or the share of the last classes (0.5: base and new classes of CoOp's code)."""
+    """Classes on which CLIP methods are tested: no client trains on them or sees their names. It is
+    a list of names, or the share of the classes, taken from the end, that are novel (0.5: base and
+    new classes of CoOp's code)."""
     transfer_to: Several[str] | None = None
-    """Labels of datasets on whose test images CLIP methods are tested, among the classes of each.
-    They should share no images with the dataset that clients train on."""
+    """Labels of other datasets. CLIP methods are tested on the test images of each, among its
+    classes. These datasets should share no images with the dataset that clients train on."""
     arrivals: Arrivals | None = None
     """Data streams: classes, domains or clients that arrive while a run trains."""
     seed: Seed | None = None
-    """Seed of all runs, by which images are divided and shots are drawn. Default:
+    """Seed by which images are divided and shots are drawn, in all runs alike. Default:
     `study.fixed_seeds.partition`, or else the run's seed."""
 
 
@@ -68,7 +69,13 @@ class ClientScheme(SchemeKind):
 
 
 def novel_numbers(novel: float | list[str], classes: Sequence[str]) -> list[int]:
-    """Return the numbers, in the list `classes`, of the classes that no client trains on."""
+    """Return the positions, in the list `classes`, of the classes that no client trains on.
+
+    `novel` is a list of their names, or a share of all classes, which is taken from the end.
+
+    Raises:
+        FedLoomError: a name is unknown, no class is novel, or fewer than two classes are left.
+    """
     if isinstance(novel, list):
         for name in novel:
             check_known(name, classes, "novel_classes: no class")
@@ -87,7 +94,8 @@ def novel_numbers(novel: float | list[str], classes: Sequence[str]) -> list[int]
 def held_out_count(clients: int, partition: JsonDict, where: KeyPath) -> int:
     """Return how many clients of the partition at `where` never train.
 
-    A share that rounds to no client is an error.
+    Raises:
+        InvalidKeyError: the share is not 0, but rounds to no client.
     """
     count = round(clients * partition["held_out"])
     if partition["held_out"] and not count:

@@ -1,6 +1,7 @@
-"""Resolve a run's protocol: the study's values, overridden by its partition's and its method's.
+"""Resolve a run's protocol: the study's values, which its partition and its method override.
 
-And what follows from it: the rounds after which a job ends, clients are evaluated, tables report.
+The protocol determines the rounds after which a job ends, after which clients are evaluated, and
+which tables report.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from fedloom.config.study import Study
 from fedloom.hooks.manifest import find_method
 
 STUDY_KEY = CONFIG / "study"
-# keys of a partition that test clients on classes which none trained on
+# the keys of a partition by which clients are tested on classes that no client trained on
 UNSEEN = {"novel_classes", "transfer_to"}
 
 
@@ -25,9 +26,10 @@ def is_trial(settings: Settings, partition: str) -> bool:
 
 
 def study_of(settings: Settings, partition: str, method: str | None = None) -> Study:
-    """Return the study with the values of a run; a trial has rounds and seed of `study.tune`.
+    """Return the study with the values that its partition and its method override for a run.
 
-    Without a method, it is what the partition's runs share.
+    A trial has the rounds and the seed of `study.tune`. Without a method, only the values of the
+    partition are applied.
     """
     study = settings.protocols[partition].apply_to(settings.study)
     if method is not None and settings.methods[method].rounds is not None:
@@ -63,14 +65,22 @@ def wanted_rounds(study: Study) -> list[int]:
 def evaluated_rounds(study: Study) -> list[int]:
     """List the rounds after which clients are evaluated.
 
-    A job's last round is always one of them, also when a later job follows: else extending a
-    study would change what an earlier job was asked for, and run it again.
+    The last round of a job is always one of them, even if a later job follows. Otherwise, a study
+    with more rounds would ask earlier jobs for other evaluations, and run them again.
     """
     return sorted({*wanted_rounds(study), *job_ends(study)})
 
 
 def reported(study: Study, where: KeyPath = STUDY_KEY) -> Reported:
-    """Return the evaluated rounds that tables average, for the study with the values of a run."""
+    """Return the evaluated rounds that tables average.
+
+    Args:
+        study: the study with the values of a run (see `study_of`).
+        where: the key path of the values, for an error.
+
+    Raises:
+        InvalidKeyError: tables report more evaluations than there are.
+    """
     evaluated = wanted_rounds(study)
     rounds = []
     for key in ("last_evaluations", "worst_of_evaluations"):
@@ -80,7 +90,7 @@ def reported(study: Study, where: KeyPath = STUDY_KEY) -> Reported:
                 f"{count}, but only {len(evaluated)} rounds are evaluated (every "
                 f"{study.evaluate_every} of {study.rounds}: study.evaluate_every)"
             )
-        # the last of them; none for a count of 0
+        # the last `count` of them; none if the count is 0
         rounds.append(tuple(evaluated[len(evaluated) - count :]))
     return Reported(*rounds)
 
@@ -94,9 +104,10 @@ def sampled_rounds(study: Study) -> list[int]:
 
 
 def check_parts(settings: Settings, labels: Iterable[str]) -> None:
-    """Check that methods can be trained and tested in the way that the study's partitions require.
+    """Raise an InvalidKeyError if a method cannot be trained or tested as the study requires.
 
-    Their batches and cohorts may be divided, and clients tested on classes that none trains on.
+    A partition may test clients on classes that no client trains on. The study may divide the
+    batches or the cohorts of a method (`training.micro_batch`, `study.stacked`).
     """
     for label, partition in product(labels, settings.select.partitions):
         method = method_of(settings, partition, label)
@@ -122,7 +133,7 @@ def participating(settings: Settings, label: str) -> int | None:
 
 
 def check_runs(settings: Settings) -> None:
-    """Check the clients and the evaluations of all runs."""
+    """Raise an InvalidKeyError if a run samples too many clients, or has too few evaluations."""
     for label in settings.select.partitions:
         own = settings.protocols[label].model_fields_set - {"training"}
         protocol = CONFIG / "partitions" / label / "protocol"
@@ -143,9 +154,10 @@ def check_runs(settings: Settings) -> None:
 
 
 def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
-    """Return the study with inherited keys lowered to fit its `own` keys.
+    """Return the study, whose inherited keys are lowered to fit the keys that it sets itself.
 
-    So `study: {rounds: 4}` is a whole study, and no error names a key that nobody wrote there.
+    The latter are `own`. So a file with `study: {rounds: 4}` is a whole study, and no error is
+    about a key that the author of the file did not write.
     """
     study = settings.study
     given = own.get("study", {})
@@ -153,13 +165,13 @@ def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
     methods = [settings.methods[label] for label in select.methods]
     changes: dict[str, object] = {}
 
-    # at most as many clients as take part
+    # sample at most as many clients as participate
     if "clients_per_round" not in given:
         counts = [participating(settings, label) for label in select.partitions]
         stated = [count for count in counts if count is not None]
         changes["clients_per_round"] = min([study.clients_per_round, *stated])
 
-    # at most as many reported evaluations as the run of the fewest rounds has
+    # report at most as many evaluations as the run with the fewest rounds has
     of_partitions = [study_of(settings, label) for label in select.partitions]
     evaluations = min(
         len(wanted_rounds(each.model_copy(update={"rounds": method.rounds or each.rounds})))
@@ -170,11 +182,11 @@ def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
     fitting = {key: min(n, evaluations) for key, n in counts.items() if key not in report}
     changes["report"] = study.report.model_copy(update=fitting)
 
-    # trials of at most as many rounds, with a seed of their own
+    # give trials at most as many rounds, and a seed of their own
     tune = study.tune
     of_tune = given.get("tune", {})
     if tune is not None and not of_tune and any(method.member for method in methods):
-        # the members of a grid have their options from the grid, not from trials
+        # the members of a grid get their options from the grid, not from trials
         changes["tune"] = None
     elif tune is not None:
         seed = tune.seed
@@ -187,7 +199,7 @@ def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
 
 
 def notes_on(before: Study, after: Study) -> Iterator[str]:
-    """Yield a line for every key of a study whose value was capped."""
+    """Yield a line for every key of a study whose value was changed to fit the study's own keys."""
     old = before.model_dump()
     new = after.model_dump()
     for values in (old, new):

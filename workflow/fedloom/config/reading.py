@@ -1,4 +1,4 @@
-"""Read and merge the config's files and changes of its keys, and find where a value was written."""
+"""Read and merge the config's files and changes of single keys; find where a value was written."""
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
@@ -19,9 +19,9 @@ from fedloom.config.bounded_yaml import parse_bounded
 from fedloom.config.study import Config, Study
 from fedloom.machine.install import ROOT
 
-# the bits that a whole number may have, without its sign
+# the most bits that a whole number may have, without its sign
 MOST_BITS = 64
-# sections whose labels name results that studies share, so that a label has one meaning
+# Labels of these sections name results that studies share, so a label has one meaning for all.
 SHARED = ("datasets", "partitions", "backbones", "methods")
 # holds a folder for each paper, with its numbers, claims and studies
 PAPERS = ROOT / "workflow/papers"
@@ -41,7 +41,11 @@ def read(path: Path) -> JsonDict:
 
 
 def parse(text: str, where: str) -> JsonValue:
-    """Return the value that a text of YAML stands for; errors begin with `where`."""
+    """Return the value of a YAML text; errors begin with `where`.
+
+    Raises:
+        FedLoomError: the text is not valid YAML, or has a value that no key may have.
+    """
     try:
         return _plain(_tree(text))
     except MarkedYAMLError as error:
@@ -62,8 +66,10 @@ def _tree(text: str) -> Any:
 def _plain(value: object) -> Any:
     """Return a value without ruamel's classes, which remember how a scalar was written.
 
-    A value that no key of the config may have is a ValueError: half a character or none (a lone
-    surrogate, a NUL), which no file's name and no table can hold, and a date.
+    Raises:
+        ValueError: no key of the config may have this value. It is a date, a number of too many
+            bits, or text with a NUL or a lone surrogate. No file name and no table can hold these
+            two.
     """
     if isinstance(value, dict):
         return {_plain_key(key): _plain(item) for key, item in value.items()}
@@ -71,7 +77,7 @@ def _plain(value: object) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, str):
         _check_characters(value)
-    # a truth value with an anchor is an int for Python, and no bool
+    # ruamel's class for true or false with an anchor is derived from int, not from bool
     if isinstance(value, ScalarBoolean):
         return bool(value)
     if isinstance(value, int) and value.bit_length() > MOST_BITS:
@@ -87,7 +93,7 @@ def _plain(value: object) -> Any:
 
 
 def _plain_key(key: object) -> str | int:
-    """Return a key of a mapping without ruamel's classes."""
+    """Return a key of a mapping without ruamel's classes; it must be text or a whole number."""
     if isinstance(key, bool) or not isinstance(key, str | int):
         raise ValueError(f"a key must be text or a whole number, got {key!r}; put it in quotes")
     return _plain(key)
@@ -106,10 +112,14 @@ def _check_characters(text: str) -> None:
 
 
 def read_all(paths: Iterable[Path]) -> list[tuple[Path, JsonDict]]:
-    """Read config files, each after those that its key `include` names, which is left out.
+    """Read config files; return the path and the content of each.
 
-    Paths in `include` are relative to the file that names them. A file that is named several times
-    is read once, where it is named first.
+    A file comes after the files that its key `include` names. This key is left out of the content.
+    Its paths are relative to the file that names them. A file that is named several times is read
+    once, where it is named first.
+
+    Raises:
+        FedLoomError: a file cannot be read, or includes itself.
     """
     contents: dict[Path, tuple[Path, JsonDict]] = {}
 
@@ -133,7 +143,11 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, JsonDict]]:
 
 
 def read_paper(paper: str, where: KeyPath, file: str = NUMBERS) -> JsonDict:
-    """Return the content of a paper's file; that of NUMBERS has `citation` and `tables`."""
+    """Return the content of a paper's file; the file NUMBERS has the keys `citation` and `tables`.
+
+    `where` is the key path that names the paper; an InvalidKeyError about it says that the paper is
+    unknown.
+    """
     papers = [path.parent.name for path in PAPERS.glob(f"*/{file}")]
     where.check_known(paper, papers, "no")
     return read_yaml(PAPERS / paper / file)
@@ -148,7 +162,7 @@ class Change(NamedTuple):
 
 
 def read_change(text: str) -> Change:
-    """Read "study.rounds=4"; the keys of `study` may also be named without it."""
+    """Read a change such as "study.rounds=4"; the keys of `study` may be named without `study.`."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise FedLoomError(f"--set must be <key>=<value>, got '{text}'")
@@ -160,10 +174,11 @@ def read_change(text: str) -> Change:
 
 
 def locate_error(error: InvalidKeyError, files: Iterable[Path], changes: Iterable[Change]) -> str:
-    """Return where the value was written that is wrong: " (file, line n)", or the argument.
+    """Return where a wrong value was written: " (file, line n)", or " (--set key=value)".
 
-    A key that no file has is taken for its nearest parent, if any; in a list, it is the line of the
-    item that the error names. Return "" for a value that is not of the config.
+    If no file has the key, this is the place of the nearest parent that a file has. If the error is
+    about an item of a list, it is the line of the item. Return "" if the place is unknown, or if
+    the value is not from the config.
     """
     # a label may hold points, which also separate the keys of `--set`
     keys = ".".join(map(str, error.path.in_config())).split(".")
@@ -195,7 +210,10 @@ def has_prefix(keys: Sequence[str | int], above: Sequence[str | int]) -> bool:
 def find_definition(
     paths: Iterable[Path], keys: Sequence[str | int]
 ) -> tuple[str, JsonValue] | None:
-    """Return "file, line n" of the last file that has a key, and its value; None if none has it."""
+    """Return where the last file that has a key sets it ("file, line n"), and the value there.
+
+    Return None if no file has the key.
+    """
     found = None
     for path in paths:
         node, line, reached = _walk(path, keys)
@@ -205,9 +223,10 @@ def find_definition(
 
 
 def _walk(path: Path, keys: Sequence[str | int]) -> tuple[Any, int, int]:
-    """Return how far a file has a key path: the value there, its line, and the number of keys.
+    """Follow a key path into a file as far as the file has it.
 
-    Several of them, joined by points, may be one label.
+    Return the value there, its line (from 0), and the number of keys that were followed. Several
+    keys of the path, joined by points, may be one label of the file.
     """
     node = _tree(read_text(path))
     line = 0
@@ -226,12 +245,18 @@ def _walk(path: Path, keys: Sequence[str | int]) -> tuple[Any, int, int]:
     return node, line, reached
 
 
-def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> JsonDict:
-    """Merge the contents of config files, later ones over earlier ones, as Snakemake does.
+def merge_configs(files: list[tuple[Path, dict]], overrides: dict | None = None) -> JsonDict:
+    """Merge the contents of config files as Snakemake does: later files override earlier ones.
 
-    Mappings are merged and lists replaced. A label of `tables` or `figures` is replaced as a whole.
-    The `study.tune` of the first file, and of a folder's config.yaml over it, belongs to its study:
-    one with another name starts without it.
+    - Mappings are merged, and lists are replaced.
+    - A label of `tables` or `figures` is replaced as a whole.
+    - A label of the sections SHARED must mean the same in all files.
+    - `study.tune` of the first file, and of a folder's config.yaml over it, belongs to that study:
+      a study with another name does not inherit it.
+    - `overrides` are merged last.
+
+    Raises:
+        FedLoomError: a label of SHARED means different things in two files.
     """
     merged: JsonDict = {}
     origin: dict[tuple[str, str], Path] = {}

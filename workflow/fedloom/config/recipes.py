@@ -1,8 +1,9 @@
-"""Read recipes, which turn published data sets into datasets of the config. Imports no torch.
+"""Read recipes, which turn published data sets into datasets of the config.
 
-A file of `workflow/recipes`, or of a user's, says where a data set comes from, how its files are
-laid out and read, and how many images must come out. A study names it: `datasets: {birds: {recipe:
-domainnet, root: /data/domainnet}}`. Jobs do not know recipes.
+A recipe is a file in `workflow/recipes`, or a file of the user's. It says where a data set comes
+from, how its files are laid out and read, and how many images must come out. A study names it:
+`datasets: {birds: {recipe: domainnet, root: /data/domainnet}}`. Jobs do not know recipes: planning
+puts a recipe's keys into the dataset. This module imports no torch.
 """
 
 from functools import cache
@@ -22,7 +23,7 @@ from fedloom.config.reading import read
 from fedloom.machine.install import ROOT, resource
 
 RECIPES = ROOT / "workflow/recipes"
-# keys of a dataset of several that its parts cannot have
+# keys that a dataset of several parts sets for all of them, and that no part may have
 OF_ALL_PARTS = {"image_size", "resize", "grey_bits", "transparency", "skip_unreadable"}
 
 
@@ -50,18 +51,18 @@ class Archive(Keys):
     """A file to download. Archives (.zip, .tar, .tgz and .tar.gz) are unpacked, others are kept."""
 
     url: str = Field(pattern="^https?://")
-    """Address of the file. One of plain http needs `sha256` or `md5`."""
+    """Address of the file. An address of plain http needs `sha256` or `md5`."""
     sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
     """SHA-256 digest of the file, in hexadecimal."""
     md5: str | None = Field(None, pattern="^[0-9a-f]{32}$")
-    """MD5 digest of the file, in hexadecimal, where no `sha256` is known."""
+    """MD5 digest of the file, in hexadecimal, if no `sha256` is known."""
     into: Below | None = None
     """Folder below the root in which the file is put or unpacked. Default: the root."""
     name: Annotated[Below, Field(pattern="^[^/]+$")] | None = None
     """Name of the downloaded file. Default: the last part of the address."""
     unpacked_bytes: Count | None = None
-    """Largest number of bytes of all files in the archive. Default: 20 times its own size, but at
-    least 100 MiB."""
+    """Largest number of bytes that all files in the archive may have together. Default: 20 times
+    the size of the archive, but at least 100 MiB."""
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
@@ -71,7 +72,7 @@ class Archive(Keys):
 
 
 class Get(Keys):
-    """How a data set's files come below the root. `manual` may complete another key."""
+    """How a data set's files come below the root. `manual` may stand beside another key."""
 
     torchvision: Literal[True] | None = None
     """True if torchvision downloads the files, and compares them with its checksums."""
@@ -99,14 +100,15 @@ class SplitCounts(CountBounds):
     """Expected numbers of images of a class or of a domain."""
 
     at_least: CountBounds | None = None
-    """Least numbers of images, where the publisher states them roughly."""
+    """Least numbers of images, if the publisher states only approximate numbers."""
 
 
 class Counts(SplitCounts):
     """Expected numbers, as a paper or the publisher states them."""
 
     classes: Count | None = None
-    """Number of classes with training images; of a data set that is only tested on, with images."""
+    """Number of classes with training images. If the data set has only test images: number of
+    classes with images."""
     domains: Count | None = None
     """Number of domains."""
     each_class: SplitCounts | None = None
@@ -120,8 +122,9 @@ class Counts(SplitCounts):
 class RecipeKeys(Keys):
     """The keys of a recipe's file, beside `source` and the keys of that source.
 
-    {root} in the latter stands for the folder that the study names, data/<name> by default, which
-    is also the source's `root` by default. A fact that nobody has published is left out.
+    In the keys of the source, {root} stands for the folder that the study names as `root`; by
+    default, it is data/<name>. The same folder is the default of the source's own key `root`. A
+    fact that nobody has published is left out.
     """
 
     title: str
@@ -151,7 +154,7 @@ class Recipe(RecipeKeys):
 
     @property
     def folder(self) -> str:
-        """The folder of its files below `DATA`, which all recipes of these files share."""
+        """The folder of its files below DATA_FOLDER; recipes that read the same files share it."""
         return self.files_of or self.name
 
     @property
@@ -160,9 +163,10 @@ class Recipe(RecipeKeys):
         return DATA_FOLDER if self.entry["source"] == "several" else f"{DATA_FOLDER}/{self.folder}"
 
     def size(self, first: int | None = None) -> Expected:
-        """Return the numbers of images and of classes; None where the recipe does not state them.
+        """Return the numbers of images, classes and test images; None if the recipe states none.
 
-        `first` is the entry's `first_per_domain`; of several data sets, parts without count are 0.
+        `first` is the key `first_per_domain` of the config's entry. If the data set has parts, a
+        part of unknown size counts as 0 images.
         """
         counts = self.counts
         test = counts.test
@@ -181,18 +185,18 @@ class Recipe(RecipeKeys):
         return Expected(images, counts.classes, test)
 
     def all_notes(self) -> tuple[str, ...]:
-        """Return its notes, and those of the recipes that it is made of."""
+        """Return the notes of the recipe, and the notes of the recipes of its parts."""
         parts = [recipe for _, recipe in self.parts()]
         return (*self.notes, *(f"{part.title}: {note}" for part in parts for note in part.notes))
 
     def parts(self) -> "list[tuple[JsonDict, Recipe]]":
-        """Return the recipes that it is made of, each after its entry in `parts`."""
+        """Return the recipes of its parts, each after the part's entry in the key `parts`."""
         parts = self.entry.get("parts", {}).values()
         return [(part, find_recipe(part["recipe"])) for part in parts if "recipe" in part]
 
 
 def _images_of_part(part: JsonDict, recipe: Recipe) -> int:
-    """Return the number of images of a part of several; 0 if unknown."""
+    """Return the number of images of a data set's part, which has a recipe; 0 if unknown."""
     images, classes, _ = recipe.size()
     caps = [part.get(f"max_{half}_per_class", 0) for half in ("train", "test")]
     capped = sum(caps) * classes if classes and all(caps) else None
@@ -206,7 +210,11 @@ def names() -> tuple[str, ...]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return the recipe of a name or of a path to a .yaml file, after checking its keys."""
+    """Return the recipe with a name, or in a .yaml file, after checking its keys.
+
+    Raises:
+        FedLoomError: there is no such recipe, or a key is wrong.
+    """
     if name.endswith((".yaml", ".yml")):
         file = resource(name)
     else:
@@ -231,7 +239,13 @@ def dataset_entry(label: str, entry: JsonDict, below: str | None = None) -> Json
 def check_dataset(label: str, entry: JsonDict, below: str | None = None) -> Entry:
     """Fill in the recipe of an entry of the config's `datasets`, and check the entry and its parts.
 
-    The folder of a part's recipe lies `below` another.
+    Args:
+        label: the label of the entry; for a part, with the keys that lead to the part.
+        entry: the entry as it was written.
+        below: for a part, the folder of the whole, which holds the part's folder by default.
+
+    Raises:
+        InvalidKeyError: the recipe or a key is wrong.
     """
     where = CONFIG / "datasets" / label
     if "recipe" in entry:
@@ -259,7 +273,7 @@ def check_dataset(label: str, entry: JsonDict, below: str | None = None) -> Entr
 
 
 def _expanded(entry: JsonDict, below: str | None) -> JsonDict:
-    """Return an entry that has a `recipe` with the recipe's keys, which the entry's override."""
+    """Return an entry with the keys of its recipe; the entry's own keys override these."""
     if "source" in entry:
         raise FedLoomError("a recipe brings its `source`, so leave one out")
     if not isinstance(entry["recipe"], str):

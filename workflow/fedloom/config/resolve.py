@@ -1,4 +1,4 @@
-"""Turn the merged config into settings: check it, and fill in every default. Imports no torch."""
+"""Turn the merged config into settings: check it, and fill in every default, without torch."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -34,7 +34,14 @@ from fedloom.hooks.discovery import PluginCatalogue
 
 
 def resolve_with(config: JsonDict, own: JsonDict | None = None) -> Settings:
-    """Check and resolve the merged config; keys outside of `own` are inherited by the study."""
+    """Check and resolve the merged config.
+
+    `own` holds the keys that the study sets itself; it inherits all other keys. By default, it sets
+    all keys itself.
+
+    Raises:
+        InvalidKeyError: a key is wrong, or does not suit the study.
+    """
     if own is None:
         own = config
     settings, entries = _labels(config)
@@ -45,7 +52,7 @@ def resolve_with(config: JsonDict, own: JsonDict | None = None) -> Settings:
     notes = (*notes_on(inherited, study), *_notes_on_backbones(settings))
     settings = replace(settings, study=study, notes=notes)
 
-    # what labels must be together
+    # check what can only be checked with several labels together
     check_parts(settings, settings.select.methods)
     for section in ("tables", "figures"):
         settings = replace(settings, **_outputs(settings, section, entries[section], own))
@@ -62,9 +69,9 @@ def resolve_with(config: JsonDict, own: JsonDict | None = None) -> Settings:
 
 
 def _labels(config: JsonDict) -> tuple[Settings, dict[str, dict[str, Entry]]]:
-    """Return the labels of a config with what they stand for, and the entries of all kinds.
+    """Return settings without tables and figures, and the checked entries of all kinds.
 
-    Tables and figures are not resolved yet: they depend on the study's keys.
+    Tables and figures are resolved later, since they depend on the study's keys.
     """
     keys = with_partitions(checked(Config, config, CONFIG))
     protocols = _protocols(keys)
@@ -112,7 +119,10 @@ def _labels(config: JsonDict) -> tuple[Settings, dict[str, dict[str, Entry]]]:
 
 
 def _protocols(keys: Config) -> dict[str, Protocol]:
-    """Take the protocols out of the entries of partitions; the other keys are a scheme's."""
+    """Take the key `protocol` out of the entries of partitions, and return the protocols by label.
+
+    All other keys of an entry are a scheme's.
+    """
     protocols = {}
     for label, entry in keys.partitions.items():
         where = CONFIG / "partitions" / label / "protocol"
@@ -121,7 +131,7 @@ def _protocols(keys: Config) -> dict[str, Protocol]:
 
 
 def _entries(keys: Config) -> dict[str, dict[str, Entry]]:
-    """Check the entries of all kinds, by section and label."""
+    """Check the entries of all kinds, and return them by section and label."""
     entries = dict[str, dict[str, Entry]]()
     for section in SELECTOR_KEY:
         check = partial(check_entry, section)
@@ -133,7 +143,7 @@ def _entries(keys: Config) -> dict[str, dict[str, Entry]]:
 
 
 def _used_datasets(keys: Config, selected: Selection, partitions: dict[str, Entry]) -> set[str]:
-    """Return the labels of the datasets that the study reads, also those for tests alone."""
+    """Return the labels of the datasets that the study trains on or only tests on."""
     used = {*selected.datasets}
     for label in selected.partitions:
         for name in partitions[label].keys.plain.get("transfer_to", ()):
@@ -144,21 +154,21 @@ def _used_datasets(keys: Config, selected: Selection, partitions: dict[str, Entr
 
 
 def _notes_on_backbones(settings: Settings) -> Iterator[str]:
-    """Yield what is assumed of the weights of the backbones that the study uses."""
+    """Yield what is assumed about the weights of the backbones that the study uses."""
     for label in settings.select.backbones:
         for note in settings.backbones[label].notes:
             yield f"backbones.{label}: {note}"
 
 
 def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, Grid]) -> Selection:
-    """Return the labels that the study runs, grids expanded."""
+    """Return the labels that the study runs, with the members of grids in the place of grids."""
     select = keys.select
     where = CONFIG / "select"
     for section in SELECTOR_KEY:
         for label in getattr(select, section):
             (where / section).check_known(label, getattr(keys, section), "no label")
 
-    # pairs of a dataset and a partition: those named, or all
+    # pairs of a dataset and a partition: the named ones, or all
     crossed = product(select.datasets, select.partitions)
     names = select.scenarios or ["/".join(labels) for labels in crossed]
     for name in names:
@@ -179,7 +189,11 @@ def _selection(keys: Config, methods: PluginCatalogue[Method], grids: dict[str, 
 
 
 def _dataset(label: str, entry: Entry, written: JsonDict, selected: bool) -> Dataset:
-    """Return a dataset with what the recipe that is `written` says; list a selected one's files."""
+    """Return a dataset.
+
+    If the entry, as it was `written`, names a recipe, the dataset has the recipe's facts. If it is
+    `selected`, its files are listed.
+    """
     source = entry.kind
     settings = entry.keys.plain
     listed = _listing({"source": source} | settings) if selected else None
@@ -192,7 +206,7 @@ def _dataset(label: str, entry: Entry, written: JsonDict, selected: bool) -> Dat
 
 
 def _listing(entry: JsonDict) -> JsonDict | None:
-    """Return number and digest of the files that a dataset is made of."""
+    """Return the number and the digest of a dataset's files; None if it reads none."""
     if "parts" in entry:
         parts = {name: _listing(part) for name, part in entry["parts"].items()}
         return {"files": sum(p["files"] for p in parts.values() if p), "sha256": digest(parts)}
@@ -201,7 +215,11 @@ def _listing(entry: JsonDict) -> JsonDict | None:
 
 
 def _backbone(label: str, entry: Entry, selected: bool) -> Backbone:
-    """Return a backbone; a selected one with the sha256 of local weights."""
+    """Return a backbone; if it is selected, with the sha256 of its local weights file.
+
+    Raises:
+        InvalidKeyError: the weights file of a selected backbone is missing.
+    """
     backbone = Backbone(label, entry.kind, entry.keys.plain)
     path = local_weights(backbone) if selected else None
     if path is None:
@@ -217,9 +235,10 @@ def _backbone(label: str, entry: Entry, selected: bool) -> Backbone:
 def _outputs(
     settings: Settings, section: str, entries: dict[str, Entry], own: JsonDict
 ) -> dict[str, object]:
-    """Return the fields of the settings that hold the selected tables, or figures.
+    """Return new values for the fields of the settings that hold the selected tables, or figures.
 
-    Those that the study inherits, and that do not suit its runs, are left out, but not all of them.
+    A table or figure may not suit the study's runs. If the study inherits it, it is left out, with
+    a note; but if the study sets it itself, or if none would be left, an error is raised.
     """
     outputs = dict[str, Output]()
     refused = list[FedLoomError]()
@@ -238,7 +257,11 @@ def _outputs(
 
 
 def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
-    """Return a table or figure with its runs, and what its kind reads of files and papers."""
+    """Return a table or figure with the labels of its runs, and what its kind reads from files.
+
+    Raises:
+        InvalidKeyError: the output does not suit the study; the error is about the output's entry.
+    """
     where = CONFIG / section / label
     keys = entry.keys
     spec = keys.needs()
@@ -279,7 +302,7 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
             "leave it out"
         )
 
-    # what its kind reads of the study and of a paper
+    # what its kind reads from the study and from a paper
     output = _complete(settings, output, where)
     published = getattr(keys, "published", None)
     if published is None:
@@ -289,7 +312,7 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
 
 
 def _complete(settings: Settings, output: Output, where: KeyPath) -> Output:
-    """Return the output with what its kind reads; a plugin's own error is about its entry."""
+    """Return the output with what its kind reads; an error becomes one about the output's entry."""
     try:
         return output.keys.complete(settings, output, where)
     except InvalidKeyError:
@@ -299,14 +322,22 @@ def _complete(settings: Settings, output: Output, where: KeyPath) -> Output:
 
 
 def _select_known(wanted: list[str] | None, known: Collection[str], where: KeyPath) -> list[str]:
-    """Return those of the known names that are wanted (None: all), in the order of the known."""
+    """Return the wanted names in the order of the known names; if `wanted` is None, return all.
+
+    Raises:
+        InvalidKeyError: a wanted name is not known.
+    """
     for name in wanted or ():
         where.check_known(name, known, "the study has no")
     return [name for name in known if wanted is None or name in wanted]
 
 
 def _choose_methods(settings: Settings, output: Output, where: KeyPath) -> list[str]:
-    """Return the labels that the output shows, in the order in which they are named."""
+    """Return the labels of the methods that an output shows, in the order of its key `methods`.
+
+    Raises:
+        InvalidKeyError: the study runs none of them.
+    """
     running = settings.select.methods
     keys = output.keys
     names = getattr(keys, "methods", None) or running
@@ -347,7 +378,11 @@ def _choose_methods(settings: Settings, output: Output, where: KeyPath) -> list[
 def _published_numbers(
     settings: Settings, output: Output, published: OfPaper, where: KeyPath
 ) -> JsonDict:
-    """Return the entry with the paper's citation and the values of the rows that it names."""
+    """Return the key `published` of an output with the paper's citation and the rows' values.
+
+    Raises:
+        InvalidKeyError: the paper, its table, or a row or column of either side is unknown.
+    """
     entry = published.model_dump()
     paper = read_paper(published.paper, where / "paper")
     if published.table not in paper["tables"]:
@@ -366,7 +401,7 @@ def _published_numbers(
             (where / key).check_known(label, ours, "the study has no")
             (where / key / label).check_known(name, theirs, "the paper has no")
 
-    # a kind that shows a grid finds its rows by the combinations' values, and needs all of them
+    # a kind that shows a grid needs all rows: it finds each by the values of a combination
     values = rows
     if "rows" in entry:
         values = {name: rows[name] for name in entry["rows"].values()}

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 # the end of the label of a partition on which trials are trained
 VALIDATION = ".validation"
-# the kind of backbone that a library gives
+# the family of the backbones that a library has
 FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
 
-# keys of tables and figures that no kind reads
+# the keys of tables and figures that are not handed on to their kind
 NOT_OF_A_KIND = {"title", "scenarios", "backbones", "methods", "published"}
-# FedLoom's models, whose files all have its normalisation
+# FedLoom's own models; all files of their weights are made for FedLoom's normalisation of images
 MICRO = ("micro_vit", "micro_clip")
 
 
 @dataclass(frozen=True)
 class ResolvedSeeds:
-    """The seeds of `study.fixed_seeds` that replace the run's, where they are set."""
+    """The seeds of `study.fixed_seeds`, which replace the run's seed if they are set."""
 
     sampling: int | None = None
     initialisation: int | None = None
@@ -46,7 +46,7 @@ class Trial:
 
 
 class Expected(NamedTuple):
-    """The numbers that are known of a dataset before it is read, for estimates; None if unknown."""
+    """Numbers of a dataset that are known before it is read, for estimates; None if unknown."""
 
     images: int | None = None
     classes: int | None = None
@@ -87,13 +87,33 @@ class Partition:
         return any(self.settings.get(key) for key in keys)
 
 
+class ComputeSettings(NamedTuple):
+    """How a backbone computes.
+
+    Attributes:
+        precision: the number format (see fedloom.machine.device).
+        gradient_checkpointing: True if a block's inside is not kept for the backward pass.
+    """
+
+    precision: str
+    gradient_checkpointing: bool
+
+
+def compute_settings(settings: JsonDict) -> ComputeSettings:
+    """Return how a backbone of these settings computes."""
+    return ComputeSettings(
+        settings.get("precision", "float32"), bool(settings.get("gradient_checkpointing"))
+    )
+
+
 @dataclass(frozen=True)
 class Backbone:
     """A label of the config's `backbones`."""
 
     label: str
     library: str
-    # of its entry; of a run also a `precision` but float32, and `gradient_checkpointing` if true
+    # The keys of its entry. In a run, it also has `precision`, unless that is float32, and
+    # `gradient_checkpointing`, if that is true.
     settings: JsonDict
     # sha256 of the weights, if they are a local file
     sha256: str | None = None
@@ -105,12 +125,12 @@ class Backbone:
 
     @property
     def precision(self) -> str:
-        """Return the number format in which it computes (see fedloom.machine.device)."""
-        return self.settings.get("precision", "float32")
+        """The number format in which it computes (see fedloom.machine.device)."""
+        return compute_settings(self.settings).precision
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The assumptions on weights from a file, which does not hold these facts."""
+        """What is assumed about weights from a file, since the file does not state it."""
         name = self.settings["name"]
         keys = self.settings
         if name in MICRO or local_weights(self) is None:
@@ -137,12 +157,12 @@ class Backbone:
 
 
 def local_weights(backbone: Backbone) -> Path | None:
-    """Return the weights file of a backbone, None if a hub has the weights."""
-    return weights_file(backbone.library, backbone.settings["weights"])
+    """Return the weights file of a backbone; None if a hub has the weights, or there are none."""
+    return local_weights_file(backbone.library, backbone.settings["weights"])
 
 
-def weights_file(library: str, weights: str) -> Path | None:
-    """Return the file that `weights` names, None for a hub, a tag of open_clip's, or no weights."""
+def local_weights_file(library: str, weights: str) -> Path | None:
+    """Return the file that `weights` names; None for a hub, a tag of open_clip, or no weights."""
     is_tag = library == "open_clip" and "/" not in weights and "." not in weights
     untrained = library == "torchvision" and weights == "none"
     return None if weights == "hub" or is_tag or untrained else resource(weights)
@@ -162,7 +182,7 @@ class Grid:
 
     label: str
     title: str
-    # name and values of every axis
+    # the name and the values of every axis
     axes: tuple[tuple[str, list], ...]
     # the options that the axes change, with the values that the label gives them
     options: tuple[tuple[str, Any], ...]
@@ -211,7 +231,8 @@ class Reported:
 
     # the evaluated rounds over which tables average
     rounds: tuple[int, ...]
-    # if given, the worst accuracy is the lowest mean of these rounds; else the worst client's
+    # if given, the worst accuracy is the lowest mean over clients among these rounds; else it is
+    # the accuracy of the worst client
     worst_of: tuple[int, ...] = ()
 
 
@@ -226,7 +247,7 @@ class Scenario:
         return f"{self.dataset}/{self.partition}"
 
 
-# a check that an output's study suits it; its error is about the key path of the output's entry
+# a check that the study suits an output; the error is about the key path of the output's entry
 Requirement = Callable[["Settings", "Output", KeyPath], None]
 
 
@@ -234,18 +255,19 @@ Requirement = Callable[["Settings", "Output", KeyPath], None]
 class KindSpec:
     """Declares which runs a kind of table or figure shows, and which data it needs."""
 
-    # runs of methods; members of one grid, or of several; frozen backbones or data sets; or only
-    # the settings, which need no run
+    # What the output shows: runs of methods, members of one grid or of several grids, frozen
+    # backbones, data sets, or only the study's settings, which need no run.
     shows: Literal["runs", "grid", "grids", "backbones", "datasets", "settings"] = "runs"
-    # the method's table that it reads beside evaluations
+    # the artefact that it reads beside evaluations
     artefact: str | None = None
-    # of a backbone: accuracy by block, or features; of runs: names, if it reads those of classes
+    # What the output reads of a backbone: its accuracy by block, or its features. If it shows runs,
+    # "names" says that it reads the names of classes.
     reads: Literal["accuracy", "features", "names"] = "accuracy"
     # it shows only partitions that set this key
     partition_key: str | None = None
-    # it shows the runs of the study's first seed alone
+    # it shows only the runs of the study's first seed
     first_seed: bool = False
-    # a row of the table has a method's runs on all partitions
+    # a row of the table combines a method's runs on all partitions
     across_partitions: bool = False
     # checks of the study, of report/requirements.py
     requires: tuple[Requirement, ...] = ()
@@ -263,12 +285,12 @@ class OutputKind(Keys):
 
     @property
     def own(self) -> JsonDict:
-        """The keys that its kind reads."""
+        """The keys, with their values, that are handed on to its kind."""
         return self.model_dump(exclude=NOT_OF_A_KIND, exclude_none=True)
 
     @property
     def caption(self) -> str:
-        """The report's text on its kind: the description, and values other than the defaults."""
+        """The report's text on its kind: a description, and the values that are not defaults."""
         values = self.model_dump(exclude=NOT_OF_A_KIND, exclude_none=True, exclude_defaults=True)
         values = {key: value for key, value in values.items() if not isinstance(value, dict)}
         description = self.__doc__ or ""
@@ -280,13 +302,14 @@ class OutputKind(Keys):
         return f"{description} Here {shown.strip()[1:-1]}."
 
     def needs(self) -> KindSpec:
-        """Return what the kind shows and needs; a kind where that depends on keys overrides it."""
+        """Return what the kind shows and needs; a kind overrides this if it depends on its keys."""
         return self.spec
 
     def complete(self, settings: "Settings", output: "Output", where: KeyPath) -> "Output":
-        """Return the output with what its kind reads of the study or of files (`extra`).
+        """Return the output with what its kind reads from the study or from files, as `extra`.
 
-        `where` is the key path of its entry: `raise (where / "levels").error("must be ...")`.
+        `where` is the key path of the output's entry, for errors about its keys:
+        `raise (where / "levels").error("must be ...")`.
         """
         return output
 
@@ -298,7 +321,7 @@ class OutputKind(Keys):
 
 @dataclass(frozen=True)
 class Output:
-    """A table or figure: it shows the runs of its scenarios, backbones and methods, crossed."""
+    """A table or figure, which shows the runs of all combinations of its labels."""
 
     section: str
     label: str
@@ -314,7 +337,7 @@ class Output:
 
     @property
     def settings(self) -> JsonDict:
-        """All that its kind reads beside runs, for its job."""
+        """All keys and values that its kind reads; its job contains them too."""
         return self.keys.own | self.extra
 
 
@@ -341,7 +364,10 @@ class Selection:
 
 @dataclass(frozen=True)
 class Settings:
-    """The whole config; every mapping is by label. Trials and their partitions are in it too."""
+    """The whole config after checks; every mapping is by label.
+
+    The methods and partitions also include those of trials (`study.tune`).
+    """
 
     study: "Study"
     datasets: dict[str, Dataset]
@@ -357,5 +383,5 @@ class Settings:
     trials: dict[str, tuple[Trial, ...]] = field(default_factory=dict)
     # the citation of the study's paper
     citation: str | None = None
-    # what a user is told: keys that were not inherited, outputs that were left out
+    # what the user is told: inherited keys that were changed, and outputs that were left out
     notes: tuple[str, ...] = ()

@@ -10,17 +10,18 @@ from fedloom.hooks.training_options import Training
 
 Rounds = Annotated[int, Field(ge=1, le=9999)]
 Axes = Annotated[dict[str, Several[Any]], Field(min_length=1)]
-Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
+GridAxes = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
 Sentences = dict[str, str]
 
 
 class FixedSeeds(Keys):
-    """Seeds that all runs share, where a paper repeats only the rest; null: the run's own."""
+    """Seeds that all runs share, for papers that vary only some seeds. Null: the run's own seed."""
 
     partition: Seed | None = None
     """Seeds the division of partitions that do not set `seed` themselves."""
     sampling: Seed | None = None
-    """Seeds the sampling of each round's clients, and of those whose images make the prototypes."""
+    """Seeds the sampling of clients: of those that train in each round, and of those whose images
+    make the prototypes."""
     initialisation: Seed | None = None
     """Seeds the initial parameters of the server and the clients."""
 
@@ -31,15 +32,16 @@ class Report(Keys):
     last_evaluations: Count = 1
     """Tables report the mean over this number of the last evaluations."""
     worst_of_evaluations: Count | None = None
-    """If set, the worst accuracy is not a client's, but the lowest mean over clients among this
-    many of the last evaluations (PEP-FedPT, footnote 4)."""
+    """If set, the worst accuracy is not that of the worst client. It is the lowest mean over
+    clients among this number of the last evaluations (PEP-FedPT, footnote 4)."""
 
 
 class Tune(Keys):
     """How every method's options are chosen before the study's seeds are trained.
 
-    It trains with the same number of combinations on a part of the clients' training images, and
-    keeps the one whose participating clients are best on the rest; never on a test image.
+    All methods try the same number of combinations. Each is trained on a part of the clients'
+    training images, and evaluated on the rest. The combination whose participating clients are best
+    is chosen. No test image is used.
     """
 
     trials: Count
@@ -47,11 +49,11 @@ class Tune(Keys):
     values: Axes
     """Maps an option, or training.option, to the values that every method tries."""
     per_method: dict[str, Axes] = Field(default={})
-    """Maps a method's label to options that it alone tries, and their values; they take turns
-    beside `values`."""
+    """Maps a method's label to options that it alone tries, and to their values. Each trial
+    combines the next of these values with the next of `values`."""
     validation: Share = 0.2
-    """The share of every client's training images that trials are evaluated on, stratified by
-    class."""
+    """The share of every client's training images on which trials are evaluated. It is stratified
+    by class."""
     rounds: Rounds | None = None
     """Number of rounds of each trial. Default: `study.rounds`."""
     seed: Seed = 1000
@@ -70,38 +72,39 @@ class Study(Keys):
     deviations: Sentences = Field(default={})
     """States where the study differs from the paper: maps a word to a sentence."""
     open_questions: Sentences = Field(default={})
-    """States what the paper leaves open, and the choice made here: maps a word to a sentence."""
+    """States what the paper leaves open, and what was chosen here: maps a word to a sentence."""
     rounds: Rounds
     """Number of communication rounds."""
     seeds: Several[Seed]
-    """One run is made per seed. It seeds partition, sampling, initialisation and batch order,
-    except those in `fixed_seeds`."""
+    """Seeds, each of which gives one run. A seed determines the partition, sampling, initialisation
+    and batch order, except what `fixed_seeds` sets."""
     fixed_seeds: FixedSeeds = FixedSeeds()
     clients_per_round: Count
     """Number of clients that are sampled for training in each round."""
     rounds_per_job: Count = 20
-    """Number of rounds that one job trains; enough of them keep start-up below 5% of the time."""
+    """Number of rounds that one job trains. It should be so large that a job's start takes less
+    than 5% of the time."""
     evaluate_every: Count = 1
-    """Clients are evaluated after every n-th round, and after the last of a job."""
+    """Clients are evaluated after every n-th round, and after the last round of each job."""
     evaluate_clients: Count | None = None
-    """Number of clients to evaluate in rounds that no table reports (`report`), drawn anew each
-    time, participating and held-out ones in proportion; default: all."""
+    """Number of clients to evaluate in rounds that no table reports (`report`). They are drawn anew
+    each time, with participating and held-out clients in proportion. Default: all clients."""
     report: Report = Report()
     global_test: bool = False
-    """Evaluate the server's model on all test images too (PFPT); where a method has none, every
-    participating client's own (SGPT)."""
+    """Also evaluate the server's model on all test images (PFPT). If a method has no server model,
+    evaluate every participating client's own model on them (SGPT)."""
     confusion: bool = False
     """Also write every run's confusion.parquet: the number of test images by true and predicted
     class, per client and evaluated round, and for the global test."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    """The number format in which backbones compute. tf32 needs a GPU; bf16 keeps the trained
+    """The number format in which backbones compute. tf32 needs a GPU. bf16 keeps the trained
     parameters, the residual stream and the norms in float32."""
     stacked: bool = True
-    """Train and evaluate the clients of a round as one batch; false: one client after another, with
-    less memory, more time, and the same numbers up to rounding."""
+    """Train and evaluate the clients of a round as one batch. If false, they follow one after the
+    other, which takes less memory and more time; the numbers are the same up to rounding."""
     gradient_checkpointing: bool = False
-    """Compute the inside of a backbone's blocks again in the backward pass: a fraction of the
-    memory for about a third more time, and the same numbers."""
+    """Compute the inside of a backbone's blocks again in the backward pass. This takes a fraction
+    of the memory and about a third more time; the numbers are the same."""
     training: Training = Training()
     """Training options, which override those of method.toml."""
     tune: Tune | None = None
@@ -133,9 +136,9 @@ class Protocol(Keys):
 class PartitionGrid(Keys):
     """The key of a partition that stands for several."""
 
-    grid: Grid
-    """Maps a key of the scheme to its values; the label then stands for one partition per
-    combination."""
+    grid: GridAxes
+    """Maps a key of the scheme to its values. The label then stands for one partition per
+    combination of values."""
 
 
 class WrapperEntry(Keys):
@@ -151,21 +154,21 @@ class MethodEntry(Keys):
     """A label of a method; a plugin's own name needs no entry."""
 
     plugin: str
-    """The plugin's name: that of its folder below plugins/, or of an installed package's plugin."""
+    """The name of the plugin, which is in plugins/ or in an installed package."""
     title: str | None = None
     """The method's name in tables and figures."""
     options: JsonDict = Field(default={})
     """Values of options that the plugin's method.toml declares."""
-    grid: Grid | None = None
-    """Maps an option, training.option, or option.position for an entry of a list (from 0), to its
-    values. The label then stands for one method per combination, such as <label>.4-8-12, wherever
-    methods are named."""
+    grid: GridAxes | None = None
+    """Maps each axis to its values. An axis is an option, or a training option, written
+    training.option, or an entry of a list, written option.position (from 0). The label then stands
+    for one method per combination, such as <label>.4-8-12, wherever methods are named."""
     training: Training = Training()
     """Training options, which override those of the study and of the partition."""
     rounds: Rounds | None = None
     """Number of rounds. Default: the partition's, or the study's."""
     wrappers: list[WrapperEntry] = Field(default=[])
-    """Plugins that wrap the method's hooks; each sees the results of those before it."""
+    """Plugins that wrap the method's hooks. Each wrapper sees the results of those before it."""
 
 
 class Select(Keys):
@@ -187,7 +190,7 @@ class Select(Keys):
     """The figures to draw."""
 
 
-# a section whose entries are of a kind, which fedloom.config.kinds checks
+# a section whose entries each have a kind; fedloom.config.kinds checks them
 Entries = Annotated[dict[Label, JsonDict], Field(min_length=1)]
 
 

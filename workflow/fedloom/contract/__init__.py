@@ -1,1 +1,1 @@
-"""Checks that every method must pass, ours or a third party's: `fedloom check <name>`."""
+"""The checks that every method must pass, also one of a third party: `fedloom check <name>`."""

@@ -1,6 +1,6 @@
-"""Train tiny runs of a method, and raise a FedLoomError where it breaks a rule.
+"""Train tiny runs of a method, and raise a FedLoomError if the method breaks a rule.
 
-The rules in RULES look at one shared run, `keeps_rules`; the other checks train their own.
+`keeps_rules` checks all RULES on one shared run. Each other check trains runs of its own.
 """
 
 import math
@@ -32,28 +32,31 @@ from fedloom.hooks.manifest import Condition, Plugin
 from fedloom.hooks.plugin_code import describe_call
 from fedloom.hooks.run_hooks import Hooks
 
-# tolerance in float32 after two rounds, and with wrappers that preserve the updates' sum alone
+# tolerance after two rounds in float32, without and with wrappers that preserve only the sum
 CLOSE = 1e-4
 CLOSE_IN_SUM = 1e-3
-# noise as float32 rounds numbers near 1, how often it is drawn, and how much further than it does
-# the order of updates may move a tensor
+# For `ignores_order`: noise as large as the rounding of float32 near 1, the number of draws of it,
+# and how many times as far as this noise the order of the updates may move a tensor.
 LAST_BITS = 1e-7
-DRAWS = 8
+ROUNDING_DRAWS = 8
 AMPLIFIED = 10
-# standard deviation of the noise that cancels in the updates' sum
+# standard deviation of noise that cancels in the sum of the updates
 SHIFT = 30.0
 
 
-def differences(a: Tree, b: Tree) -> dict[str, float]:
-    """Return the largest absolute difference by leaf, infinite where the trees do not match."""
+def differences_of_trees(a: Tree, b: Tree) -> dict[str, float]:
+    """Return the largest absolute difference of each leaf, by path.
+
+    It is infinite where the trees do not match.
+    """
     left = dict(leaves(a))
     right = dict(leaves(b))
     return {path: _difference(left.get(path), right.get(path)) for path in left | right}
 
 
 def _difference(a: object, b: object) -> float:
-    """Return the largest absolute difference of two leaves, infinite where they do not match."""
-    # None is a client's loss that the server never got
+    """Return the largest absolute difference of two leaves; infinity if they do not match."""
+    # None stands for a client's loss that never reached the server
     if a is None and b is None:
         return 0.0
     if a is None or b is None:
@@ -68,32 +71,38 @@ def _difference(a: object, b: object) -> float:
 
 
 def require_equal(run: "TinyRun", a: Tree, b: Tree, what: str, tolerance: float = 0.0) -> None:
-    """Require two trees of a run to be equal; an error says `what` they are if they are not."""
-    require_close(run, differences(a, b), what, tolerance)
+    """Require two trees of a run to be equal up to `tolerance`.
+
+    If they are not, the error says `what`.
+    """
+    require_close(run, differences_of_trees(a, b), what, tolerance)
 
 
 def require_close(run: "TinyRun", moved: dict[str, float], what: str, tolerance: float) -> None:
-    """Require the differences of a run's leaves to lie within the tolerance."""
+    """Require the differences of a run's leaves (`moved`, by path) to lie within the tolerance."""
     for path, difference in moved.items():
         if not difference <= tolerance:
             raise FedLoomError(f"{run.says(what)}: '{path}' differs by {difference:.3g}")
 
 
 class NotLearningError(FedLoomError):
-    """The loss of the global test does not fall."""
+    """The loss of the global test does not fall in training."""
 
 
 def upload(
     task: Task, hooks: Hooks, number: int, current: State, ids: list[int]
 ) -> tuple[Task, list[Update]]:
-    """Return round `number`'s task and what its clients send, or the first alone if not stacked."""
+    """Return round `number`'s task, and what the clients `ids` send in it.
+
+    If the method does not stack clients, only the first client trains.
+    """
     ids = ids if task.plugin.stacked else ids[:1]
     task = replace(task.at(number), selected=tuple(ids))
     return task, collect_updates(task, hooks, current, dict.fromkeys(ids, 1.0))[0]
 
 
 class TinyRun:
-    """A run of a method on the tiny task, whose files are in `folder`."""
+    """A run of a method on the tiny task; its files are in `folder`."""
 
     def __init__(
         self,
@@ -105,18 +114,25 @@ class TinyRun:
         backbone: Backbone | None = None,
         seed: int = 0,
     ):
-        """Set the run up; the `partition` and the number of `epochs` may differ by check."""
+        """Set up the run.
+
+        Args:
+            partition: the partition's scheme and its keys.
+            epochs: number of local epochs.
+            backbone: default: the tiny backbone that all checks share.
+            seed: the seed of the partition.
+        """
         self.method = method
         self.folder = folder
         self.wrappers = wrappers
 
-        # the task, on which clients train for as many epochs as a check needs
+        # the task, with the number of local epochs that the check needs
         backbone = backbone or tiny.tiny_backbone(method.family)
         task = tiny.tiny_task(method, folder, wrappers, partition, seed, backbone)
         self.task = replace(task, training=replace(task.training, epochs=epochs))
         self.hooks = loader.load_hooks(method, wrappers=wrappers)
 
-        # masks that cancel in the sum alone leave larger rounding
+        # masks that cancel only in the sum cause larger rounding errors
         self.tolerance = CLOSE
         if any(w.preserves for w in wrappers):
             self.tolerance = CLOSE_IN_SUM
@@ -133,15 +149,15 @@ class TinyRun:
 
     @cached_property
     def uploads(self) -> tuple[Task, list[Update]]:
-        """Return the task of round 1, and what the first three clients send in it."""
+        """Return the task of round 1, and the updates that the first three clients send in it."""
         return upload(self.task, self.hooks, 1, self.start, self.task.data.participating[:3])
 
     def says(self, what: str) -> str:
-        """Return how an error about the run begins: "fedopt_pt with top_k: <what>"."""
+        """Return an error's line about the run, such as "fedopt_pt with top_k: <what>"."""
         return describe_call([self.method.name, *(wrapper.name for wrapper in self.wrappers)], what)
 
     def after(self, count: int, **changes: object) -> State:
-        """Return the state after `count` rounds, of a task with some fields changed."""
+        """Return the state after `count` rounds of the task, with `changes` to its fields."""
         task = replace(self.task, **changes)
         current = self.start
         for number in range(1, count + 1):
@@ -151,24 +167,33 @@ class TinyRun:
     def aggregate(
         self, updates: list[Update], change: Callable[[Tensor], Tensor] = lambda value: value
     ) -> Tree:
-        """Return the server's state of round 1 from updates, whose tensors pass `change`."""
+        """Return the server's state after round 1 with these updates.
+
+        `change` is applied to every tensor of the payloads that `aggregate` gets.
+        """
         given: dict[str, Any] = {"task": self.uploads[0], "server": self.start.server}
         accepted = self.hooks.receive(**given, updates=updates)
         accepted = [replace(u, payload=tensor_map(change, u.payload)) for u in accepted]
         return self.hooks.aggregate(**given, updates=accepted)
 
     def require_same_aggregate(self, others: list[Update], what: str, tolerance: float) -> None:
-        """Require the server to make of the `others` what it makes of the run's own updates."""
+        """Require that the server's next state is the same from `others` as from the run's updates.
+
+        Args:
+            what: what an error says if the states differ.
+            tolerance: the largest difference that is allowed.
+        """
         before = self.aggregate(self.uploads[1])
         after = self.aggregate(others)
         require_equal(self, before, after, what, tolerance)
 
 
 def ignores_order(run: TinyRun) -> None:
-    """Check that the order of the updates changes the aggregate by rounding at most.
+    """Check that the order of the updates changes the server's next state by rounding at most.
 
-    A server may amplify rounding: for an entry that no client changed, Adam divides the rounding of
-    the mean by its own size. So a tensor passes if noise in the uploads' last bits moves it as far.
+    A server may amplify rounding errors. For example, Adam divides the mean of an entry by its own
+    size. If no client changed the entry, its mean is only a rounding error. So a tensor passes if
+    random noise in the last bits of the uploads moves it about as far.
     """
     tolerance = 1e-5
     if any(w.preserves for w in run.wrappers):
@@ -178,20 +203,23 @@ def ignores_order(run: TinyRun) -> None:
     sent = run.uploads[1]
     forward = run.aggregate(sent)
     backward = run.aggregate(sent[::-1])
-    moved = differences(forward, backward)
+    moved = differences_of_trees(forward, backward)
 
     if tolerance < max(moved.values(), default=0.0) < math.inf:
         generator = run.task.generator("rounding")
 
         def noisy(value: Tensor) -> Tensor:
-            """Return a tensor with noise in its last bits."""
+            """Return the tensor with noise in its last bits."""
             noise = LAST_BITS * torch.randn(value.shape, generator=generator)
             if not value.is_floating_point():
                 return value
             return value + noise
 
-        # how far noise in the last bits moves it; an aggregate of another shape tells nothing
-        draws = [differences(forward, run.aggregate(sent, noisy)) for _ in range(DRAWS)]
+        # how far noise in the last bits moves each tensor, without draws that change a tensor's
+        # shape
+        draws = [
+            differences_of_trees(forward, run.aggregate(sent, noisy)) for _ in range(ROUNDING_DRAWS)
+        ]
         draws = [far for far in draws if math.inf not in far.values()]
         reach: dict[str, float] = {}
         for path in moved:
@@ -202,14 +230,15 @@ def ignores_order(run: TinyRun) -> None:
 
 
 def aggregates_as_declared(run: TinyRun) -> None:
-    """Check that the server uses nothing of the updates but the mean that method.toml declares.
+    """Check that the server uses only the mean of the updates that method.toml declares.
 
-    Its next state stays the same when numbers are added to the payloads that cancel in the sum.
+    Noise that cancels in the mean is added to the payloads. The server's next state must stay the
+    same.
     """
     if run.wrappers:
         return
 
-    # the conditions under which method.toml declares a mean
+    # the conditions with which method.toml declares a mean
     conditions: list[Condition] = []
     if isinstance(run.method.aggregation, str):
         conditions = [True]
@@ -217,7 +246,7 @@ def aggregates_as_declared(run: TinyRun) -> None:
         conditions = [*run.method.aggregation.values()]
 
     for number, condition in enumerate(conditions):
-        # a run with these options
+        # a run with the options of this condition
         options: JsonDict = {}
         if isinstance(condition, dict):
             options = condition
@@ -233,7 +262,10 @@ def aggregates_as_declared(run: TinyRun) -> None:
 
 
 def _shift(task: Task, updates: list[Update]) -> list[Update]:
-    """Add noise to the payloads that cancels in their sum, plain or weighted by images."""
+    """Return the updates with noise in their payloads that cancels in the sum.
+
+    It cancels in the plain sum, or in the sum weighted by images, as `task.aggregation` says.
+    """
     weighted = task.aggregation == "weighted"
     generator = task.generator("sum")
     weights = torch.ones(len(updates))
@@ -241,7 +273,7 @@ def _shift(task: Task, updates: list[Update]) -> list[Update]:
         weights = torch.tensor([float(update.num_examples) for update in updates])
 
     def move(*values: Tensor) -> Tensor:
-        """Return the clients' tensors [K, ...], moved by noise of weighted mean 0 over clients."""
+        """Return the clients' tensors [K, ...] plus noise whose weighted mean over clients is 0."""
         stacked = torch.stack(values)
         if not stacked.is_floating_point():
             return stacked
@@ -253,21 +285,25 @@ def _shift(task: Task, updates: list[Update]) -> list[Update]:
 
 
 def reads_nothing_private(run: TinyRun) -> None:
-    """Check that a method's aggregate does not read the updates' side channel, as wrappers may."""
+    """Check that a method's aggregate does not read the side channel of the updates.
+
+    Only wrappers may read it.
+    """
     if not run.wrappers:
         bare = [replace(update, side_channel={}) for update in run.uploads[1]]
         run.require_same_aggregate(bare, "the aggregate reads the side channel", 0.0)
 
 
 def keeps_secrets(run: TinyRun) -> None:
-    """Check that a client uploads nothing of its personal state.
+    """Check that a client uploads no tensor of its personal state.
 
-    In its second round: in its first, a state that starts at zero is all that has changed of it.
+    The second round is checked. In the first round, a state that starts at zero equals its own
+    change, which a method may upload.
     """
     ids = sorted(run.first.clients)
     _, updates = upload(run.task, run.hooks, 2, run.first, ids)
     for update in updates:
-        # every tensor that is sent is compared with every one that is kept
+        # compare every tensor that is sent with every tensor that is kept
         sent = [(p, v) for p, v in leaves(update.payload) if isinstance(v, Tensor)]
         for path, kept in leaves(update.client_state | update.wrapper_state):
             for name, value in sent:
@@ -290,7 +326,7 @@ def leaves_inputs_alone(run: TinyRun) -> None:
 
 
 def answers_as_declared(run: TinyRun) -> None:
-    """Check that `predict` answers for the server's model as method.toml declares."""
+    """Check that `predict` answers for the server's model just if method.toml says so."""
     row = evaluate_globally(run.task.at(1), run.hooks, run.first)
     answered = row.num_test == sum(map(len, run.task.data.test))
     if not run.wrappers and answered != run.method.has_server_model(vars(run.task.options)):
@@ -306,12 +342,12 @@ def answers_as_declared(run: TinyRun) -> None:
 
 
 def gives_its_tables(run: TinyRun) -> None:
-    """Check that the artefact hook gives every table that method.toml lists for these options."""
+    """Check that the artefact hook returns every table that method.toml lists for these options."""
     for name in run.method.artefacts_with(vars(run.task.options)):
         compute_artefact(run.task.at(1), run.hooks, run.first, name)
 
 
-# whether inputs are left alone comes first, since the other rules share the states of the run
+# `leaves_inputs_alone` comes first, because the rules after it share the states of the run
 RULES: tuple[Callable[[TinyRun], None], ...] = (
     leaves_inputs_alone,
     ignores_order,
@@ -324,17 +360,18 @@ RULES: tuple[Callable[[TinyRun], None], ...] = (
 
 
 def keeps_rules(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
-    """Check RULES on one run."""
+    """Check all RULES on one run."""
     run = TinyRun(method, folder, *wrappers)
     for rule in RULES:
         rule(run)
 
 
 def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
-    """Check that three rounds in one job equal a job of two and one of the third, bit for bit.
+    """Check that one job of three rounds equals a job of two rounds and one of the third.
 
-    Each job imports the plugins anew, as its process would: what they hold beside the state is
-    lost. The backbone's width is odd, since kernels round the rest of a vector in other ways.
+    The results must be equal bit for bit. Each job imports the plugins anew, as a new process
+    would, so that plugins lose whatever they hold besides the state. The backbone's width is odd,
+    because kernels may round the last part of a row differently.
     """
     run = TinyRun(method, folder, *wrappers, backbone=tiny.tiny_backbone(method.family, tiny.ODD))
     states = []
@@ -345,7 +382,7 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         first = 0
         evaluations = []
 
-        # jobs that end after these rounds, each from the state of the one before
+        # run jobs that end after these rounds, each from the state that the previous one left
         for last in ends:
             outputs = tiny.tiny_outputs(folder / name, last)
             hooks = loader.load_hooks(method, wrappers=wrappers)
@@ -366,12 +403,12 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
 
 
 def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
-    """Check that clients trained, and evaluated, as one batch equal clients one by one."""
+    """Check that clients trained and evaluated as one batch give the same results as one by one."""
     run = TinyRun(method, folder, *wrappers)
     if not run.task.plugin.stacked:
         return
 
-    # in training
+    # train both ways
     apart = replace(run.task.plugin, stacked=False)
     whole = run.after(2)
     split = run.after(2, plugin=apart)
@@ -384,7 +421,7 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         kinds = ("client", "personalized client")
         return {f"{kinds[row.personalized]} {row.client_id}": row.loss for row in rows}
 
-    # in evaluation
+    # evaluate both ways
     what = "stacked clients do not predict as single ones"
     require_equal(run, losses(run.task.plugin), losses(apart), what, run.tolerance)
 
@@ -392,12 +429,13 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
 def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     """Check that training lowers the loss of the global test.
 
-    On clients that are alike: one of two classes is soon good at them, whatever the others did.
+    All clients have similar data here (ALIKE). A client with two classes would soon be good at
+    them, whatever the other clients did.
     """
     if not method.trained:
         return
 
-    # the losses after rounds 1 to 3 and 6 to 8
+    # collect the losses after rounds 1 to 3 and 6 to 8
     run = TinyRun(method, folder, *wrappers, partition=tiny.ALIKE, epochs=2)
     current = run.start
     losses = []

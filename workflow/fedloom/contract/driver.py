@@ -1,4 +1,4 @@
-"""Hold a plugin to every rule of the contract, also with other options and cohorts."""
+"""Run all checks of the contract on a plugin, also with other options and other cohorts."""
 
 import logging
 import tempfile
@@ -13,36 +13,40 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.contract import checks
 from fedloom.contract.checks import NotLearningError, TinyRun
-from fedloom.contract.tiny import CLIENTS
+from fedloom.contract.tiny import TINY_CLIENTS
 from fedloom.federated import check_results as results
 from fedloom.federated.evaluate import evaluate
 from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.plugin_code import run_plugin_code
 
 log = logging.getLogger(__name__)
-DIRICHLET = dict(scheme="dirichlet", kind="client", clients=CLIENTS, alpha=0.5, held_out=0.2)
+DIRICHLET = dict(scheme="dirichlet", kind="client", clients=TINY_CLIENTS, alpha=0.5, held_out=0.2)
 
 
 def check(plugin: Plugin, known: list[Plugin]) -> str:
-    """Run every check; for a wrapper around every known method that it does not refuse.
+    """Run every check on a plugin; return a line that says what was checked.
 
-    Compression or noise may hide all learning in the eight rounds of the check: the loss must fall
-    around one method at least, and the line that is returned names the others.
+    A wrapper is checked around every method in `known` that it can be combined with. Compression or
+    noise may hide all learning in the eight rounds of the check. So it is enough if the loss falls
+    around one of the methods. The returned line names the methods around which it does not fall.
+
+    Raises:
+        FedLoomError: the plugin breaks a rule, or a wrapper refuses every method.
     """
-    # each of RULES counts, in place of `keeps_rules`, which runs them
+    # `keeps_rules` runs all RULES; count each of them instead of it
     count = f"{len(checks.RULES + CHECKS) - 1} checks"
     if plugin.kind == "method":
         _run_checks(plugin)
         return count
 
-    # a wrapper: the methods whose method.toml allows it, and which it does not refuse
+    # for a wrapper, take the methods whose method.toml allows it and which it does not refuse
     methods = [m for m in known if m.kind == "method"]
     fit = [m for m in methods if not m.refused_wrappers(m.complete_options({}), [plugin])]
     around = [m for m in fit if not refusal(plugin, m)]
     if not around:
         raise FedLoomError(f"{plugin.name}: refuses every method there is")
 
-    # a loss that falls around one of them is enough
+    # it is enough if the loss falls around one method
     idle: list[str] = []
     for number, method in enumerate(around, 1):
         log.info("%s around %s: method %d/%d", plugin.name, method.name, number, len(around))
@@ -60,9 +64,12 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
 
 
 def refusal(wrapper: Plugin, method: Plugin) -> str | None:
-    """Return what a wrapper says to a method that it refuses; None if it trains the first round."""
+    """Return the error with which a wrapper refuses a method; None if it trains the first round.
+
+    An error that is not a refusal is not returned either: a later check finds it.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        # a plugin that cannot start is broken: that is no refusal
+        # a plugin that cannot even start is broken, which is not a refusal
         made = partial(TinyRun, method, Path(folder), wrapper)
         run = run_plugin_code(made, [method, wrapper], "start")
 
@@ -75,8 +82,8 @@ def refusal(wrapper: Plugin, method: Plugin) -> str | None:
 
 
 def _run_checks(method: Plugin, *wrappers: Plugin) -> None:
-    """Run CHECKS, each in a folder of its own."""
-    # whether it learns comes last, since a wrapper may be let off that
+    """Run CHECKS on a method with these wrappers, each check in a folder of its own."""
+    # `learns` comes last, because a wrapper may fail it without being wrong
     for test in sorted(CHECKS, key=lambda test: test is checks.learns):
         with tempfile.TemporaryDirectory() as folder:
             call = partial(test, method, Path(folder), *wrappers)
@@ -86,17 +93,17 @@ def _run_checks(method: Plugin, *wrappers: Plugin) -> None:
 def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     """Check that the method runs with other values of its options, on cohorts of other clients.
 
-    One option is changed at a time; values that the plugin itself refuses are passed over. All
-    clients take part at first, then one, two, ...
+    One option is changed at a time. A value that a plugin itself refuses is skipped. The first run
+    has all clients in its cohort, and the following ones have one, two, ...
     """
     for number, (words, changed, around) in enumerate(_variations(method, *wrappers)):
-        # with another option, the method may refuse its wrappers
+        # with another value of an option, the method may refuse its wrappers
         if changed.refused_wrappers(changed.complete_options({}), around):
             continue
 
-        # all clients in the first round of the loop, then one, two, ...
+        # all clients in the first run of this loop, then one, two, ...
         own = folder / str(number)
-        cohort = (number - 1) % (CLIENTS - 1) + 1
+        cohort = (number - 1) % (TINY_CLIENTS - 1) + 1
         own.mkdir()
         try:
             run = TinyRun(changed, own, *around, partition=DIRICHLET, seed=number)
@@ -111,7 +118,7 @@ CHECKS = (*checks.CHECKS, other_options)
 
 
 class Variation(NamedTuple):
-    """A method and wrappers to check, and what an error says of their options."""
+    """A method and wrappers to check, and the words with which an error describes their options."""
 
     words: str
     method: Plugin
@@ -119,19 +126,19 @@ class Variation(NamedTuple):
 
 
 def _variations(method: Plugin, *wrappers: Plugin) -> Iterator[Variation]:
-    """Yield the plugins as they are, twice, then with one option of one of them changed."""
+    """Yield the plugins unchanged, twice, and then with one option changed at a time."""
     unchanged = Variation("", method, [*wrappers])
     yield unchanged
     yield unchanged
 
-    # around a method, wrappers' options are changed alone: another check changes the method's
+    # with wrappers, change only their options: the method's own check changes the method's options
     plugins = [method, *wrappers]
     first = 1 if wrappers else 0
     for position in range(first, len(plugins)):
         plugin = plugins[position]
         for name, option in plugin.option_schemas.items():
             for value in other_values(option):
-                # leave out a value that is out of bounds
+                # skip a value that is out of bounds
                 try:
                     plugin.complete_options({name: value})
                 except FedLoomError:
@@ -144,7 +151,10 @@ def _variations(method: Plugin, *wrappers: Plugin) -> Iterator[Variation]:
 
 
 def other_values(option: JsonDict) -> list[JsonValue]:
-    """Return values of an option's JSON Schema beside its default, some of them out of bounds."""
+    """Return values of an option other than its default; some of them may be out of bounds.
+
+    `option` is the option's JSON Schema.
+    """
     default = option["default"]
     if "enum" in option:
         return [value for value in option["enum"] if value != default]
@@ -158,12 +168,12 @@ def other_values(option: JsonDict) -> list[JsonValue]:
 
 
 def refuses(plugins: list[Plugin], error: FedLoomError) -> bool:
-    """Return True if one of the plugins raised the error itself, or what it called did."""
-    # an exception of another type that was put into words is a fault, no refusal
+    """Return True if the error is a refusal, which one of the plugins raised on purpose."""
+    # an error with a cause was an exception of another type, which is a fault and not a refusal
     if error.__cause__ is not None:
         return False
 
-    # it must have passed through a plugin's code, and not arisen in the check of a hook's result
+    # the error passed through a plugin's code, and did not arise in the check of a hook's result
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     folders = [plugin.folder.resolve() for plugin in plugins]
     for file in files:

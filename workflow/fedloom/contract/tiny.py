@@ -1,4 +1,4 @@
-"""A task on which a round takes milliseconds: six clients, 120 images of noise, four classes."""
+"""A task on which a round takes milliseconds: six clients, 120 noisy images, four classes."""
 
 from functools import cache
 from pathlib import Path
@@ -20,32 +20,45 @@ from fedloom.federated import training_job
 from fedloom.federated.build_task import method_facts
 from fedloom.federated.task import Task, TrainingOptions, WarmStart
 from fedloom.hooks.manifest import Plugin
-from fedloom.machine.extras import require
+from fedloom.machine.extras import require_extra
 from fedloom.planning.job_specs import MethodSpec, RunSpec, TrainJob
 from fedloom.planning.run_labels import Run
 from fedloom.toolbox.prototypes import warm_start
 
-CLASSES = 4
-CLIENTS = 6
-SIZE = 16
-# a width whose rows end within a vector register, and within 64 bytes of memory
+TINY_CLASSES = 4
+TINY_CLIENTS = 6
+TINY_SIDE = 16
+# a width with which a row of floats does not fill whole 64-byte vector registers
 ODD = 24
-DIFFERENT = {"scheme": "pathological", "clients": CLIENTS, "classes_per_client": 2, "held_out": 0.2}
-ALIKE = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
+DIFFERENT = {
+    "scheme": "pathological",
+    "clients": TINY_CLIENTS,
+    "classes_per_client": 2,
+    "held_out": 0.2,
+}
+ALIKE = {"scheme": "iid", "clients": TINY_CLIENTS, "held_out": 0.2}
 
 
 def tiny_vit(width: int = 16, depth: int = 12) -> FrozenViT:
-    """Return a ViT with random weights; options of methods may name any of 12 blocks."""
-    sizes: dict[str, Any] = {"img_size": SIZE, "patch_size": 8, "embed_dim": width, "depth": depth}
+    """Return a ViT with random weights.
+
+    It has 12 blocks, because options of methods may name any of 12 blocks.
+    """
+    sizes: dict[str, Any] = {
+        "img_size": TINY_SIDE,
+        "patch_size": 8,
+        "embed_dim": width,
+        "depth": depth,
+    }
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return FrozenViT(VisionTransformer(**sizes, num_heads=2, mlp_ratio=1, num_classes=0))
 
 
 def tiny_clip(width: int = 16):
-    """Return a CLIP of two blocks for images and one for text, with random weights."""
-    # imported here, since it takes seconds, and no ViT method needs it
-    require("open_clip")
+    """Return a CLIP with random weights: two blocks for images, and one for texts."""
+    # imported here, because the import takes seconds and no ViT method needs it
+    require_extra("open_clip")
     import open_clip
     from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 
@@ -53,7 +66,7 @@ def tiny_clip(width: int = 16):
 
     # a model of open_clip's own classes, with random weights
     vision = CLIPVisionCfg(
-        layers=2, width=width, head_width=width // 2, patch_size=8, image_size=SIZE
+        layers=2, width=width, head_width=width // 2, patch_size=8, image_size=TINY_SIDE
     )
     text = CLIPTextCfg(width=width, heads=2, layers=1)
     with torch.random.fork_rng():
@@ -61,14 +74,14 @@ def tiny_clip(width: int = 16):
         model = open_clip.CLIP(width, vision, text)
 
     # how images become pixels
-    pixels = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bilinear", "size": SIZE}
+    pixels = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bilinear", "size": TINY_SIDE}
     open_clip.set_model_preprocess_cfg(model, pixels)
     return FrozenCLIP(model, _tokenizer(), "tiny")
 
 
 @cache
 def tiny_backbone(family: str, width: int = 16) -> Any:
-    """Return a tiny ViT or CLIP, which all checks share."""
+    """Return a tiny ViT or CLIP; all checks share the same one."""
     if family == "vit":
         return tiny_vit(width)
     return tiny_clip(width)
@@ -76,28 +89,31 @@ def tiny_backbone(family: str, width: int = 16) -> Any:
 
 @cache
 def _tokenizer():
-    """Return CLIP's tokenizer, which takes a tenth of a second to make."""
+    """Return CLIP's tokenizer. It is made once, because that takes a tenth of a second."""
     import open_clip
 
     return open_clip.SimpleTokenizer()
 
 
 def _tiny_data(folder: Path, scheme: dict, seed: int) -> tuple[ImageStore, Path]:
-    """Write noisy images of four classes, divided over six clients, one of them held out."""
-    # images of a class are one image, plus noise
+    """Write 120 noisy images of four classes, divided over six clients; one of them is held out.
+
+    Return the image store, and the file with the partition.
+    """
+    # all images of a class are the same image plus noise
     rng = np.random.default_rng(0)
-    means = rng.uniform(0, 255, (CLASSES, SIZE, SIZE, 1))
-    labels = np.repeat(np.arange(CLASSES), (15, 25, 35, 45))
-    noisy = means[labels] + rng.normal(0, 40, (120, SIZE, SIZE, 1))
+    means = rng.uniform(0, 255, (TINY_CLASSES, TINY_SIDE, TINY_SIDE, 1))
+    labels = np.repeat(np.arange(TINY_CLASSES), (15, 25, 35, 45))
+    noisy = means[labels] + rng.normal(0, 40, (120, TINY_SIDE, TINY_SIDE, 1))
     images = np.clip(noisy, 0, 255).astype(np.uint8)
 
-    # the image store, in which two of five images are for tests
+    # write the image store; two of five images are test images
     examples = [Example(images[i], int(labels[i]), i % 5 < 2, "noise") for i in range(120)]
     path = folder / "images.arrow"
     division = folder / "partition.parquet"
-    write_images(path, examples, (SIZE, SIZE, 1), list("abcd"), "noise")
+    write_images(path, examples, (TINY_SIDE, TINY_SIDE, 1), list("abcd"), "noise")
 
-    # which client has each
+    # divide the images over clients
     store = ImageStore(path)
     write_table(
         division, divide_dataset(store.labels, store.test, store.domains, scheme, seed=seed)
@@ -115,13 +131,13 @@ def tiny_task(
     **options: object,
 ) -> Task:
     """Return a task on which a round takes milliseconds; write its files into `folder`."""
-    # a new backbone, unless checks share one
+    # make a new backbone, unless the caller gives one
     if not backbone and method.family == "vit":
         backbone = tiny_vit()
     elif not backbone:
         backbone = tiny_clip()
 
-    # what the caches would hold of all images
+    # compute what the caches would hold for all images
     store, division = _tiny_data(folder, partition, seed)
     images = torch.from_numpy(store.images(np.arange(len(store))).copy())
     if method.family == "vit":
@@ -136,7 +152,7 @@ def tiny_task(
             return tokens[:, -1]
         return tokens[:, block - 1]
 
-    # the clients' images; a method gets the caches alone that it declares
+    # the clients' images; a method gets only the caches that it declares
     caches: federation.Caches = {}
     if "features" in method.needs:
         caches["tokens"] = cached
@@ -145,11 +161,11 @@ def tiny_task(
     classes = ["alpha", "beta", "gamma", "long delta"]
     data = federation.load_partition(store, division, classes, torch.device("cpu"), **caches)
 
-    # the warm start, of the first cohort's training images
+    # the warm start, from the training images of the first cohort
     prototypes = None
     if "prototypes" in method.needs:
         chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
-        prototypes = WarmStart(**warm_start(tokens[:, :-1], data.labels, chosen, CLASSES))
+        prototypes = WarmStart(**warm_start(tokens[:, :-1], data.labels, chosen, TINY_CLASSES))
 
     training = method.merge_training({"epochs": 2, "batch_size": 4, "lr": 0.05})
     complete = method.complete_options(options)
@@ -167,7 +183,10 @@ def tiny_task(
 
 
 def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
-    """Return a job of the tiny task that evaluates after rounds 2 and 4 and at its end."""
+    """Return a job of the tiny task.
+
+    It evaluates after rounds 2 and 4, and after its last round.
+    """
     options = method.complete_options({})
     training = method.merge_training()
     spec = RunSpec(
@@ -179,14 +198,14 @@ def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
         schedule_rounds=None,
     )
 
-    # the rounds after which it evaluates, ascending, each once
+    # the rounds after which the job evaluates, ascending, without repetition
     evaluate = [number for number in (2, 4) if first < number < last]
     evaluate.append(last)
     return TrainJob(spec, first, last, tuple(evaluate), global_test=True, sources="")
 
 
 def tiny_outputs(folder: Path, last: int = 4) -> training_job.Outputs:
-    """Return paths for the outputs of a tiny job."""
+    """Return the paths of the outputs of a tiny job."""
     kinds = ("state", "evaluation", "rounds", "confusion", "clients")
     files = {kind: folder / f"{last}.{kind}" for kind in kinds}
     return training_job.Outputs(**files, checkpoint=folder / "checkpoint.safetensors")

@@ -1,9 +1,10 @@
 """Unpack archives of data sets: only their plain files and folders, without owners or permissions.
 
-tarfile's filters would let links out of the folder (CVE-2025-4517), and no data set needs one.
+Links are refused. The filters of `tarfile` would let them lead out of the folder (CVE-2025-4517),
+and no data set needs one.
 
-An archive is unpacked into a hidden folder, and its files are moved to their places once all are
-there. So a refused or damaged archive leaves nothing behind.
+An archive is unpacked into a hidden folder. When all its files are there, they are moved to their
+places. A refused or damaged archive therefore leaves nothing behind.
 """
 
 import shutil
@@ -20,9 +21,10 @@ from fedloom.common.errors import FedLoomError, in_words
 
 # bytes that are read at once
 PIECE = 1 << 20
-# bytes that a member counts for beside its content, as in a tar archive, if no recipe states all
+# bytes that a member counts in addition to its content, if the recipe does not state all bytes:
+# the size of a header in a tar archive
 OF_MEMBER = 512
-# headers of tar archives that tarfile reads into memory
+# types of headers that tarfile reads into memory as a whole
 EXTENDED = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -36,12 +38,12 @@ SHARE = 0.95
 
 @dataclass(frozen=True)
 class UnpackLimits:
-    """How much an archive may unpack to; images hardly shrink.
+    """How much an archive may unpack to. Images hardly shrink in an archive.
 
     Attributes:
-        growth, small: it may unpack to `growth` times its own size, or to `small` bytes, if no
-            recipe states its bytes.
-        members: files and folders, at most.
+        growth, small: if the recipe does not state its bytes, an archive may unpack to `growth`
+            times its own size or to `small` bytes, whichever is more.
+        members: highest number of files and folders.
     """
 
     growth: int = 20
@@ -49,20 +51,25 @@ class UnpackLimits:
     members: int = 5_000_000
 
 
-USUAL = UnpackLimits()
+USUAL_UNPACK_LIMITS = UnpackLimits()
 
 
 class Member(NamedTuple):
-    """A file or a folder of an archive; `opened` opens a file, and is None for a folder."""
+    """A file or a folder of an archive."""
 
     name: str
     size: int
+    # False for links, devices and sparse files
     plain: bool
+    # opens the file; None for a folder
     opened: Callable[[], IO[bytes] | None] | None
 
 
 class BoundedHeader(tarfile.TarInfo):
-    """A member of a tar archive, whose extended header is bounded: tarfile reads it at once."""
+    """A member of a tar archive that raises a RuntimeError if its extended header is too large.
+
+    tarfile reads such a header into memory as a whole.
+    """
 
     def _proc_member(self, archive: tarfile.TarFile) -> Any:
         if self.type in EXTENDED and self.size > PIECE:
@@ -71,18 +78,20 @@ class BoundedHeader(tarfile.TarInfo):
 
 
 def unpack(
-    file: Path, into: Path, most: int | None = None, limits: UnpackLimits = USUAL
+    file: Path, into: Path, most: int | None = None, limits: UnpackLimits = USUAL_UNPACK_LIMITS
 ) -> list[str]:
     """Unpack a .zip or a tar archive and return the top-level names in it.
 
-    It may unpack to `most` bytes, or to what `limits` allow. A damaged archive is deleted, so that
-    another try fetches it anew. It stays where it has links, paths out of the folder, encrypted
-    members or too many bytes, or cannot be written.
+    It may unpack to `most` bytes; None: to what `limits` allow. Any failure is a FedLoomError:
+
+    - A damaged archive is deleted, so that the next call downloads it again.
+    - An archive with links, paths out of the folder, encrypted members or too many bytes is kept.
+      It is also kept if its files cannot be written.
     """
     aside = into / f".{file.name}.unpacking"
     try:
         into.mkdir(parents=True, exist_ok=True)
-        # a call that was killed may have left it
+        # a call that was killed may have left it behind
         _remove(aside)
 
         with _opened(file) as archive:
@@ -91,7 +100,7 @@ def unpack(
             _write(members, aside)
         _move(aside, into)
     except Exception as error:
-        # a damaged archive raises whatever the format's reader does
+        # readers of damaged archives raise many kinds of exceptions
         reason = f"{file}: cannot be unpacked into {into} ({in_words(error)})"
         is_refused = isinstance(error, RuntimeError)
         cannot_be_written = getattr(error, "errno", None) is not None
@@ -120,29 +129,31 @@ def _remove(folder: Path) -> None:
 
 
 def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[Member]:
-    """Yield every member.
+    """Yield every member; raise the error of the format if the archive is damaged.
 
-    tarfile takes a broken header for the end, and ignores the checksum behind a compressed stream.
+    tarfile alone takes a broken header for the end, and ignores the checksum of a compressed
+    stream.
     """
     if isinstance(archive, zipfile.ZipFile):
         for info in archive.infolist():
-            # a broken length of a comment hides the next entry, and a broken name makes a folder
+            # with a broken length, a comment contains the next entry; with a broken name, a file
+            # looks like a folder
             if b"PK\1\2" in info.comment or (info.is_dir() and info.file_size):
                 raise zipfile.BadZipFile(f"the entry of {info.filename!r} is broken")
 
-            # a link is a file of another mode
+            # the file's mode tells links from plain files
             plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
             opened = None if info.is_dir() else partial(archive.open, info)
             yield Member(info.filename, info.file_size, plain, opened)
         return
 
     for info in archive:
-        # a sparse file of a few bytes may state any size, and is written as zeros
+        # a sparse file of a few bytes may state any size, and would be written as zeros
         plain = (info.isreg() or info.isdir()) and not info.issparse()
         opened = None if info.isdir() else partial(archive.extractfile, info)
         yield Member(info.name, info.size, plain, opened)
 
-    # an archive ends with zeros; the rest of a compressed stream is read, which checks its sum
+    # an archive ends with zeros; reading the rest of a compressed stream compares its checksum
     stream: Any = archive.fileobj
     stream.seek(archive.offset)
     if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -154,10 +165,11 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[Member]:
 def _checked(
     members: Iterable[Member], file: Path, into: Path, most: int | None, limits: UnpackLimits
 ) -> Iterator[Member]:
-    """Yield the members; refuse all but plain ones within the folder, and too many bytes.
+    """Yield the members that may be written; raise a RuntimeError at the first that may not.
 
-    What lies in the folder already must not lead out of it. Members are looked at one by one, so
-    that a long archive is refused before it is read to its end.
+    Refused are members that are not plain, paths out of the folder `into` or through a link that
+    already lies there, and too many bytes or files. Members are checked one by one, so that a long
+    archive is refused before it is read to its end.
     """
     stated = most or max(limits.small, limits.growth * file.stat().st_size)
     free = int(SHARE * shutil.disk_usage(into).free)
@@ -170,7 +182,7 @@ def _checked(
         if path.is_absolute() or ".." in path.parts:
             raise RuntimeError(f"{member.name!r} would lie outside the folder")
 
-        # each folder is looked at once, for a look for each file would take as long as writing it
+        # each folder is checked only once: a check for every file would take as long as writing it
         folder = into / path
         if member.opened is not None:
             folder = into / path.parent
@@ -179,7 +191,7 @@ def _checked(
             if folder.resolve() != into.resolve() / folder.relative_to(into):
                 raise RuntimeError(f"{member.name!r} would be written through a link in {into}")
 
-        # the bytes so far
+        # count the bytes so far
         size += member.size
         if most is None:
             size += OF_MEMBER

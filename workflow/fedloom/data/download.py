@@ -1,9 +1,11 @@
 """Download a data set's files as its recipe says.
 
-They come from torchvision, Hugging Face's hub or archives; the rest are steps for a person.
+Files are downloaded by torchvision, from Hugging Face's hub, or as archives. For all other files,
+the recipe lists the steps that a person must do.
 
-An archive lies in <root>/.downloads while it is fetched. Once it is in place or unpacked, a record
-of the recipe's entry remains there, by which a second call knows that nothing is left to do.
+An archive lies in <root>/.downloads while it is downloaded. Once it is unpacked or in its place, a
+record of the recipe's entry remains there. From this record, a second call knows that nothing is
+left to do.
 """
 
 import hashlib
@@ -29,8 +31,8 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 def download_recipe(recipe: Recipe, root: str | None = None) -> list[str]:
     """Download a data set's files below the root, and return the steps that a person must do.
 
-    Files that are there already are not fetched again. The parts of a data set of several are
-    downloaded one by one. The root is the recipe's by default.
+    Files that are there already are not downloaded again. If a data set consists of several others,
+    these are downloaded one by one. Default for `root`: the recipe's folder.
     """
     root = root or recipe.root
     folder = resource(root)
@@ -41,7 +43,7 @@ def download_recipe(recipe: Recipe, root: str | None = None) -> list[str]:
         except OSError as error:
             raise FedLoomError(f"{recipe.name}: root {folder}: {error.strerror}") from None
 
-    # the parts of a data set of several
+    # the data sets of which this one consists
     steps = []
     for name in how.get("recipes", ()):
         part = find_recipe(name)
@@ -70,18 +72,19 @@ def download_recipe(recipe: Recipe, root: str | None = None) -> list[str]:
 
 
 def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path) -> None:
-    """Download files of a data set on Hugging Face's hub, and compare them with its digests.
+    """Download files of a data set on Hugging Face's hub, and compare them with the hub's digests.
 
-    `files` are names, or patterns with *. The address of the hub may be set by HF_ENDPOINT, and a
-    token by HF_TOKEN.
+    `files` are names, or patterns with *. The environment may set the address of the hub in
+    HF_ENDPOINT, and a token in HF_TOKEN. Raises a FedLoomError if a file is missing or differs from
+    its digest; a file that differs is deleted.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.utils.logging import disable_propagation
 
-    # the client prints its lines itself
+    # the hub's client prints its log lines itself
     disable_propagation()
 
-    # the files, as the hub's digests say, and all that the recipe names
+    # download the files, compare their digests, and check that no file of the recipe is missing
     where = f"data set {repository} of the hub {constants.ENDPOINT} at revision {revision}"
     at: dict[str, Any] = {"repo_id": repository, "repo_type": "dataset", "revision": revision}
     try:
@@ -89,7 +92,7 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
         compared = HfApi().verify_repo_checksums(**at, local_dir=root)
         missing = [name for name in files if not any(root.rglob(name))]
     except Exception as error:
-        # of the client, of what sends its requests, or of what fetches files
+        # the hub's client and the libraries below it raise many kinds of exceptions
         raise FedLoomError(
             f"{where}: {in_words(error)}; run it again to continue, or set HF_ENDPOINT to a hub "
             "that can be reached"
@@ -111,7 +114,7 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
 def fetch_archive(archive: JsonDict, root: Path) -> None:
     """Download an entry of a recipe's `get.archives`, and put or unpack it below the root.
 
-    Nothing is done if a record says that it was.
+    Does nothing if the record of an earlier call says that this was done.
     """
     url = archive["url"]
     name = archive.get("name") or url.partition("?")[0].rstrip("/").rpartition("/")[2]
@@ -145,36 +148,40 @@ def fetch_archive(archive: JsonDict, root: Path) -> None:
 
 
 def _download(url: str, file: Path, compared: bool) -> None:
-    """Download a file.
+    """Download a file; raise a FedLoomError if that fails.
 
-    With a digest to be `compared` with, it continues the part that an earlier call left behind, for
-    the digest shows if the file has changed in between.
+    `compared` says that the file will be compared with a digest. Then the part that an earlier call
+    left behind is continued, because the digest shows if the file has changed in between.
     """
-    # this function tries again, and goes on, by itself
+    # this function repeats a failed request, and continues a part, by itself
     from huggingface_hub.file_download import http_get
 
     part = file.with_name(f"{file.name}.part")
     try:
         with part.open("ab" if compared else "wb") as stream:
-            # without compression, so that sizes are those of the file
+            # no compression, so that the server's sizes are those of the file
             plain = {"Accept-Encoding": "identity"}
             http_get(url, stream, resume_size=stream.tell(), headers=plain)
     except Exception as error:
         if getattr(getattr(error, "response", None), "status_code", 0) == 416:
-            # status 416: the file ends where the part does, or before
+            # status 416: the part is as long as the file, or longer
             part.unlink()
         raise FedLoomError(f"{url}: {in_words(error)}; run it again to continue") from None
     part.replace(file)
 
 
 def _check(file: Path, url: str, kind: str | None, stated: str | None) -> None:
-    """Delete a file, and raise, if it is a web page or its digest not the one that is `stated`."""
+    """Delete a downloaded file and raise a FedLoomError if it is not what the recipe expects.
+
+    The file must not be a web page, and its digest of this `kind`, sha256 or md5, must be `stated`.
+    If the recipe states no digest, `kind` is None.
+    """
     with file.open("rb") as stream:
         is_page = stream.read(1000).lstrip().lower().startswith((b"<!doctype html", b"<html"))
         stream.seek(0)
         digest = hashlib.file_digest(stream, kind or "sha256").hexdigest()
 
-    # a page that a host sends in place of the file
+    # some hosts send a web page instead of the file
     if is_page:
         file.unlink()
         raise FedLoomError(
@@ -182,7 +189,7 @@ def _check(file: Path, url: str, kind: str | None, stated: str | None) -> None:
             f"and put its file at {file}"
         )
 
-    # the digest, where the recipe states one
+    # compare the digest if the recipe states one
     if kind and digest != stated:
         file.unlink()
         raise FedLoomError(

@@ -8,13 +8,13 @@ from fedloom.common.json_types import JsonDict
 from fedloom.data.image_list import Prepared
 
 IMAGES = {"images": "images", "train": "training images", "test": "test images"}
-# the most lines on single classes; one line more counts the others
+# the most lines about single classes; one further line counts those left out
 MANY = 5
 
 
-def differences(ready: Prepared, counts: JsonDict) -> list[str]:
-    """Return a line for every number that differs from the recipe's `counts`."""
-    # the whole set: images, classes and domains
+def differences_from_recipe(ready: Prepared, counts: JsonDict) -> list[str]:
+    """Return a line for every number of images that differs from the recipe's `counts`."""
+    # the whole dataset: images, classes and domains
     lines = _compared("", ready, np.ones(len(ready.labels), bool), counts)
     domains = np.setdiff1d(ready.domains, [NO_DOMAIN]).tolist()
     for key, names in (("classes", trained_classes(ready)), ("domains", domains)):
@@ -40,7 +40,10 @@ def differences(ready: Prepared, counts: JsonDict) -> list[str]:
 
 
 def trained_classes(ready: Prepared) -> list[str]:
-    """Return the names of the classes with training images; if all are test images, with these."""
+    """Return the names of the classes with training images.
+
+    If all images are test images, return the names of the classes with test images.
+    """
     rows = ~ready.test
     if ready.test.all():
         rows = ready.test
@@ -49,11 +52,14 @@ def trained_classes(ready: Prepared) -> list[str]:
 
 
 def _compared(where: str, ready: Prepared, rows: np.ndarray, cell: JsonDict) -> list[str]:
-    """Return a line for every number of images among `rows`, bool [N], that is not as expected."""
+    """Return a line for every number of images that differs from the recipe's numbers in `cell`.
+
+    Images are counted where `rows`, bool [N], is True. `where` begins every line.
+    """
     lines = []
     at_least = cell.get("at_least", {})
     for key, half in (("images", rows), ("train", rows & ~ready.test), ("test", rows & ready.test)):
-        # the number that the recipe has, or any that is not below its least
+        # the number that the recipe states; if it states a minimum, any larger number is due, too
         count = int(half.sum())
         due = cell.get(key, max(count, at_least.get(key, 0)))
         if count == due:

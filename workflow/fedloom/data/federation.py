@@ -12,8 +12,8 @@ import torch
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
-from fedloom.common.ids import NOVEL_CLASSES, UNASSIGNED
-from fedloom.common.run_tables import PARTITION
+from fedloom.common.ids import NOVEL_CLASSES, UNASSIGNED, client_domain
+from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
 from fedloom.machine import memory
@@ -23,9 +23,10 @@ COPIED_AT_ONCE = 1024
 
 
 def missing_cache_reader(cache: str) -> Callable[..., NoReturn]:
-    """Return a reader that raises an error, for a cache that is not among a method's `needs`.
+    """Return a function that raises a FedLoomError when it is called.
 
-    It takes the arguments of the reader whose place it holds.
+    It stands in for the reader of a cache that the method does not list under `needs`, and takes
+    the same arguments.
     """
 
     def read(*block: int | None) -> NoReturn:
@@ -64,13 +65,13 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrived:
-    """The stream parts seen so far. Without `arrivals`, there is a single part.
+    """The parts of a stream that have arrived. Without `arrivals`, there is a single part.
 
     Attributes:
         part: number of the newest part, from 0.
-        parts: number of parts that there will be at the end.
+        parts: number of parts at the end of the stream.
         training: bool [C], the classes that clients train on now.
-        seen: bool [C], the classes that clients have trained on so far, or do now.
+        seen: bool [C], the classes that clients train on now or trained on before.
     """
 
     part: int
@@ -88,23 +89,26 @@ class Federation:
         train, test: rows of the image store, per client id.
         participating: ids of the clients that may be sampled; the others are held out.
         labels: class of every image, int64 [N]; -1 if no client trains on it.
-        priors: [clients, C], each client's share of every class in its training images
-            (PEP-FedPT, Eq. 14); of a stream, in all that have arrived (see `class_priors`).
-        tokens: returns the class tokens [N, d] of the unprompted backbone at the input of a block
-            (from 1), or the final ones for None, from the cache; of a CLIP, image features.
-        patches: returns a CLIP's projected patch tokens [N, T, d], from the cache; None if the
-            method does not need them. Both are in its format, and a batch's are float32.
-        domains: name of every client's domain; of several, joined by +.
+        priors: [clients, C], the share of every class in each client's training images (PEP-FedPT,
+            Eq. 14). On a stream, these are the images that have arrived (see `class_priors`).
+        tokens: a function that reads class tokens [N, d] of the unprompted backbone from the cache:
+            those at the input of a block, counted from 1, or the final ones for None. For a CLIP,
+            it reads image features.
+        patches: a function that reads a CLIP's projected patch tokens [N, T, d] from the cache;
+            None if the method does not need them. Tokens and patches have the cache's dtype; a
+            batch converts them to float32.
+        domains: name of each client's domain, by its training images (see `client_domain`).
         classes: names of the C classes that clients train on.
-        numbers: the number of each class in the dataset [C]; None: they are the labels.
-        unseen: other test images, by a name; every client is tested on all of them, among classes
-            that it never trained on.
-        device: of a batch's tensors.
-        rounds: of a partition with `arrivals`, when each image arrives and leaves.
+        numbers: the dataset's number of each class, [C]; None if labels are these numbers.
+        unseen: further test sets, by name. Every client is tested on all images of each set, whose
+            classes no client trains on.
+        device: the device of a batch's tensors.
+        rounds: for a partition with `arrivals`, the rounds in which each image arrives and leaves;
+            None without a stream.
         arrived: the parts of the stream that have arrived; set in the data of a round (see
             `for_round`).
-        earlier: rows of the training images that have arrived and left again, per client, in the
-            data of a round; None if there are none.
+        earlier: per client, the rows of training images that have arrived and left again; set in
+            the data of a round, None if there are none.
         whole: the data of all rounds, if this is the data of a round.
     """
 
@@ -140,15 +144,18 @@ class Federation:
 
     @property
     def train_so_far(self) -> list[np.ndarray]:
-        """Return the rows of each client's training images that have arrived, left or not."""
+        """Return each client's rows of training images that have arrived, even if they left again.
+
+        Without a stream, these are all training images.
+        """
         if self.earlier is None:
             return self.train
         return [np.union1d(left, now) for left, now in zip(self.earlier, self.train, strict=True)]
 
     def parts_of(self, client: int) -> list[np.ndarray]:
-        """Return the client's rows in `train_so_far`, those that arrived together as one array.
+        """Return the client's rows in `train_so_far` as one array per round of arrival.
 
-        Without a stream it is one array.
+        Without a stream, the list holds a single array.
         """
         rows = self.train_so_far[client]
         if self.rounds is None:
@@ -158,43 +165,45 @@ class Federation:
 
     @property
     def tested(self) -> list[int]:
-        """Return the ids of the clients that have test images: all, if none is yet to arrive."""
+        """Return the ids of the clients with test images; on a stream, some may have none yet."""
         return [client for client, rows in enumerate(self.test) if len(rows)]
 
     @property
     def num_clients(self) -> int:
-        """Return the number of clients, held out or not; ids count from 0."""
+        """Return the number of clients, including held-out ones; their ids count from 0."""
         return len(self.train)
 
     @cached_property
     def position(self) -> dict[int, int]:
-        """Return the position of every participating client's id in `participating`."""
+        """Return the index in `participating` of each participating client, by its id."""
         return {client: position for position, client in enumerate(self.participating)}
 
     @property
     def num_classes(self) -> int:
-        """Return C."""
+        """Return the number of classes, C."""
         return self.priors.shape[1]
 
     @property
     def resident(self) -> torch.Tensor | None:
         """Return all images on a GPU, uint8 [N, H, W, channels], or None if they stay on disk."""
-        # A wrapper's changed images stay on disk: a copy for every round would push this one out.
+        # Images that a wrapper changes stay on disk. A copy of them for every round would take the
+        # place of the one copy that is kept.
         if type(self.store) is not ImageStore:
             return None
         return _copy_to_gpu(self.store, self.device)
 
     def batch(self, rows: list[np.ndarray], fill: list[int] | None = None) -> "Batch":
-        """Return rows of K clients as one batch [K, B], B the longest; shorter ones are masked.
+        """Return one batch [K, B] with the rows of K clients; B is the largest number of rows.
 
-        `fill` is the row of each client that stands where the mask is false; default: its first.
+        A client with fewer rows is padded, and the mask is False at the padding. The padding
+        repeats the row `fill[k]` of client k, by default the first of its rows.
         """
         return next(self.batches([rows], fill))
 
     def batches(
         self, steps: Sequence[list[np.ndarray]], fill: list[int] | None = None
     ) -> Iterator["Batch"]:
-        """Yield the `batch` of each step's rows; rows and masks of all go to the device at once."""
+        """Yield a `batch` per step; the rows and masks of all steps go to the device at once."""
         if not steps:
             return
 
@@ -221,7 +230,7 @@ class Federation:
 
 
 def _split_on_device(arrays: list[np.ndarray], device: torch.device) -> list[torch.Tensor]:
-    """Copy arrays to the device with a single transfer; return them as tensors, one for each."""
+    """Copy arrays to the device with a single transfer; return one tensor per array."""
     together = to_device(np.concatenate([array.ravel() for array in arrays]), device)
     parts = together.split([array.size for array in arrays])
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
@@ -245,7 +254,10 @@ def class_priors(labels: np.ndarray, rows: Sequence[np.ndarray], classes: int) -
 
 @lru_cache(maxsize=4)
 def _data_of_part(whole: Federation, part: int, starts: tuple[int, ...]) -> Federation:
-    """Return the data while the newest part is `part`, of those that arrive at rounds `starts`."""
+    """Return the data of the rounds in which part `part` of the stream is the newest.
+
+    `starts` are the rounds in which the parts arrive.
+    """
     assert whole.rounds is not None
 
     # the training images that have arrived, those that are still there, and those that have left
@@ -280,7 +292,7 @@ def _data_of_part(whole: Federation, part: int, starts: tuple[int, ...]) -> Fede
     )
 
 
-# one copy for all Federations: those with other clients have the same images
+# a single copy serves all Federations of a store: they differ in clients, not in images
 @lru_cache(maxsize=1)
 def _copy_to_gpu(store: ImageStore, device: torch.device) -> torch.Tensor | None:
     """Copy all images to a GPU once; return None if they do not fit. See `Federation.resident`."""
@@ -294,22 +306,22 @@ def _copy_to_gpu(store: ImageStore, device: torch.device) -> torch.Tensor | None
 
 
 def fits_on_gpu(size: int, device: torch.device) -> bool:
-    """Return True if a number of bytes may be kept on a GPU; a CPU keeps none and reads files."""
+    """Return True if `size` bytes may stay on the device; False for a CPU, which reads files."""
     return device.type == "cuda" and memory.stays_on_gpu(size, gpu_bytes(device))
 
 
 def gpu_bytes(device: torch.device) -> int:
-    """Return the memory of a GPU."""
+    """Return the memory of a GPU in bytes."""
     return torch.cuda.get_device_properties(device).total_memory
 
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Copy values to the device, without waiting for the work that it has queued."""
+    """Copy values to the device without waiting for its queued work."""
     return pinned(torch.from_numpy(values), device).to(device, non_blocking=True)
 
 
 def pinned(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return values on the CPU, in memory that a GPU can read while both work."""
+    """Return values on the CPU, for a GPU in pinned memory, which it can read while both work."""
     if device.type == "cuda":
         return values.pin_memory()
     return values
@@ -318,12 +330,12 @@ def pinned(values: torch.Tensor, device: torch.device) -> torch.Tensor:
 def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
     """Yield the batches.
 
-    As soon as the images of one batch are in use, the CPU reads those of the next one while the
-    GPU works.
+    While the GPU works on one batch, a thread reads the images of the next one. It does so only
+    after the caller has used the images of a batch.
     """
-    # whether somebody asked for the images of the batch before
+    # whether the caller used the images of the previous batch
     images_are_used = False
-    # the images of the following batch, being read
+    # the images of the following batch, which the thread is reading
     coming: Future[torch.Tensor] | None = None
     following = next(batches, None)
     with ThreadPoolExecutor(1) as reader:
@@ -331,7 +343,7 @@ def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
             batch = following
             following = next(batches, None)
 
-            # the images of this batch, and a start on those of the following one
+            # give this batch its images, and start to read those of the following batch
             if images_are_used:
                 current = coming or reader.submit(batch.read)
                 coming = reader.submit(following.read) if following else None
@@ -342,7 +354,7 @@ def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
 
 
 def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return index and mask [K, B], see `Federation.batch`."""
+    """Return the index and the mask of a batch, [K, B] each; see `Federation.batch`."""
     width = max(map(len, rows))
     index = np.zeros((len(rows), width), np.int64)
     mask = np.zeros((len(rows), width), bool)
@@ -358,7 +370,7 @@ def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray,
 
 
 class BatchLoader(Protocol):
-    """Where the images of a batch, and what the backbone makes of them, come from.
+    """Loads the images of a batch, and the tokens that the backbone computed from them.
 
     A batch asks its loader once for its images. A part of a batch has the loader of the whole.
     """
@@ -368,15 +380,15 @@ class BatchLoader(Protocol):
         ...
 
     def read(self, batch: "Batch") -> torch.Tensor:
-        """Read the images [K, B, H, W, channels], to the CPU."""
+        """Read the images [K, B, H, W, channels] into the CPU's memory."""
         ...
 
     def images(self, batch: "Batch") -> torch.Tensor:
-        """Return the images [K, B, H, W, channels], on the device."""
+        """Return the images [K, B, H, W, channels] on the device."""
         ...
 
     def class_tokens(self, batch: "Batch", block: int | None) -> torch.Tensor:
-        """Return the class tokens [K, B, d] at the input of a block (from 1), or the final ones."""
+        """Return class tokens [K, B, d]: the input of a block, from 1, or the final ones (None)."""
         ...
 
     def patches(self, batch: "Batch") -> torch.Tensor:
@@ -385,29 +397,29 @@ class BatchLoader(Protocol):
 
 
 class StoredImages:
-    """Loads the images of a batch as they are in the image store, and tokens from the caches."""
+    """Loads the images of a batch unchanged from the image store, and tokens from the caches."""
 
     def is_read_ahead(self, batch: "Batch") -> bool:
         """Return True on a GPU that does not hold all images."""
         return batch.source.device.type == "cuda" and batch.source.resident is None
 
     def read(self, batch: "Batch") -> torch.Tensor:
-        """Read the images from the store, to the CPU."""
+        """Read the images from the store into the CPU's memory."""
         return pinned(torch.from_numpy(batch.source.store.images(batch.index)), batch.source.device)
 
     def images(self, batch: "Batch") -> torch.Tensor:
-        """Return the images, on the device: from there if it holds all, else from the store."""
+        """Return the images on the device; read them from the store unless the device holds all."""
         resident = batch.source.resident
         if resident is not None:
             return resident[batch.rows]
         return self.read(batch).to(batch.source.device, non_blocking=True)
 
     def class_tokens(self, batch: "Batch", block: int | None) -> torch.Tensor:
-        """Return the class tokens [K, B, d] of the cache."""
+        """Return the class tokens [K, B, d] from the cache, in float32."""
         return batch.source.tokens(block)[batch.rows].float()
 
     def patches(self, batch: "Batch") -> torch.Tensor:
-        """Return the patch tokens [K, B, T, d] of the cache."""
+        """Return the patch tokens [K, B, T, d] from the cache, in float32."""
         read_cache = batch.source.patches or missing_cache_reader("patches")
         stored = read_cache()
         device = batch.rows.device
@@ -424,17 +436,17 @@ class Batch:
     """B examples of each of K clients.
 
     Attributes:
-        source: the data that the batch is of.
-        index: rows of the image store [K, B].
-        counts: number of each client's examples [K], without those that fill up.
-        rows: the same as `index`, on the device.
-        mask: bool [K, B], false where an example of the client fills up.
-        seen: while training, how many examples each client [K] has had in this phase before.
-        loader: reads the images, and gives their tokens.
-        whole: the batch that this is a part of, whose images are read, and drawn at random, at
-            once; None if it is no part.
+        source: the data from which the batch was taken.
+        index: rows of the image store, [K, B].
+        counts: number of each client's examples without padding, [K].
+        rows: the same as `index`, as a tensor on the device.
+        mask: bool [K, B], False for padding.
+        seen: while training, how many examples of this phase each client has had before, [K].
+        loader: reads the images and their tokens.
+        whole: the batch of which this is a part; None if this is a whole batch. The images of a
+            whole batch are read, and randomly cropped, together.
         columns: the columns of `whole` that this part has.
-        loaded: the images, once somebody has read them; ask for `images` instead.
+        loaded: the images after they were read; use `images` instead.
     """
 
     source: Federation
@@ -454,7 +466,7 @@ class Batch:
         return self.loader.is_read_ahead(self)
 
     def read(self) -> torch.Tensor:
-        """Read the images, to the CPU."""
+        """Read the images [K, B, H, W, channels] into the CPU's memory."""
         return self.loader.read(self)
 
     @property
@@ -463,12 +475,12 @@ class Batch:
         return self.loaded is not None
 
     def set_images(self, images: torch.Tensor) -> None:
-        """Take the images that `read` returned, and send them to the device."""
+        """Send the images that `read` returned to the device, and keep them."""
         self.loaded = images.to(self.source.device, non_blocking=True)
 
     @property
     def images(self) -> torch.Tensor:
-        """Return the images, uint8 [K, B, H, W, channels]; they are read once."""
+        """Return the images, uint8 [K, B, H, W, channels]; the first call reads them."""
         if self.loaded is None:
             if self.whole is None:
                 self.loaded = self.loader.images(self)
@@ -487,7 +499,7 @@ class Batch:
         return self.class_tokens(None)
 
     def class_tokens(self, block: int | None) -> torch.Tensor:
-        """Return the class tokens [K, B, d] at the input of a block (from 1), or the final ones."""
+        """Return class tokens [K, B, d]: the input of a block, from 1, or the final ones (None)."""
         return self.loader.class_tokens(self, block)
 
     @cached_property
@@ -496,9 +508,9 @@ class Batch:
         return self.loader.patches(self)
 
     def parts(self, size: int | None) -> Iterator["Batch"]:
-        """Yield the batch in parts of at most `size` images per client; None: the batch itself.
+        """Yield parts of the batch with at most `size` images per client; None: the whole batch.
 
-        In a later part, clients that have no images left are masked altogether.
+        The mask is False for all images of a client that has none left in a part.
         """
         width = self.index.shape[1]
         if size is None or size >= width:
@@ -509,7 +521,7 @@ class Batch:
 
     def part(self, columns: slice) -> "Batch":
         """Return the images of these columns as a batch."""
-        # each client's examples to the left of the part, and to the left of its end, [K]
+        # number of each client's examples before the part, and before its end, [K]
         before = [min(count, columns.start) for count in self.counts]
         until = [min(count, columns.stop) for count in self.counts]
 
@@ -534,9 +546,12 @@ def load_partition(
     tokens: Callable[[int | None], torch.Tensor] | None = None,
     patches: Callable[[], torch.Tensor] | None = None,
 ) -> Federation:
-    """Join a partition's Parquet file with its image store; unused caches may be None."""
+    """Read a partition's Parquet file, and join it with the image store.
+
+    `tokens` and `patches` read the caches (see `Federation`); None: the method does not use them.
+    """
     # the columns of the partition, [N] each
-    table = read_table(partition, PARTITION)
+    table = read_table(partition, PARTITION_SCHEMA)
     client = table["client_id"].to_numpy()
     test = table["test"].to_numpy()
     participating = table["participating"].to_numpy()
@@ -561,7 +576,7 @@ def load_partition(
         participating=sorted({int(k) for k in client[participating]}),
         labels=torch.from_numpy(labels).to(device),
         priors=class_priors(labels, train_rows, len(numbers)).to(device),
-        domains=["+".join(sorted(set(domains[rows]))) for rows in train_rows],
+        domains=[client_domain(domains[rows]) for rows in train_rows],
         tokens=tokens or missing_cache_reader("features"),
         patches=patches,
         classes=tuple(name for k, name in enumerate(classes) if k in numbers),
@@ -580,7 +595,7 @@ def load_partition(
 
 
 def _positions(labels: np.ndarray, numbers: np.ndarray, classes: int) -> np.ndarray:
-    """Return the position of every label [N] among the classes `numbers`; -1 for one of others."""
+    """Return each label's position among the classes `numbers`, [N]; -1 if it is not there."""
     position = np.full(classes, -1)
     position[numbers] = np.arange(len(numbers))
     return position[labels]
@@ -593,10 +608,16 @@ def with_test_images(
     classes: Sequence[str],
     **other: Unpack[OtherImages],
 ) -> Federation:
-    """Return the same clients, each tested on all `rows`, among `classes` that it never trained on.
+    """Return the same clients, each tested on the same images, of classes that it never trained on.
 
-    Class priors are uniform. `labels` [N] are those of all images; `other` may hold `store`,
-    `tokens` and `patches` of other images than those of `data`.
+    Class priors are uniform.
+
+    Args:
+        data: the clients.
+        rows: rows of the test images in the store.
+        labels: position of each image of the store in `classes`, [N].
+        classes: names of the classes among which clients predict.
+        other: `store`, `tokens` and `patches`, if the images are those of another store.
     """
     clients = data.num_clients
     count = len(classes)
@@ -611,7 +632,7 @@ def with_test_images(
 
 
 def _rows_of_clients(client: np.ndarray, half: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of every client, ascending, among the `half` [N] of all rows."""
+    """Return the rows of every client, ascending; rows count where `half`, bool [N], is True."""
     rows = np.flatnonzero(half & (client != UNASSIGNED))
     rows = rows[np.argsort(client[rows], kind="stable")]
     counts = np.bincount(client[rows], minlength=int(client.max()) + 1)
@@ -621,9 +642,10 @@ def _rows_of_clients(client: np.ndarray, half: np.ndarray) -> list[np.ndarray]:
 def shuffled_batches(
     rows: np.ndarray, size: int, epochs: int, seed: int, *stream: int, drop_last: bool = False
 ) -> Iterator[np.ndarray]:
-    """Yield one client's minibatches of `size` rows, in a fresh order for every epoch.
+    """Yield one client's minibatches of `size` rows, in a new random order for every epoch.
 
-    `drop_last` leaves out a smaller last one, unless it is the only one.
+    `seed`, `stream` and the epoch determine the order. `drop_last` leaves out a last minibatch that
+    is smaller, unless it is the only one.
     """
     used = len(rows)
     if drop_last and len(rows) >= size:

@@ -29,14 +29,15 @@ class ImageList:
     """The N images that a source lists.
 
     Attributes:
-        items: returns the images in order; called again if the first ones are grey and a later one
-            is not.
+        items: a function that returns the images in order. It is called again if a coloured image
+            follows grey ones.
         labels: int [N], the class of each image.
-        classes: the classes' names, in the order of their numbers.
+        classes: the names of the classes, in the order of their numbers.
         provenance: where the images come from, for the store's receipt.
-        domains: str [N]; None if all images are of one domain. Test images may be of NO_DOMAIN.
-        test: bool [N], the official test split; None if there is none.
-        named: False where `classes` are mere numbers, which no prompt can be made of.
+        domains: str [N], the domain of each image; None if all images are of one domain. Test
+            images may have NO_DOMAIN.
+        test: bool [N], True for images of the official test split; None if there is none.
+        named: False if `classes` are mere numbers, which a text prompt cannot use.
         test_split: how `test` was chosen, in words.
     """
 
@@ -59,7 +60,10 @@ class Prepared(ImageList):
 
 
 def root_folder(path: str, expected: str) -> Path:
-    """Return the folder of a path in the config; `expected` says which files it should hold."""
+    """Return the folder of a path in the config; raise a FedLoomError if there is none.
+
+    `expected` says, for the error, which files the folder should hold.
+    """
     root = resource(path)
     if not is_folder(root):
         raise FedLoomError(f"{printable(str(root))}: no such folder; put {expected} there")
@@ -67,23 +71,23 @@ def root_folder(path: str, expected: str) -> Path:
 
 
 def file_items(paths: Sequence[str]) -> Callable[[], Iterator[Item]]:
-    """Return the `items` of an ImageList of image files."""
+    """Return a function for `ImageList.items` that yields the image files at these paths."""
     return lambda: (Item(printable(path), partial(_load, path)) for path in paths)
 
 
 def array_items(pixels: np.ndarray) -> Callable[[], Iterator[Item]]:
-    """Return the `items` of an ImageList of the images `pixels`, uint8 [N, H, W]."""
+    """Return a function for `ImageList.items` that yields the images `pixels`, uint8 [N, H, W]."""
     return lambda: (Item(f"{k}", partial(Image.fromarray, image)) for k, image in enumerate(pixels))
 
 
 def _load(path: str) -> Image.Image:
-    """Read and decode an image file, which must not be a device or a pipe."""
+    """Read and decode an image file; raise a FedLoomError if it is a device or a pipe."""
     check_regular(path)
     return decoded(path)
 
 
 def check_columns(listed: ImageList) -> None:
-    """Check types and lengths of a list's columns."""
+    """Raise a FedLoomError if a column of a list has a wrong type or length."""
     count = len(listed.labels)
     kinds = {"labels": ("iu", "integers"), "domains": ("U", "text"), "test": ("b", "booleans")}
     for name, (kind, words) in kinds.items():

@@ -30,7 +30,7 @@ class _UnreadableError(FedLoomError):
 def write_store(listed: ImageList, settings: JsonDict, path: Path) -> None:
     """Read the listed images one at a time and write them into the store `path`.
 
-    Grey images stay grey and coloured ones become RGB; where both occur, all are RGB.
+    Grey images stay grey and coloured ones become RGB. If there are both, all become RGB.
     """
     ready = prepared(listed, settings)
     try:
@@ -42,21 +42,24 @@ def write_store(listed: ImageList, settings: JsonDict, path: Path) -> None:
 
 @dataclass
 class _Found:
-    """What the images that were read so far are like."""
+    """What was noticed in the images that were read so far."""
 
     # the names of the images that cannot be read
     skipped: list[str] = field(default_factory=list)
     # the names of the images with transparent pixels
     transparent: list[str] = field(default_factory=list)
-    # the highest value of all grey images of 16 bits, None without any
+    # the highest value in all 16-bit grey images; None if there are none
     highest_grey: int | None = None
-    # the name of the first grey image of 16 bits
+    # the name of the first 16-bit grey image
     first_deep: str = ""
 
 
 def _write(ready: Prepared, settings: JsonDict, path: Path, rgb: bool) -> None:
-    """Write the images that can be read, as RGB or in their own colours."""
-    # the first image has the shape of all
+    """Write the images that can be read; `rgb` turns grey images into RGB.
+
+    Raises a FedLoomError if no image can be read.
+    """
+    # all images must have the shape of the first
     found = _Found()
     examples = _examples(ready, settings, rgb, found)
     first = next(examples, None)
@@ -79,7 +82,11 @@ def _write(ready: Prepared, settings: JsonDict, path: Path, rgb: bool) -> None:
 def _examples(
     ready: Prepared, settings: JsonDict, rgb: bool, found: _Found
 ) -> Iterator[store.Example]:
-    """Yield the images, all in the shape of the first; note in `found` what they are like."""
+    """Yield the images, all in the shape of the first; note in `found` what is special about them.
+
+    Raises a FedLoomError if an image has another size or cannot be read, or if no image of a class
+    can be read; and `_ColourAfterGreyError`.
+    """
     # name and shape of the first image
     first = ""
     shape: tuple[int, ...] = ()
@@ -127,8 +134,8 @@ def _examples(
 
 
 def _check_found(found: _Found, settings: JsonDict, images: int) -> None:
-    """Refuse images of 16 bits that use few of them, and log what a key could change."""
-    # grey images of 16 bits must use the upper half of them, unless a key says how many count
+    """Refuse 16-bit images that use only a few of their bits; log what keys could change."""
+    # one of the 16-bit grey images must use the highest bit, unless a key says how many bits count
     highest = found.highest_grey
     if highest is not None and highest < 1 << 15 and "grey_bits" not in settings:
         bits = max(8, highest.bit_length())
@@ -150,7 +157,10 @@ def _check_found(found: _Found, settings: JsonDict, images: int) -> None:
 
 
 def _pixels(item: Item, settings: JsonDict, rgb: bool, found: _Found) -> np.ndarray:
-    """Read an image and return its pixels, see `to_pixels`; note in `found` what it is like."""
+    """Read an image and return its pixels (see `to_pixels`); note in `found` what is special.
+
+    Raises an `_UnreadableError` if it cannot be decoded.
+    """
     try:
         image = item.load()
         pixels = to_pixels(
@@ -166,7 +176,7 @@ def _pixels(item: Item, settings: JsonDict, rgb: bool, found: _Found) -> np.ndar
     except FedLoomError:
         raise
     except Exception as error:
-        # Pillow's decoders raise whatever they like
+        # Pillow's decoders raise many kinds of exceptions
         raise _UnreadableError(f"{item.name}: unreadable image ({one_line(error)})") from None
 
     if highest is not None:
@@ -178,7 +188,7 @@ def _pixels(item: Item, settings: JsonDict, rgb: bool, found: _Found) -> np.ndar
 
 
 def unreadable(item: Item) -> str | None:
-    """Return why an image cannot be read, in a line that names it; None if it can."""
+    """Return a line that says why an image cannot be read; None if it can be read."""
     try:
         _pixels(item, {}, False, _Found())
     except _UnreadableError as error:

@@ -13,9 +13,9 @@ from fedloom.common.errors import FedLoomError
 
 log = logging.getLogger(__name__)
 
-# a whole number; a table writes 0 as 0.0 if a cell of the column is empty
+# a whole number; a table writes 0 as 0.0 if the column has an empty cell
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
-# the most digits of a label that is a number, which must fit into 64 bits
+# the most digits of a label that is a number; the number must fit into 64 bits
 MOST_DIGITS = 18
 FRACTION = re.compile(r"[+-]?\d*\.\d+")
 
@@ -25,19 +25,19 @@ class Classes(NamedTuple):
 
     # the class of every image, int [N]
     numbers: np.ndarray
-    # the label of every class, in order: numbers by value, words by the alphabet
+    # the label of every class: numbers in order of their values, words in alphabetical order
     labels: list[str]
-    # False where the labels are mere numbers
+    # False if the labels are mere numbers
     named: bool
 
 
 def tidy(name: str) -> str:
-    """Return a name without blanks around it, its accents written in one way (Unicode's NFC)."""
+    """Return a name without blanks around it, and with accents in one spelling (Unicode's NFC)."""
     return normalize("NFC", name.strip())
 
 
 def tidied(names: Sequence[str]) -> list[str]:
-    """Return names that are each `tidy`; the log says which were written in several ways."""
+    """Return each name as `tidy` does; the log lists names that were written in several ways."""
     # the ways in which each tidy name is written
     written: dict[str, set[str]] = {}
     for name in {*names}:
@@ -54,7 +54,7 @@ def tidied(names: Sequence[str]) -> list[str]:
 
 
 def are_numbers(labels: Iterable[str]) -> bool:
-    """Return True if all labels are mere numbers, which no prompt can be made of."""
+    """Return True if all labels are mere numbers, which a text prompt cannot use."""
     return all(WHOLE.fullmatch(label) for label in labels)
 
 
@@ -64,11 +64,18 @@ def _integer(label: str) -> int:
 
 
 def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
-    """Return the classes of images with these labels, which are all whole numbers or all words.
+    """Return the classes of images with these labels.
 
-    Labels that are numbers are one class where they are one integer, as 07, 7 and 7.0. A mixture of
-    numbers and words is refused, for a misspelt number would be a class. `where` says where the
-    label of an image comes from, for errors.
+    Labels must be all whole numbers or all words. Numbers with one value, such as 07, 7 and 7.0,
+    are one class.
+
+    Args:
+        labels: the label of each of N images.
+        where: returns the place from which the label of an image comes, for errors.
+
+    Raises:
+        FedLoomError: a label is no class (see `_check_label`), or numbers are mixed with words. In
+            such a mixture, a misspelt number would become a class.
     """
     # the first image of each label, for errors
     labels = tidied(labels)
@@ -77,7 +84,7 @@ def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
         first.setdefault(label, image)
     numeric = {label for label in first if WHOLE.fullmatch(label)}
 
-    # each label by itself, and all together
+    # check each label, and that all are numbers or all are words
     for label, image in sorted(first.items(), key=lambda item: item[1]):
         _check_label(label, label in numeric, partial(where, image))
     if numeric and len(numeric) < len(first):
@@ -97,7 +104,7 @@ def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
 
 
 def _check_label(label: str, is_number: bool, where: Callable[[], str]) -> None:
-    """Refuse a label that is empty, a fraction, of several lines, or a number that is no class."""
+    """Refuse a label that is empty, a fraction, negative, too long, or of several lines."""
     if not label:
         raise FedLoomError(f"{where()}: a label must be a name or a number, got none")
     if is_number and len(label) > MOST_DIGITS:

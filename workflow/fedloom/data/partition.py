@@ -1,8 +1,8 @@
-"""Divide a dataset over clients, and write the client of every image as Parquet.
+"""Divide a dataset over clients: return a table with the client of every image.
 
-A scheme (`fedloom.data.schemes`) divides the training images. The test images of a class go to the
-clients in proportion to their training images of it, in a partition by domains within each domain;
-those of no domain to all clients.
+A scheme (`fedloom.data.schemes`) divides the training images. The test images of a class then go to
+the clients in proportion to their training images of that class. If the scheme divides each domain
+separately, this holds within each domain. Test images without a domain go to all clients.
 """
 
 import importlib
@@ -16,18 +16,21 @@ import pyarrow as pa
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.ids import NEVER, UNASSIGNED
 from fedloom.common.key_path import KeyPath
-from fedloom.common.run_tables import PARTITION
+from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.kinds import KINDS_FROM_PLUGINS
 from fedloom.config.partitions import held_out_count
 from fedloom.data import plugins
-from fedloom.data.schemes.dealing import Group
+from fedloom.data.schemes.dealing import ImageGroup
 
 log = logging.getLogger(__name__)
 
 
-def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
-    """Return the groups of images that a scheme divides by themselves."""
+def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[ImageGroup]:
+    """Return the groups of images that a scheme divides separately, for example domains.
+
+    Most schemes have a single group, of all images. `domains` [N] is the domain of every image.
+    """
     own = KINDS_FROM_PLUGINS["scheme"].own
     if scheme in own:
         module = importlib.import_module(own[scheme].__module__)
@@ -36,13 +39,17 @@ def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
         divide_group = module.divide
     else:
         divide_group = partial(plugins.divide, scheme)
-    return [Group("", np.ones(len(domains), bool), divide_group, settings)]
+    return [ImageGroup("", np.ones(len(domains), bool), divide_group, settings)]
 
 
 def _held_out(owner: np.ndarray, domains: np.ndarray, spec: dict, seed: int) -> np.ndarray:
-    """Return the ids of the clients that never train, by client and domain of every image [N].
+    """Return the ids of the clients that never train. The keys of `spec` choose one of three ways:
 
-    They are all of some domains, or drawn: a share of all clients, or some of each domain.
+    1. `held_out_domains`: all clients that hold images of these domains.
+    2. `held_out_per_domain`: this number of clients of each domain, drawn at random.
+    3. `held_out`: this share of all clients, drawn at random.
+
+    `owner` [N] and `domains` [N] are the client and the domain of every image.
     """
     clients = owner.max() + 1
 
@@ -88,22 +95,22 @@ def _test_owners(
         owner: client of every training image, [N].
         clients: number of clients.
         rng: breaks ties.
-        where: what an error says of the place, as " in domain 'x'".
+        where: the group of clients, which ends an error's sentence, such as " of domain 'ink'".
         classes: names of the classes, for errors.
     """
     _check_trained(labels, train, where, classes)
     result = np.empty(len(labels), int)
 
-    # the images that each client is owed of the classes before; ties are broken at random
+    # how many images each client is still owed from earlier classes; tiny numbers break ties
     owed = rng.random(clients) * 1e-6
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         shares = np.bincount(owner[train == label], minlength=clients)
 
-        # every client gets its share rounded down; one image more goes to those that are owed most
+        # every client gets its share rounded down; the clients that are owed most get one more
         exact = len(rows) * shares / shares.sum()
         counts = np.floor(exact).astype(int)
-        # clients whose share is a whole number, as those without the class, get no image more
+        # a client whose share is a whole number, such as 0 without the class, gets no more
         due = np.where(exact > counts, exact - counts + owed, -np.inf)
         rest = len(rows) - counts.sum()
         counts[np.argsort(-due, kind="stable")[:rest]] += 1
@@ -116,7 +123,7 @@ def _test_owners(
 def _check_trained(
     labels: np.ndarray, train: np.ndarray, where: str, classes: Sequence[str]
 ) -> None:
-    """Refuse test labels [M] of a class that has no training image, by the labels `train` [N]."""
+    """Raise a FedLoomError if a test label [M] is not among the training labels `train` [N]."""
     untrained = np.setdiff1d(labels, train)
     if not len(untrained):
         return
@@ -137,11 +144,12 @@ def _check_trained(
 
 
 def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """Draw the training images that are kept, bool [N]: `shots` of every class of a client.
+    """Draw `shots` training images of each class for every client; return the drawn ones, bool [N].
 
-    Where a client holds fewer of a class, all of them are kept, and the log says so.
+    A client with fewer images of a class keeps all of them; the log says how often that happens.
+    `labels` [N] and `owner` [N] are the class and the client of every training image.
     """
-    # the images of each class of a client
+    # draw from each class of each client
     rng = numpy_generator(seed, "few shots")
     kept = np.zeros(len(labels), bool)
     pairs, counts = np.unique(np.stack([owner, labels], 1), axis=0, return_counts=True)
@@ -161,11 +169,22 @@ def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> 
 
 
 def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Draw the validation images, by which options are chosen, bool [N].
+    """Draw validation images from the training images; `study.tune` compares options by them.
 
-    Each client's images are sorted by class, and every (1 / share)-th is drawn. One image of each
-    class is left to train on, and at least one is drawn. `owner` [N] is the client of every
-    training image, and UNASSIGNED for all others.
+    For each client: sort its images by class and draw every (1 / share)-th. At least one image of
+    each class stays for training, and at least one image is drawn.
+
+    Args:
+        labels: class of every image, [N].
+        owner: client of every training image, [N]; UNASSIGNED for all other images.
+        share: share of each client's images to draw.
+        seed: seed of the draw.
+
+    Returns:
+        The validation images, bool [N].
+
+    Raises:
+        FedLoomError: a client has no two images of one class.
     """
     rng = numpy_generator(seed, "validation")
     held = np.zeros(len(labels), bool)
@@ -180,20 +199,25 @@ def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: 
                 "leave tune out, use fewer clients, or raise shots"
             )
 
-        # every 1/share-th of them, counted by class
+        # how many images of each class to draw: every (1 / share)-th, but not the whole class
         steps = np.diff(np.floor(np.arange(len(rows) + 1) * share + 0.5))
         taken = np.minimum(np.add.reduceat(steps, starts), counts - 1).astype(int)
         if not taken.any():
             taken[counts.argmax()] = 1
 
-        # the first of each class
+        # draw the first images of each class
         position = np.arange(len(rows)) - np.repeat(starts, counts)
         held[rows[position < np.repeat(taken, counts)]] = True
     return held
 
 
 def _arrivals(table: pa.Table, spec: dict, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first round [N] in which each image is there, and the first [N] without it."""
+    """Return the rounds in which each image arrives, [N], and leaves, [N].
+
+    Clients train on an image from the round in which it arrives. From the round in which it leaves,
+    they no longer train on it; NEVER means that it stays. Raises a FedLoomError if there are fewer
+    classes, domains or clients than parts of the stream.
+    """
     # the first round of each part
     keys = spec["arrivals"]
     starts = np.array([1, *keys["at"]])
@@ -205,7 +229,7 @@ def _arrivals(table: pa.Table, spec: dict, seed: int) -> tuple[np.ndarray, np.nd
     assigned = rows["client_id"].to_numpy() != UNASSIGNED
     trains = assigned & rows["participating"].to_numpy() & ~rows["test"].to_numpy()
 
-    # in which order
+    # they arrive in a random order
     rng = numpy_generator(spec.get("seed", seed), "arrivals")
     order = rng.permutation(np.unique(column[assigned]))
     trained = np.isin(order, column[trains])
@@ -215,7 +239,8 @@ def _arrivals(table: pa.Table, spec: dict, seed: int) -> tuple[np.ndarray, np.nd
             f"{trained.sum()}; name fewer rounds under at"
         )
 
-    # members that train are divided by themselves, so that every part has some to train on
+    # members with training images are divided over the parts first, so that every part has some;
+    # the others follow
     part = np.zeros(len(table), int)
     for found in (order[trained], order[~trained]):
         for number, members in enumerate(np.array_split(found, len(starts))):
@@ -236,22 +261,25 @@ def divide_dataset(
     seed: int,
     classes: Sequence[str] = (),
 ) -> pa.Table:
-    """Divide a dataset over clients; return a row per image with the columns `PARTITION`.
+    """Divide a dataset over clients; return a row per image with the columns `PARTITION_SCHEMA`.
 
-    The clients of a domain follow each other, domains in alphabetical order. `participating` is
-    False for the clients held out of training. UNASSIGNED are, by the keys of `spec`:
+    If the scheme divides each domain separately, the clients of a domain have consecutive ids, and
+    domains follow each other in alphabetical order. The column `participating` is False for the
+    images of clients that are held out of training.
 
-    - shots: training images that are not drawn;
-    - validation: the dataset's test images; images drawn from the training ones replace them;
-    - novel_classes: all images of these classes.
+    Some keys of `spec` leave images out, whose client is then UNASSIGNED:
 
-    With `arrivals`, the columns `arrives` and `leaves` are the rounds from which on, and before
-    which, clients train on an image.
+    - `shots`: the training images that are not drawn;
+    - `validation`: the dataset's test images; some training images become test images instead;
+    - `novel_classes`: all images of these classes.
+
+    With the key `arrivals`, the table also has the columns `arrives` and `leaves`: clients train on
+    an image from the round `arrives` to the round before `leaves`.
 
     Args:
-        labels, test, domains: [N] class, test split and domain of every image.
+        labels, test, domains: class, test split and domain of every image, [N].
         spec: an entry of the config's `partitions`, in which `novel_classes` are numbers.
-        seed: the run's; the entry's own `seed` goes before it.
+        seed: seed of the run, which is used if the entry has no `seed`.
         classes: the names of the classes, for errors; default: their numbers.
     """
     divide_images = _divide
@@ -273,7 +301,7 @@ def _divide_base_classes(
     seed: int,
     classes: Sequence[str],
 ) -> pa.Table:
-    """Divide all images but those of `novel_classes`; see `divide_dataset`."""
+    """Divide the images of all classes except `novel_classes`; see `divide_dataset`."""
     # the base classes, numbered from 0 for the scheme
     seen = ~np.isin(labels, spec["novel_classes"])
     base, numbers = np.unique(labels[seen], return_inverse=True)
@@ -282,7 +310,7 @@ def _divide_base_classes(
         names = [str(classes[int(label)]) for label in base]
     table = _divide(numbers, test[seen], domains[seen], spec, seed, names)
 
-    # the images of novel classes are nobody's
+    # the images of novel classes belong to no client
     owner = np.full(len(labels), UNASSIGNED)
     owner[seen] = table["client_id"]
     held = test.copy()
@@ -290,7 +318,7 @@ def _divide_base_classes(
     training = np.zeros_like(test)
     training[seen] = table["participating"]
 
-    # clients that train may hold no image of a base class
+    # perhaps only held-out clients hold images of a base class
     untrained = np.setdiff1d(labels[seen], labels[training & ~held])
     if len(untrained):
         log.warning(
@@ -309,11 +337,11 @@ def _divide(
     seed: int,
     classes: Sequence[str],
 ) -> pa.Table:
-    """Divide images over clients, without a look at `novel_classes`; see `divide_dataset`."""
+    """Divide all images over clients, whatever `novel_classes` says; see `divide_dataset`."""
     seed = spec.get("seed", seed)
     rng = numpy_generator(seed, "partition")
 
-    # each group's training images by its scheme, its test images in proportion to these
+    # divide each group's training images by its scheme, and then its test images in proportion
     owner = np.full(len(labels), UNASSIGNED)
     clients = 0
     # the name of each client's group, for errors
@@ -350,7 +378,7 @@ def _divide(
 
     training = ~np.isin(owner, _held_out(owner, domains, spec, seed))
 
-    # training images beyond the shots are nobody's
+    # training images beyond the shots belong to no client
     if "shots" in spec:
         rows = np.flatnonzero(~test)
         dropped = rows[~_few_shots(labels[rows], owner[rows], spec["shots"], seed)]
@@ -369,9 +397,13 @@ def _divide(
 def _check_none_is_empty(
     owner: np.ndarray, test: np.ndarray, of_client: list[str], seed: int
 ) -> None:
-    """Refuse a client without training or test images; `of_client` names each client's group.
+    """Raise a FedLoomError if a client has no training images or no test images.
 
-    `owner` [N] is the client of every image, and `test` [N] its half.
+    Args:
+        owner: client of every image, [N].
+        test: True for test images, bool [N].
+        of_client: name of the group of each of the K clients, for the error.
+        seed: seed of the partition, for the error.
     """
     clients = len(of_client)
     for kind, split in (("training", ~test), ("test", test)):
@@ -391,7 +423,7 @@ def _partition_table(
     training: np.ndarray,
     domains: np.ndarray,
 ) -> pa.Table:
-    """Return the columns [N] of all images as a table."""
+    """Return the columns [N], one value per image, as a table."""
     columns = {
         "index": np.arange(len(owner)),
         "client_id": owner,
@@ -400,4 +432,4 @@ def _partition_table(
         "participating": training,
         "domain": domains,
     }
-    return pa.table(columns, schema=PARTITION)
+    return pa.table(columns, schema=PARTITION_SCHEMA)

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import EpsImagePlugin, Image
 from PIL.ExifTags import Base
 
-# what Pillow reads as pixels, by itself. EPS it hands to Ghostscript, an interpreter of programs;
-# IPTC opens whatever lies within it
+# the formats that Pillow itself decodes into pixels. Two formats are left out: Pillow hands EPS to
+# Ghostscript, an interpreter of programs, and IPTC may contain a file of any other format
 RASTER = {
     "AVIF", "BLP", "BMP", "DCX", "DDS", "DIB", "FLI", "GIF", "ICNS", "ICO", "IM", "JPEG",
     "JPEG2000", "MSP", "PCX", "PNG", "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "TIFF",
@@ -18,9 +18,9 @@ RASTER = {
 }  # fmt: skip
 # the suffixes of images that Pillow does not read
 NOT_READ = (".heic", ".heif", ".dcm", ".npy")
-GREY = ("1", "L", "LA", "La")
+GREY_MODES = ("1", "L", "LA", "La")
 GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
-# what makes an image upright, by its orientation in EXIF
+# the operation that makes an image upright, by its orientation in EXIF
 TO_UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -30,12 +30,12 @@ TO_UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# pixels of a resized image beyond which only the part that is kept is computed
+# if a resized image has more pixels than this, only the part that is kept is computed
 LARGEST = 1 << 26
 
 Transparency = Literal["ignore", "white", "black"]
 
-# for images that torchvision or a plugin's source opens
+# no Ghostscript, also for images that torchvision or a plugin's source opens
 EpsImagePlugin.gs_binary = False
 
 
@@ -48,20 +48,20 @@ def _formats() -> list[str]:
 
 @cache
 def image_suffixes() -> set[str]:
-    """Return the suffixes of images, in small letters: those that are read, and those of scans."""
+    """Return the suffixes of image files in lower case: of formats that are read, and NOT_READ."""
     read = [suffix for suffix, name in Image.registered_extensions().items() if name in RASTER]
     return {*read, *NOT_READ}
 
 
 def decoded(file: str | BytesIO) -> Image.Image:
-    """Decode an image file, by its content and not by its suffix."""
+    """Decode an image file; its content determines the format, not its suffix."""
     with Image.open(file, formats=_formats()) as image:
         image.load()
         return image
 
 
 def highest_grey(image: Image.Image) -> int | None:
-    """Return the highest value of a grey image of 16 bits; None for all others."""
+    """Return the highest value of a 16-bit grey image; None for all other images."""
     if image.mode not in GREY_16:
         return None
     return int(np.asarray(image).astype(np.uint16).max())
@@ -83,16 +83,20 @@ def to_pixels(
     grey_bits: int = 16,
     transparency: Transparency = "ignore",
 ) -> np.ndarray:
-    """Return pixels uint8 [H, W, channels], 1 or 3 channels, H = W = `size` if there is one.
-
-    The image is turned as its EXIF says. The shorter side is resized to `size` (bicubic,
-    antialiased), then the centre is cut out; or `squash` resizes the whole image to the square.
-
-    It raises a ValueError at no pixels, or pixels without a known range (32-bit integers, floats).
+    """Return the pixels of an image, uint8 [H, W, channels], after turning it as its EXIF says.
 
     Args:
-        grey_bits: how many bits count in a grey image of 16 bits.
-        transparency: the colour behind transparent pixels; "ignore": their own, as stored.
+        image: the decoded image.
+        rgb: whether grey images also get three channels; otherwise they have one.
+        size: H and W of the result; None: the image keeps its size. The shorter side is resized to
+            `size` (bicubic, antialiased), and the centre is cut out.
+        squash: whether the whole image is resized to the square instead.
+        grey_bits: number of bits that a 16-bit grey image uses; the upper 8 of these are kept.
+        transparency: the colour behind transparent pixels; "ignore": their colours as stored.
+
+    Raises:
+        ValueError: the image has no pixels; or its pixels have no known range (32-bit integers,
+            floats); or a 16-bit grey image has more bits, or is transparent and needs a colour.
     """
     if 0 in image.size:
         raise ValueError("it has no pixels")
@@ -106,9 +110,9 @@ def to_pixels(
     if image.mode in ("I", "F"):
         raise ValueError(f"mode {image.mode} has no fixed range of pixels")
 
-    # grey or RGB, transparent pixels on their colour; the mode is that before it is put there
+    # grey or RGB; the mode is chosen before a colour is put behind transparent pixels
     mode = "RGB"
-    if image.mode in GREY and not rgb:
+    if image.mode in GREY_MODES and not rgb:
         mode = "L"
     if transparency != "ignore" and image.has_transparency_data:
         behind = Image.new("RGBA", image.size, transparency)
@@ -130,14 +134,14 @@ def to_pixels(
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turn or mirror an image as its EXIF says; leave it as it is where that is damaged.
+    """Turn or mirror an image as its EXIF says; leave it as it is if the EXIF is damaged.
 
-    Pillow's `exif_transpose` also writes the EXIF anew, and fails where another tag is damaged.
+    Pillow's `exif_transpose` would also write the EXIF anew, and fail if another tag is damaged.
     """
     try:
         orientation = image.getexif().get(Base.Orientation, 1)
     except (struct.error, KeyError, SyntaxError, TypeError, ValueError):
-        # as it is, like Pillow's reader of JPEG and viewers do
+        # unchanged, as in Pillow's reader of JPEG and in viewers
         return image
 
     turn = TO_UPRIGHT.get(orientation)
@@ -147,7 +151,10 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image, grey_bits: int) -> Image.Image:
-    """Return the upper 8 of the `grey_bits` that count in a grey image of 16 bits."""
+    """Return the upper 8 of the lowest `grey_bits` bits of a 16-bit grey image.
+
+    Raises a ValueError if a value has more bits.
+    """
     deep = np.asarray(image).astype(np.uint16)
     if deep.max() >> grey_bits:
         raise ValueError(f"a grey of {deep.max()} has more than {grey_bits} bits (grey_bits)")
@@ -170,7 +177,7 @@ def _cropped(image: Image.Image, size: int) -> Image.Image:
     if wide * high <= LARGEST:
         return image.resize((wide, high), Image.Resampling.BICUBIC).crop(box)
 
-    # hardly any of the image is kept: compute that part alone, which differs by rounding at most
+    # hardly any of the image is kept: compute only that part, which differs at most by rounding
     across = image.width / wide
     down = image.height / high
     within = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)

@@ -1,4 +1,4 @@
-"""Call sources and schemes of plugins; their errors and wrong results become one line."""
+"""Call the sources and schemes of plugins; exceptions and wrong results become FedLoomErrors."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ def read(source: str, settings: JsonDict) -> ImageList:
         images = replace(images, provenance=f"{images.provenance}: {about}")
 
     def items() -> Iterator[Item]:
-        """Yield the plugin's items; its errors become those of the plugin, one by one."""
+        """Yield the plugin's items; an exception while it lists them names the plugin."""
         iterator = iter(run_plugin_code(images.items, [plugin], "read"))
         while (item := run_plugin_code(lambda: next(iterator, None), [plugin], "read")) is not None:
             yield item
@@ -40,7 +40,10 @@ def read(source: str, settings: JsonDict) -> ImageList:
 def divide(
     scheme: str, labels: np.ndarray, settings: JsonDict, rng: np.random.Generator
 ) -> np.ndarray:
-    """Divide training images with a plugin's scheme; return the client of each."""
+    """Divide training images with a plugin's scheme; return the client of each image, [N].
+
+    Raises a FedLoomError if the plugin does not return a client in range for each label [N].
+    """
     plugin = plugins_of_kind("scheme")[scheme]
     function = _function_of(plugin, "divide", "labels, settings, rng")
     owner = np.asarray(run_plugin_code(lambda: function(labels, settings, rng), [plugin], "divide"))
@@ -57,7 +60,7 @@ def divide(
 
 
 def _function_of(plugin: DataPlugin, name: str, arguments: str) -> Callable[..., object]:
-    """Import a plugin and return its function of that name, which takes these arguments."""
+    """Import a plugin and return its function `name`; an error tells which `arguments` it needs."""
     function = getattr(import_plugin(plugin), name, None)
     if not callable(function):
         raise FedLoomError(f"{plugin.file}: a {plugin.kind} needs the function {name}({arguments})")

@@ -1,6 +1,7 @@
-"""Choose which of the images that a source lists go into a store, with which classes and split.
+"""Prepare a source's list of images for the store: choose images, name classes, split off a test.
 
-Every source has the keys for it; docs/data.md has the order in which they are applied.
+The keys for this are those that all sources share (`fedloom.config.datasets`). docs/data.md gives
+the order in which they are applied.
 """
 
 import logging
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 def prepared(listed: ImageList, settings: JsonDict) -> Prepared:
     """Return the images that the store will hold, with their domains and their test split.
 
-    The `settings` of the dataset lack the keys that its source has not.
+    `settings` are the keys of the dataset's entry. Keys that its source does not have are missing.
     """
     # what the source lists: labels, names of the classes, and domains
     check_columns(listed)
@@ -38,7 +39,7 @@ def prepared(listed: ImageList, settings: JsonDict) -> Prepared:
     if domains is None:
         domains = np.full(len(labels), "all")
 
-    # images of some classes, and of large domains; bool [N] of the images that the source lists
+    # keep the chosen classes and the large domains: bool [N], True for the listed images to keep
     kept = np.ones(len(labels), bool)
     if "keep_classes" in settings:
         labels, kept = _choose_classes(labels, classes, settings["keep_classes"])
@@ -58,7 +59,7 @@ def prepared(listed: ImageList, settings: JsonDict) -> Prepared:
         rule = listed.test_split
     log.info("%d of %d are test images: %s", test.sum(), kept.sum(), rule)
 
-    # fewer images of each half
+    # keep fewer training and test images
     stay = _choose_by_caps(labels[kept], test, domains[kept], classes, settings)
     kept[kept] = stay
     if not kept.all():
@@ -77,7 +78,10 @@ def prepared(listed: ImageList, settings: JsonDict) -> Prepared:
 
 
 def _kept_items(listed: ImageList, kept: np.ndarray) -> Iterator[Item]:
-    """Yield the listed images that are `kept`, bool [N]."""
+    """Yield the listed images that are `kept`, bool [N].
+
+    Raises a FedLoomError if the source yields more or fewer items than it has labels.
+    """
     for item, keep in zip_longest(listed.items(), kept):
         if item is None:
             raise FedLoomError(f"the source lists {len(kept)} labels, but fewer items")
@@ -119,15 +123,16 @@ def _class_names(listed: ImageList, settings: JsonDict) -> list[str]:
 
 
 def _check_distinct(classes: list[str]) -> None:
-    """Refuse classes of one name, or of names that a reader and a CLIP would take for one.
+    """Refuse two classes with one name, or with names that differ only in case, blanks or accents.
 
-    Single letters may differ in case alone, as in a data set of letters.
+    A reader and a CLIP would take such names for one. Names of a single letter may differ in case
+    alone, for data sets of letters.
     """
     first: dict[str, int] = {}
     for label, name in enumerate(classes):
         read_as = tidy(str(name))
 
-        # a name of a data set of several follows that of its part
+        # a class of the source `several` is called "part/class"
         own = read_as.rpartition("/")[2]
         if len(own) != 1:
             read_as = read_as.lower()
@@ -148,7 +153,11 @@ def _check_distinct(classes: list[str]) -> None:
 def _choose_classes(
     labels: np.ndarray, classes: list[str], names: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the images of the classes `names`, bool [N], and number them anew, -1 for others."""
+    """Choose the images of the classes `names`, and number these classes from 0 in their order.
+
+    Returns the new labels, int [N], which are -1 for images of other classes, and the chosen
+    images, bool [N].
+    """
     number = np.full(len(classes), -1)
     for new, name in enumerate(names):
         check_known(name, classes, "keep_classes: no class")
@@ -157,7 +166,10 @@ def _choose_classes(
 
 
 def _choose_large_domains(domains: np.ndarray, training: np.ndarray, least: int) -> np.ndarray:
-    """Choose the images [N] of the domains that have `least` of the images `training`, bool [N]."""
+    """Choose the images of domains with at least `least` training images; return bool [N].
+
+    `training`, bool [N], is True for training images. Images of NO_DOMAIN are always chosen.
+    """
     names, domain = np.unique(domains, return_inverse=True)
     large = np.bincount(domain[training], minlength=len(names)) >= least
     if not large.any():
@@ -173,24 +185,28 @@ def _choose_by_caps(
     names: list[str],
     settings: JsonDict,
 ) -> np.ndarray:
-    """Choose training images by `first_per_domain` and `long_tail`, and both halves by the caps.
+    """Leave out images above the limits in `settings`; return the images that stay, bool [N].
 
-    Every one of the C classes `names` keeps training images. Returns bool [N].
+    1. `first_per_domain` and `long_tail` limit the training images.
+    2. `max_train_per_class` and `max_test_per_class` limit the images of each class.
+    3. `max_train` and `max_test` limit the images of all classes together.
+
+    Raises a FedLoomError if one of the C classes `names` loses all its training images.
     """
     chosen = np.ones(len(labels), bool)
 
     def counts(half: np.ndarray) -> np.ndarray:
-        """Count the images of each class [C] chosen in a half, bool [N]."""
+        """Count the images of each class, [C], that are chosen so far in `half`, bool [N]."""
         return np.bincount(labels[half & chosen], minlength=len(names))
 
     def draw(half: np.ndarray, key: str, numbers: np.ndarray) -> None:
-        """Keep `numbers` [C] images of each class of those chosen in a half, bool [N]."""
+        """Keep `numbers` [C] random images of each class among those chosen in `half`, bool [N]."""
         rng = numpy_generator(0, key)
         for label, number in enumerate(numbers):
             rows = np.flatnonzero(half & chosen & (labels == label))
             chosen[rng.permutation(rows)[number:]] = False
 
-    # training images by their order, or by a long tail
+    # limit the training images of each domain, and the sizes of classes to a long tail
     if "first_per_domain" in settings:
         for domain in np.unique(domains[~test]):
             rows = np.flatnonzero((domains == domain) & ~test)
@@ -217,10 +233,10 @@ def _choose_by_caps(
 
 
 def long_tail(counts: np.ndarray, factor: float) -> np.ndarray:
-    """Return the numbers of images of an exponential profile (Cao et al., LDAM, NeurIPS 2019).
+    """Return how many images each class keeps, [C], so that sizes fall exponentially.
 
-    Class i of C keeps n * (1/factor)^(i/(C - 1)) of its `counts` [C] images, rounded down, where n
-    is the number of the largest class.
+    Class i of C, which has counts[i] images, keeps n * (1/factor)^(i/(C - 1)) of them, rounded
+    down; n is the size of the largest class (Cao et al., LDAM, NeurIPS 2019).
     """
     exponents = np.arange(len(counts)) / max(1, len(counts) - 1)
     profile = np.floor(counts.max() * (1 / factor) ** exponents + 1e-9).astype(int)

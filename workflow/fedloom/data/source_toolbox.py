@@ -1,6 +1,7 @@
 """Export the functions that a plugin with a source or a partition scheme may call.
 
-A source returns an ImageList, which lists images as Items; a scheme the client of every image.
+A source returns an ImageList, which lists images as Items. A scheme returns the client of every
+training image.
 """
 
 from fedloom.common.errors import FedLoomError as FedLoomError

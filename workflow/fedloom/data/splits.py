@@ -9,9 +9,12 @@ from fedloom.common.seeds import numpy_generator
 
 
 class _Cells(NamedTuple):
-    """The images of one class in one domain are a cell; cells are ordered by class."""
+    """The images of a dataset in cells. A cell holds the images of one class in one domain.
 
-    # rows of the images by cell, within a cell at random, [N]
+    Cells are ordered by class, and within a class by domain.
+    """
+
+    # rows of the images, sorted by cell and shuffled within a cell, [N]
     order: np.ndarray
     # position of each cell's first image in `order`, [cells]
     starts: np.ndarray
@@ -25,15 +28,19 @@ class _Cells(NamedTuple):
 def fixed_test_split(
     labels: np.ndarray, domains: np.ndarray, fraction: float
 ) -> tuple[np.ndarray, str]:
-    """Choose test images, bool [N], the same ones on every call; also return the rule as text.
+    """Choose the same test images on every call; return them, bool [N], and the rule in words.
 
-    They are stratified as finely as the counts allow:
+    The split is stratified as finely as the numbers of images allow:
 
-    1. Images are sorted by class, then by domain, then at random, and every (1 / fraction)-th is
-       taken. One image of each class in each domain is left to train on.
-    2. If a class then lacks more than one test image, or a large domain has none (writers, say, who
-       wrote every letter once), `fraction` is taken of every class, within one image, and of every
-       domain as nearly as the classes allow. A class keeps a training image.
+    1. Sort images by class, then by domain, then at random, and take every (1 / fraction)-th. Of
+       each class in each domain, one image stays for training.
+    2. This is unfair if a class lacks more than one test image, or if a large domain has no test
+       image. An example are writers who wrote every letter once. Then take `fraction` of every
+       class, within one image, and of every domain as nearly as the classes allow. Of each class,
+       one image stays for training.
+
+    With a `fraction` of 1, all images are test images. Raises a FedLoomError if each class has one
+    image only.
     """
     if fraction == 1:
         return np.ones(len(labels), bool), "all images"
@@ -43,7 +50,7 @@ def fixed_test_split(
             "images, or take a dataset with an official test split"
         )
 
-    # every 1/fraction-th image in order, but not the last one of a cell
+    # take every (1 / fraction)-th image in order, but never a whole cell
     cells = _cells(labels, domains)
     chosen = np.diff(np.floor(np.arange(len(labels) + 1) * fraction + 0.5)) > 0
     full = np.minimum.reduceat(chosen, cells.starts)
@@ -54,7 +61,7 @@ def fixed_test_split(
     if several_domains:
         rule += " in every domain"
 
-    # where that is not fair to a class or a domain, shares of classes and of domains
+    # if that is unfair to a class or a domain, take shares of classes and of domains
     if not _is_sound(cells, np.add.reduceat(chosen.astype(int), cells.starts), fraction):
         taken = _by_class_and_by_domain(cells, fraction)
         position = np.arange(len(labels)) - np.repeat(cells.starts, cells.sizes)
@@ -74,7 +81,7 @@ def fixed_test_split(
 
 
 def _cells(labels: np.ndarray, domains: np.ndarray) -> _Cells:
-    """Line up images by class, within it by domain, within that at random."""
+    """Sort images by class, then by domain, then at random; return their cells."""
     order = numpy_generator(0, "test split").permutation(len(labels))
     order = order[np.lexsort((domains[order], labels[order]))]
     _, label = np.unique(labels[order], return_inverse=True)
@@ -84,11 +91,16 @@ def _cells(labels: np.ndarray, domains: np.ndarray) -> _Cells:
 
 
 def _is_sound(cells: _Cells, taken: np.ndarray, fraction: float) -> bool:
-    """Return True if `taken` [cells] gives every class its share, and every domain some images."""
+    """Return True if `taken`, the number of test images of each cell [cells], is fair.
+
+    It is fair if every class has its share, less at most one image, and if every domain has a test
+    image that is large enough for one.
+    """
     # how far a class is below its share
     short = np.bincount(cells.label, fraction * cells.sizes - taken)
 
-    # domains that are due an image, can spare one beside one of each class, and give none
+    # domains whose share is an image or more; that keep an image of each class if they give one;
+    # and that give none
     due = np.bincount(cells.domain, fraction * cells.sizes) >= 1
     spare = np.bincount(cells.domain, cells.sizes - 1) >= 1
     without = np.bincount(cells.domain, taken) == 0
@@ -97,18 +109,19 @@ def _is_sound(cells: _Cells, taken: np.ndarray, fraction: float) -> bool:
 
 
 def _by_class_and_by_domain(cells: _Cells, fraction: float) -> np.ndarray:
-    """Choose how many images of each cell are test images, so that margins come before cells.
+    """Choose how many test images each cell gives, [cells], so that classes and domains are fair.
 
-    A cell gives its share rounded down or up: down first, then up in the order of what its domain
-    is still owed from the classes before, cells that keep a training image before those that do
-    not.
+    1. Every cell gives its share rounded down.
+    2. While a class lacks images, cells of it give one more, in this order: the more their domain
+       is owed from this class and earlier ones, the earlier; after these, cells that would give
+       their last image; at the end, cells whose share is a whole number.
     """
-    # the shares of cells, rounded down, and those of classes
+    # the shares of cells, exact and rounded down, and the numbers of test images of classes
     exact = fraction * cells.sizes
     taken = np.floor(exact).astype(int)
     shares = _shares_of_classes(np.bincount(cells.label, cells.sizes).astype(int), fraction)
 
-    # the images that each domain is owed of the classes before; ties are broken at random
+    # how many images each domain is still owed from earlier classes; tiny numbers break ties
     rng = numpy_generator(0, "test split of domains")
     owed = rng.random(cells.domain.max() + 1) * 1e-6
     for label, share in enumerate(shares):
@@ -127,17 +140,17 @@ def _by_class_and_by_domain(cells: _Cells, fraction: float) -> np.ndarray:
 
 
 def _shares_of_classes(sizes: np.ndarray, fraction: float) -> np.ndarray:
-    """Choose how many test images each class gives, int [C] less than `sizes` [C].
+    """Choose how many test images each class gives, int [C], fewer than its `sizes` [C].
 
-    Shares are rounded so that the whole set gives its own, at least one image; what a class of one
-    image cannot give, others give.
+    Shares are rounded so that their sum is the share of the whole dataset, and at least one image.
+    A class of one image gives none; other classes give more instead.
     """
-    # rounded so that they add up to the share of all, but one image of each class stays
+    # round so that the sum is the share of the dataset, but leave one image of each class
     shares = np.diff(np.floor(np.r_[0, np.cumsum(sizes)] * fraction + 0.5)).astype(int)
     total = max(1, shares.sum())
     shares = np.minimum(shares, sizes - 1)
 
-    # classes that can give one more, those first that are furthest below their share
+    # the classes that can give one more; first those that are furthest below their share
     short = fraction * sizes - shares
     able = np.flatnonzero((shares < sizes - 1) & (short > 0))
     able = able[np.argsort(-short[able], kind="stable")]

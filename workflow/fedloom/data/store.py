@@ -1,9 +1,12 @@
 """Store the images of a dataset as a memory-mapped Arrow file: pixels, label, split, domain.
 
-The receipt beside the file has a checksum for every chunk of pixels, which is compared when the
-chunk is first read, and the sha256 of all other bytes, compared when the file is opened. The sha256
-of 50,000 images at 224 px takes 6.8 s, in every job; the checksums take a third of that, and none
-in a job that reads labels alone.
+The receipt beside the file has two kinds of digests:
+
+- a checksum for every chunk of pixels, which is compared when the chunk is first read;
+- the sha256 of all other bytes, which is compared when the file is opened.
+
+A sha256 of the whole file would take 6.8 s in every job, for 50,000 images at 224 px. The checksums
+take a third of that time, and none in a job that reads only labels.
 """
 
 import hashlib
@@ -23,7 +26,7 @@ from fedloom.common.receipts import changed, read_receipt, write_receipt
 
 # the most images of one chunk of the file
 BATCH = 1024
-# approximate bytes of one chunk, which writing keeps in memory
+# approximate bytes of one chunk; a chunk is kept in memory while it is written
 CHUNK = 32 << 20
 
 
@@ -49,12 +52,17 @@ def write_images(
 ) -> None:
     """Write `examples` of both splits one by one into the file `store`, and write its receipt.
 
+    Raises a FedLoomError if there is no test image.
+
     Args:
+        store: path of the file.
+        examples: the images, all of the same shape.
+        shape: height, width and channels of an image.
+        classes, provenance, named, test_split: see ImageList.
         skipped: images that are left out; it may grow while `examples` are drawn.
-        named, test_split: see ImageList.
-        batch: images of one chunk of the file, at most.
+        batch: highest number of images of one chunk of the file.
     """
-    # a row per image, its pixels as bytes
+    # the file has a row per image, with its pixels as bytes
     height, width, channels = shape
     bytes_of_image = int(np.prod(shape))
     schema = pa.schema(
@@ -84,7 +92,7 @@ def write_images(
             total += len(group)
             tests += sum(example.test for example in group)
 
-        # refused before the file has its name
+        # raised before the file gets its final name
         if not tests:
             raise FedLoomError(
                 f"none of {total} images ({len(skipped)} unreadable) is a test image; name test "
@@ -109,7 +117,7 @@ def write_images(
 
 
 def _checksums(store: Path) -> JsonDict:
-    """Return position, length and CRC-32 of each chunk's pixels, and the sha256 of the rest."""
+    """Return start, length and CRC-32 of each chunk's pixels (`parts`), and a sha256 (`rest`)."""
     whole = pa.memory_map(str(store)).read_buffer()
     data = memoryview(whole)
     parts = []
@@ -134,13 +142,17 @@ class ImageStore:
     """Read a store; the pixels of an image are read from disk when they are used."""
 
     def __init__(self, path: Path, facts: JsonDict | None = None):
-        """Map the file into memory, and verify all but the pixels by `facts`, its receipt."""
+        """Map the file into memory, and verify all bytes except the pixels.
+
+        `facts` is the file's receipt; by default it is read. Raises a FedLoomError if the file is
+        missing or is not what its receipt describes.
+        """
         if facts is None:
             facts = read_receipt(path)
         if not path.is_file() or "parts" not in facts:
             raise changed(path)
 
-        # all bytes but the pixels are verified now, the pixels when they are read
+        # verify all bytes except the pixels now, and the pixels when they are read
         whole = pa.memory_map(str(path)).read_buffer()
         self._path = path
         self._data = memoryview(whole)
@@ -165,12 +177,15 @@ class ImageStore:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all images."""
+        """Return the size of all images in bytes."""
         return len(self) * int(np.prod(self.shape))
 
     def images(self, index: np.ndarray) -> np.ndarray:
-        """Return the images at `index` [...], as uint8 [..., H, W, channels], verified by chunk."""
-        # the chunks of the images, verified if they were not yet
+        """Return the images at the rows `index` [...], as uint8 [..., H, W, channels].
+
+        Raises a FedLoomError if one of their chunks is not what the receipt describes.
+        """
+        # verify the chunks of these images that were not verified yet
         rows = index.reshape(-1)
         chunks = np.searchsorted(self._starts, rows, side="right") - 1
         for chunk in self._unverified & set(chunks.tolist()):
@@ -179,8 +194,8 @@ class ImageStore:
                 raise changed(self._path)
             self._unverified.remove(chunk)
 
-        # image by image, to copy each once: Arrow's `take` may copy the whole column before it
-        # takes from it, and numpy makes another array when it is indexed by a list
+        # a loop copies each image only once: Arrow's `take` may first copy the whole column, and
+        # indexing a NumPy array with a list makes another array
         pixels = np.empty((len(rows), *self.shape), np.uint8)
         within = rows - self._starts[chunks]
         for place, (chunk, row) in enumerate(zip(chunks.tolist(), within.tolist(), strict=True)):

@@ -1,9 +1,15 @@
-"""Training images cropped and flipped at random, as CLIP's few-shot training has them (CoOp).
+"""Random crops and flips of the training images.
 
-Zhou et al., "Learning to Prompt for Vision-Language Models", IJCV 2022: torchvision's
-RandomResizedCrop (8 to 100% of the area, bicubic) and RandomHorizontalFlip. Or shifted and flipped,
-as CIFAR is trained on: RandomCrop with a border of an eighth of the side. The images of every
-training step are encoded anew; all other passes read them as they are.
+There are two kinds of augmentation:
+
+1. `true`: torchvision's RandomResizedCrop (8 to 100% of the area, bicubic) and
+   RandomHorizontalFlip, as in CLIP's few-shot training (CoOp: Zhou et al., "Learning to Prompt for
+   Vision-Language Models", IJCV 2022).
+2. `shift`: RandomCrop with a border of an eighth of the side, and RandomHorizontalFlip, as CIFAR is
+   usually trained on.
+
+The backbone encodes the augmented images of every training step anew. All other passes use the
+images without augmentation.
 """
 
 from collections.abc import Sequence
@@ -22,7 +28,13 @@ from fedloom.federated.task import Task
 def training_batch(
     task: Task, clients: Sequence[int], batch: Batch, phase: int, step: int
 ) -> Batch:
-    """Return the batch [K, B] of K clients in a step, augmented if the training options say so."""
+    """Return the batch [K, B] of a step, augmented if the training options say so.
+
+    Args:
+        clients: ids of the K clients.
+        phase: number of the training phase within the round.
+        step: number of the step within the phase.
+    """
     if not task.training.augment:
         return batch
     streams = [
@@ -33,33 +45,36 @@ def training_batch(
 
 
 class AugmentedImages:
-    """Loads the images of one batch cropped and flipped at random, by a seed per client.
+    """Load the images of one batch with random crops and flips, from a seed per client.
 
-    Class tokens and patches are those that the frozen backbone computes of these images.
+    Class tokens and patches are computed by the frozen backbone from these augmented images.
     """
 
     def __init__(self, task: Task, streams: list[int]):
-        """Take the task and a seed for each of the batch's K clients."""
+        """Take the task and one seed for each of the batch's K clients."""
         self._task = task
         self._streams = streams
-        # what was computed of the drawn images: tensors [K, B, ...] by name, by their cache
+        # by cache and name: the tensors [K, B, ...] computed so far from the augmented images
         self._encoded: dict[str, dict[str, Tensor]] = {}
 
     def is_read_ahead(self, batch: Batch) -> bool:
-        """Return True on every GPU, which would wait for the CPU's draws otherwise."""
+        """Return True on a GPU, which would otherwise wait while the CPU augments images."""
         return batch.source.device.type == "cuda"
 
     def images(self, batch: Batch) -> Tensor:
-        """Return the images [K, B, H, W, channels] of the backbone's size, on the device."""
+        """Return the augmented images [K, B, H, W, channels] on the device.
+
+        Their size is that of the backbone's input.
+        """
         return self.read(batch).to(batch.source.device, non_blocking=True)
 
     def read(self, batch: Batch) -> Tensor:
-        """Read and draw the images, on the CPU."""
+        """Read and augment the images on the CPU; return them [K, B, H, W, channels]."""
         transform = self._transform()
         images_of_clients = []
         for seed, rows in zip(self._streams, _real_rows(batch), strict=True):
             images = torch.from_numpy(batch.source.store.images(rows)).movedim(-1, 1)
-            # torchvision draws from the CPU's global stream, which nothing else in a run uses
+            # torchvision draws from torch's global CPU generator, which nothing else in a run uses
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seed)
                 drawn = [transform(image) for image in images]
@@ -67,7 +82,10 @@ class AugmentedImages:
         return pinned(_padded(batch, images_of_clients), batch.source.device)
 
     def class_tokens(self, batch: Batch, block: int | None) -> Tensor:
-        """Return the class tokens [K, B, d] of the drawn images."""
+        """Return the class tokens [K, B, d] of the augmented images.
+
+        They are those at the input of `block` (from 1), or the final ones for None.
+        """
         if batch.whole is not None:
             return batch.whole.class_tokens(block)[:, batch.columns]
         tokens = self._encode(batch, "features")
@@ -76,13 +94,13 @@ class AugmentedImages:
         return tokens["inputs"][:, :, block - 1]
 
     def patches(self, batch: Batch) -> Tensor:
-        """Return the patch tokens [K, B, T, d] of the drawn images."""
+        """Return the patch tokens [K, B, T, d] of the augmented images."""
         if batch.whole is not None:
             return batch.whole.patches[:, batch.columns]
         return self._encode(batch, "patches")["patches"].float()
 
     def _transform(self) -> v2.Compose:
-        """Return the random change of an image that the training options name."""
+        """Return the random transformation of an image that the training options name."""
         size = self._task.backbone.pixels.size
         bicubic = InterpolationMode.BICUBIC
         if self._task.training.augment == "shift":
@@ -92,15 +110,18 @@ class AugmentedImages:
         return v2.Compose([*crop, v2.RandomHorizontalFlip()])
 
     def _encode(self, batch: Batch, cache: str) -> dict[str, Tensor]:
-        """Compute once the tensors [K, B, ...] that the cache would hold of the images, by name."""
+        """Return the tensors [K, B, ...] of a cache, by name, for the augmented images.
+
+        They are computed once and then kept.
+        """
         if cache not in self._encoded:
-            # client by client, so that stacking changes not one bit
+            # encode client by client, so that the bits do not depend on the other clients
             of_clients = [
                 self._task.backbone.compute_cache(batch.images[k, : len(rows)], cache)
                 for k, rows in enumerate(_real_rows(batch))
             ]
 
-            # then stacked, as the losses read them
+            # then stack the clients' tensors, as the losses need them
             encoded: dict[str, Tensor] = {}
             for name in of_clients[0]:
                 encoded[name] = _padded(batch, [tensors[name] for tensors in of_clients])
@@ -109,12 +130,15 @@ class AugmentedImages:
 
 
 def _real_rows(batch: Batch) -> list[np.ndarray]:
-    """Return the rows of each client without those that fill up the batch."""
+    """Return the rows of each client's images, without those that only fill up the batch."""
     return [row[:count] for row, count in zip(batch.index, batch.counts, strict=True)]
 
 
 def _padded(batch: Batch, tensors: list[Tensor]) -> Tensor:
-    """Stack the clients' [B_k, ...] to [K, B, ...], filled up with each client's first."""
+    """Stack the clients' tensors [B_k, ...] to [K, B, ...].
+
+    Each client's first image fills up its tensor to B images.
+    """
     width = batch.index.shape[1]
     filled: list[Tensor] = []
     for x in tensors:

@@ -28,7 +28,15 @@ from fedloom.planning.job_specs import RunSpec
 def build_task(
     spec: RunSpec, files: Mapping[str, Path], device: torch.device
 ) -> tuple[Task, Hooks]:
-    """Return the task of a run and its hooks; `files` are those of planning.paths.run_inputs."""
+    """Return the task of a run, and its hooks.
+
+    Args:
+        files: the run's input files by name (`planning.paths.run_inputs`).
+
+    Raises:
+        FedLoomError: a file does not match its receipt, classes lack names that a CLIP needs, or
+            the partition has fewer participating clients than `clients_per_round`.
+    """
     run = spec.run
     method = manifest.find_method(spec.method.plugin, kind="method")
     wrappers = [
@@ -40,7 +48,7 @@ def build_task(
     if method.family == "clip":
         check_classes_have_names(facts, run.dataset)
 
-    # the images of all clients, and what is computed of them
+    # the images of all clients, and the caches that were computed from them
     store = ImageStore(files["store"], facts)
     data = federation.load_partition(
         store, files["partition"], facts["classes"], device, **_caches(files, device)
@@ -50,7 +58,7 @@ def build_task(
         tensors, _ = tensor_files.load(files["prototypes"], device)
         warm_start = WarmStart(**tensors)
 
-    # all that the spec says of the method, its training and its backbone
+    # the method, its training and its backbone, as the spec gives them
     task = Task(
         seed=run.seed,
         fixed_seeds=spec.fixed_seeds,
@@ -64,7 +72,7 @@ def build_task(
         warm_start=warm_start,
     )
 
-    # for a partition by domains, only the data tell how many clients there are, not the config
+    # for a partition by domains, the number of clients follows from the data, not from the config
     clients = len(task.data.participating)
     if spec.clients_per_round > clients:
         raise FedLoomError(
@@ -77,9 +85,9 @@ def build_task(
 def method_facts(
     method: Plugin, options: JsonDict, wrappers: Sequence[Plugin] = (), stacked: bool = True
 ) -> MethodFacts:
-    """Return what method.toml says of the method with these options and wrappers.
+    """Return the facts of a method under these options and wrappers.
 
-    If the study does not stack clients (`stacked`), no method does.
+    If the study does not stack clients (`stacked` is False), no method stacks them.
     """
     return MethodFacts(
         name=method.name,
@@ -98,9 +106,13 @@ def method_facts(
 def with_datasets(
     task: Task, files: Mapping[str, Mapping[str, Path]], device: torch.device
 ) -> Task:
-    """Return a task with the test images of other datasets in `data.unseen`, by their labels.
+    """Return the task with the test images of other datasets in `data.unseen`.
 
-    Their `files` are those of fedloom.planning.paths.other_inputs.
+    Args:
+        files: for each dataset's label, its files by name (`planning.paths.other_inputs`).
+
+    Raises:
+        FedLoomError: a file does not match its receipt, or the classes of a dataset lack names.
     """
     unseen = dict(task.data.unseen)
     for dataset, of_dataset in files.items():
@@ -108,7 +120,7 @@ def with_datasets(
         facts = _checked_receipts(of_dataset)
         check_classes_have_names(facts, dataset)
 
-        # the clients keep their training images, and answer the dataset's test images
+        # the clients keep their own training images, and get the dataset's test images
         store = ImageStore(of_dataset["store"], facts)
         unseen[OTHER_DATASET_PREFIX + dataset] = federation.with_test_images(
             task.data,
@@ -122,14 +134,17 @@ def with_datasets(
 
 
 def _checked_receipts(files: Mapping[str, Path]) -> JsonDict:
-    """Check all files but the image store, whose reader verifies it, and return its receipt."""
+    """Check all files but the image store against their receipts; return the store's receipt.
+
+    The reader of the image store checks the store itself.
+    """
     for name in files.keys() - {"store"}:
         check_receipt(files[name])
     return read_receipt(files["store"])
 
 
 def _caches(files: Mapping[str, Path], device: torch.device) -> federation.Caches:
-    """Return `tokens` and `patches` of a Federation, of the caches among the files."""
+    """Return the arguments `tokens` and `patches` of a Federation, from the caches in `files`."""
     caches: federation.Caches = {}
     if "features" in files:
         caches["tokens"] = cached_tokens(files["features"], device)
@@ -139,7 +154,10 @@ def _caches(files: Mapping[str, Path], device: torch.device) -> federation.Cache
 
 
 def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None], Tensor]:
-    """Return `Federation.tokens`, which reads class tokens [N, d] of a cache on first use."""
+    """Return the function `Federation.tokens`, which reads class tokens [N, d] from a cache.
+
+    It reads the tokens of each block on first use.
+    """
 
     @lru_cache
     def tokens(block: int | None) -> Tensor:
@@ -153,7 +171,10 @@ def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None]
 
 
 def cached_patches(file: Path, device: torch.device) -> Callable[[], Tensor]:
-    """Return `Federation.patches`: tokens [N, T, d], on a GPU if they fit, else on disk."""
+    """Return the function `Federation.patches`, which gives patch tokens [N, T, d] from a cache.
+
+    The tokens are read on first use. They lie on a GPU if they fit there, else on disk.
+    """
 
     @lru_cache
     def patches() -> Tensor:
@@ -166,7 +187,11 @@ def cached_patches(file: Path, device: torch.device) -> Callable[[], Tensor]:
 
 
 def check_classes_have_names(facts: dict, dataset: str) -> None:
-    """Check that classes have names, by the receipt of the image store."""
+    """Check that the classes of a dataset have names, by the receipt of its image store.
+
+    Raises:
+        FedLoomError: the classes have only numbers, and a CLIP's prompts need names.
+    """
     if not facts.get("named", True):
         raise FedLoomError(
             f"datasets.{dataset}: its {len(facts['classes'])} classes have numbers and no names, "

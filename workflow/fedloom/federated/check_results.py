@@ -1,6 +1,6 @@
-"""Check the results of hooks: nothing malformed, and nothing that is not finite, enters a run.
+"""Check the results of hooks, so that nothing malformed, NaN or infinite enters a run.
 
-A check raises a FedLoomError that names the hook, the round, the client and the tensor or field.
+A check raises a FedLoomError, which names the hook, the round, the client and the tensor or field.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,28 +10,28 @@ import torch
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError, NotFiniteError, in_words
+from fedloom.common.run_tables import CLIENTS_SCHEMA, ROUNDS_SCHEMA
 from fedloom.common.schema import is_number
 from fedloom.common.trees import Tree, leaves
 from fedloom.data.federation import Federation
-from fedloom.federated.rows import CLIENTS, ROUNDS
 from fedloom.federated.task import Cohort, Task, Update
 from fedloom.hooks.plugin_code import describe_call
 
-# columns that the stage `evaluate` adds
-LABELS = ("dataset", "partition", "backbone", "method", "seed")
+# columns that the job `evaluate` adds
+RUN_LABEL_NAMES = ("dataset", "partition", "backbone", "method", "seed")
 # how an error calls a leaf of a tree, and the leaf
 NamedLeaf = tuple[str, Tensor | float]
-CLIENT_COLUMNS = (*LABELS, *CLIENTS.names)
-ROUND_COLUMNS = (*LABELS, *ROUNDS.names, "updates")
+CLIENT_COLUMNS = (*RUN_LABEL_NAMES, *CLIENTS_SCHEMA.names)
+ROUND_COLUMNS = (*RUN_LABEL_NAMES, *ROUNDS_SCHEMA.names, "updates")
 
 
 def describe_hook_call(task: Task, hook: str, *ids: int) -> str:
-    """Return how an error names a call of a hook in this round."""
+    """Return how an error names the call of a hook in round `task.round`, for clients `ids`."""
     return describe_call([task.method, *task.wrappers], hook, task.round, ids)
 
 
 def unexpected_value(line: str, value: object) -> FedLoomError:
-    """Return the error for a value that is not as expected: "<line>, got <value>"."""
+    """Return the error for a value that is not as it must be: "<line>, got <value>"."""
     return FedLoomError(f"{line}, got {describe_value(value)}")
 
 
@@ -47,9 +47,10 @@ def describe_value(value: object) -> str:
 
 
 def require_tree(where: str, tree: object, path: str = "") -> list[NamedLeaf]:
-    """Require a nested dict with plain names, of dense tensors and plain numbers.
+    """Require a nested dict of dense tensors and plain numbers, whose keys are plain names.
 
-    Return its leaves, each with the name that an error calls it by: `where` and its path.
+    Return its leaves as (name, value). An error calls a leaf by this name, which is made of `where`
+    and the leaf's path.
     """
     if not isinstance(tree, dict):
         raise unexpected_value(f"{where} must be a dict of tensors", tree)
@@ -75,7 +76,7 @@ def require_tree(where: str, tree: object, path: str = "") -> list[NamedLeaf]:
 
 
 def _is_dense(value: object) -> bool:
-    """Return True for a tensor whose numbers lie in memory one by one."""
+    """Return True for a tensor that stores each of its numbers in memory."""
     if not isinstance(value, Tensor):
         return False
     is_odd = value.is_nested or value.is_quantized or value.is_meta
@@ -85,10 +86,13 @@ def _is_dense(value: object) -> bool:
 def require_alike(
     where: str, tree: Tree, other: Tree, words: str, grows: bool = False, stacked: bool = False
 ) -> None:
-    """Require the leaves of `other`, which `words` name: their paths, types and shapes.
+    """Require that `tree` has the same paths, types and shapes as `other`.
 
-    If it `grows`, the first axis of a tensor may differ; if it is `stacked`, plain numbers must be
-    equal too, since a cohort has only one.
+    Args:
+        where: how an error names `tree`.
+        words: how an error names `other`.
+        grows: True if the first axis of a tensor may have another length.
+        stacked: True if plain numbers must be equal too. The clients of a cohort share one number.
     """
     if tree is other:
         return
@@ -100,7 +104,7 @@ def require_alike(
         fault = "is new" if path in values else "is missing"
         raise FedLoomError(f"{where} '{path}' {fault}, compared with {words}: keys must not differ")
 
-    # tensors of the same type and shape, and numbers where there were numbers
+    # at each path, tensors of the same type and shape, or two plain numbers
     first_axis = 0
     if grows:
         first_axis = 1
@@ -113,9 +117,10 @@ def require_alike(
 
 
 def _are_alike(value: object, like: object, first_axis: int, equal_numbers: bool) -> bool:
-    """Return True for tensors of one type and shape, from an axis on, and for two plain numbers.
+    """Return True for two tensors of the same type and shape, and for two plain numbers.
 
-    If they must be `equal_numbers`, plain numbers must be equal too.
+    Shapes are compared from axis `first_axis` on. With `equal_numbers`, plain numbers must be
+    equal.
     """
     if isinstance(value, Tensor) and isinstance(like, Tensor):
         if value.dtype != like.dtype or value.dim() != like.dim():
@@ -131,11 +136,12 @@ LEAVE_OUT = "its wrapper declares rejects_non_finite; leave such an update out i
 
 
 def require_finite(items: Iterable[NamedLeaf], cure: str = CURE) -> None:
-    """Require that no tensor or number holds NaN or infinity; the first one that does is named.
+    """Require that no tensor or number holds NaN or infinity; an error names the first that does.
 
-    Every device is asked once for all of its tensors, since each answer is a wait for it.
+    Each device is asked once about all of its tensors, because each answer means waiting for the
+    device.
     """
-    # let every device compute its answers, a flag per tensor
+    # let each device compute a flag for each of its tensors
     flags: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, value in items:
         if isinstance(value, Tensor):
@@ -144,7 +150,7 @@ def require_finite(items: Iterable[NamedLeaf], cure: str = CURE) -> None:
             tensor = torch.as_tensor(value, dtype=torch.float64)
         flags.setdefault(tensor.device, []).append((name, tensor.isfinite().all()))
 
-    # fetch the answers
+    # fetch the flags, once per device
     for asked in flags.values():
         finite = torch.stack([flag for _, flag in asked]).tolist()
         for (name, _), fine in zip(asked, finite, strict=True):
@@ -153,7 +159,10 @@ def require_finite(items: Iterable[NamedLeaf], cure: str = CURE) -> None:
 
 
 def check_ids(task: Task, hook: str, ids: object, allowed: Sequence[int], kind: str) -> None:
-    """Check that a hook returns different ids among the `allowed` ones, clients of a `kind`."""
+    """Check that a hook returns ids that are all different and among the `allowed` ones.
+
+    `kind` is the word for the allowed clients in an error, such as "available".
+    """
     where = describe_hook_call(task, hook)
     if not isinstance(ids, list | tuple) or not all(type(k) is int for k in ids):
         raise unexpected_value(f"{where}: must return a list of client ids (int)", ids)
@@ -166,7 +175,7 @@ def check_ids(task: Task, hook: str, ids: object, allowed: Sequence[int], kind: 
 
 
 def check_work(task: Task, client: int, share: object) -> None:
-    """Check what local_work returns for one client."""
+    """Check the share that local_work returns for one client."""
     if not is_number(share) or not 0 < share <= 1:  # type: ignore[operator]
         where = describe_hook_call(task, "local_work", client)
         raise unexpected_value(
@@ -175,7 +184,7 @@ def check_work(task: Task, client: int, share: object) -> None:
 
 
 def check_federation(task: Task, hook: str, data: object) -> Federation:
-    """Check and return what training_data or triggered returns."""
+    """Check the result of training_data or triggered, and return it."""
     if not isinstance(data, Federation):
         raise unexpected_value(
             f"{describe_hook_call(task, hook)}: must return a Federation, as task.data is", data
@@ -186,14 +195,14 @@ def check_federation(task: Task, hook: str, data: object) -> Federation:
 def check_states(
     task: Task, hook: str, states: Mapping[int, Tree], trained: Collection[int]
 ) -> None:
-    """Check that clients' personal states, by client, have the same keys, types and scalars.
+    """Check that the personal states of clients (by id) have the same keys, types and numbers.
 
-    The hook made the states of clients that are not in `trained`.
+    The states of the clients in `trained` come from training. The hook made all others.
     """
-    # the state that all others are compared with: one that training has made, if there is one
+    # compare all states with the first, preferably one that comes from training
     first = next((client for client in states if client in trained), next(iter(states)))
 
-    # what training has made was checked when it was made
+    # a state that comes from training was checked when training returned it
     items: list[NamedLeaf] = []
     for client, state in states.items():
         where = f"{describe_hook_call(task, hook, client)}: the client's state"
@@ -204,7 +213,7 @@ def check_states(
 
 
 def check_personalized(task: Task, clients: Cohort, states: Tree) -> None:
-    """Check the personal states of a cohort that personalize returns."""
+    """Check the personal states [K, ...] that personalize returns for a cohort."""
     where = f"{describe_hook_call(task, 'personalize', *clients.ids)}: the clients' state"
     items = require_tree(where, states)
     for name, value in items:
@@ -214,28 +223,32 @@ def check_personalized(task: Task, clients: Cohort, states: Tree) -> None:
 
 
 def check_server(task: Task, server: Tree, before: Tree | None = None) -> None:
-    """Check the server's state that init_server, or aggregate after `before`, returns.
+    """Check the server's state that init_server returns, or aggregate for the state `before`.
 
-    From round to round keys and types stay, and all axes but the first: a pool may grow.
+    From round to round, keys and types stay the same, and so do all axes of a tensor but the first:
+    a pool of prompts may grow.
     """
     hook = "init_server" if before is None else "aggregate"
     where = f"{describe_hook_call(task, hook)}: the server's state"
     items = require_tree(where, server)
 
-    # its metrics, which become columns
+    # the metrics, which become columns
     metrics = server.get("metrics", {})
     if not isinstance(metrics, dict):
         raise unexpected_value(f"{where} 'metrics' must be a dict of plain numbers", metrics)
     _require_columns(f"{where} metrics", metrics, ROUND_COLUMNS, "rounds.parquet")
 
-    # the same keys and types as the round before
+    # the same keys and types as in the round before
     if before is not None:
         require_alike(where, server, before, "the state that it was given", grows=True)
     require_finite(items)
 
 
 def _require_columns(where: str, metrics: dict, taken: Sequence[str], table: str) -> None:
-    """Require plain numbers whose names can be further columns of a table."""
+    """Require plain numbers by name, which become further columns of `table`.
+
+    No name may be among `taken`, the columns that the table already has.
+    """
     for name, value in metrics.items():
         if not isinstance(name, str) or not name or name in taken or not is_number(value):
             raise unexpected_value(
@@ -247,10 +260,17 @@ def _require_columns(where: str, metrics: dict, taken: Sequence[str], table: str
 def check_downloads(
     task: Task, server: Tree, ids: Sequence[int], sent: Sequence[Tree], delivered: Sequence[Tree]
 ) -> None:
-    """Check what download and deliver return for every client; all must receive the same keys."""
+    """Check the results of download and deliver; all clients must receive the same keys and shapes.
+
+    Args:
+        server: the server's state.
+        ids: the ids of the clients.
+        sent: what download returned for each client.
+        delivered: what deliver returned for each client.
+    """
     items: list[NamedLeaf] = []
     for client, packed, tree in zip(ids, sent, delivered, strict=True):
-        # as the server sends it, and as wrappers unpack it, if they do
+        # the download as it is sent, and as wrappers unpack it
         where = f"{describe_hook_call(task, 'download', client)}: the download"
         items += require_tree(where, packed)
         if tree is not packed:
@@ -260,7 +280,7 @@ def check_downloads(
         first = f"the download of client {ids[0]}"
         require_alike(where, tree, delivered[0], first, stacked=True)
 
-    # tensors of the server's state were checked when init_server or aggregate returned them
+    # leave out tensors of the server's state: they were checked when a hook returned that state
     checked = {id(value) for _, value in leaves(server)}
     require_finite(item for item in items if id(item[1]) not in checked)
 
@@ -268,20 +288,24 @@ def check_downloads(
 def check_loss(
     task: Task, clients: Sequence[int], mask: Tensor, result: object, counters: Collection[str]
 ) -> tuple[Tensor, Tree]:
-    """Check and return a loss [K, B] of the clients still training, and its extras [K, B, ...].
+    """Check what a loss function of `train_locally` returns, and return (losses, extras).
 
-    The batch's `mask` is [K, B]; the extras may add to `counters`.
+    Args:
+        clients: ids of the K clients that are still training.
+        mask: which images of the batch count, [K, B].
+        result: the losses [K, B], or a tuple of the losses and extras {name: [K, B, ...]}.
+        counters: the names of the counters that extras may add to.
     """
     where = f"{describe_hook_call(task, 'train_locally', *clients)}: its loss"
     shape = list(mask.shape)
 
-    # a loss may come alone, or with extras behind it
+    # the losses may come alone, or with extras
     values = result
     extras: object = {}
     if isinstance(result, tuple) and len(result) == 2:
         values, extras = result
 
-    # the loss, by which all parameters are differentiated
+    # the losses, which must be differentiable in the parameters
     if not isinstance(values, Tensor) or values.shape != mask.shape:
         raise unexpected_value(
             f"{where} must be one number per client and image, a tensor {shape}", values
@@ -289,7 +313,7 @@ def check_loss(
     if not values.requires_grad:
         raise FedLoomError(f"{where} must depend on the parameters that are trained")
 
-    # what it adds to counters
+    # the extras, which are added to counters
     if not isinstance(extras, dict):
         raise unexpected_value(
             f"{where} may return a dict of counters as the second of two", extras
@@ -323,10 +347,17 @@ def check_updates(
     states: Sequence[Tree],
     attacking: Collection[int] = (),
 ) -> None:
-    """Check what client_update returns for a cohort whose personal states were `states`.
+    """Check what client_update returns for a cohort.
 
-    An upload that is not finite passes if a wrapper leaves it out (`rejects_non_finite`), and so do
-    the client's metrics. Otherwise the error names the client, and whether it attacks.
+    Uploads, metrics and personal states must be finite. With a wrapper that leaves out uploads that
+    are not finite (`rejects_non_finite`), uploads and metrics may hold NaN or infinity. The error
+    names the client, and says if the client attacks.
+
+    Args:
+        clients: the cohort.
+        updates: the result of client_update.
+        states: the personal state of each client before the training.
+        attacking: ids of the clients that attack.
     """
     where = describe_hook_call(task, "client_update", *clients.ids)
     _require_updates(where, updates)
@@ -336,13 +367,13 @@ def check_updates(
             f"got {len(updates)} for {len(clients)} clients"
         )
 
-    # collect what must be finite, of attackers apart
+    # collect what must be finite, separately for attackers
     items: list[NamedLeaf] = []
     of_attackers: list[NamedLeaf] = []
     for client, update, before in zip(clients.ids, updates, states, strict=True):
         where = describe_hook_call(task, "client_update", client)
 
-        # what the client sends
+        # what the client uploads
         sent = _sent(where, update)
         if client in attacking:
             must_be_finite = of_attackers
@@ -351,7 +382,7 @@ def check_updates(
         if not task.plugin.rejects_non_finite:
             must_be_finite += sent
 
-        # what it keeps, and what only wrappers read
+        # what the client keeps, and what only wrappers read
         items += require_tree(f"{where}: client_state", update.client_state)
         require_tree(f"{where}: side_channel", update.side_channel)
         require_tree(f"{where}: wrapper_state", update.wrapper_state)
@@ -368,11 +399,14 @@ def check_updates(
 
 
 def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Update]) -> None:
-    """Check what receive makes of the updates of one round, and that they fit to each other."""
+    """Check the updates that receive returns (`accepted`) for the `updates` of a round.
+
+    At most one update of each client may be left, and all uploads must be alike and finite.
+    """
     where = describe_hook_call(task, "receive")
     _require_updates(where, accepted)
 
-    # at most one of each client, and none of clients that did not train
+    # at most one update of each client that trained, and none of other clients
     clients = [update.client for update in accepted]
     strangers = set(clients) - {update.client for update in updates}
     if not clients or len(set(clients)) < len(clients) or strangers:
@@ -382,7 +416,7 @@ def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Upd
             "make new ones with dataclasses.replace(update, ...)"
         )
 
-    # uploads that are alike, and finite
+    # all uploads must be alike, and finite
     sent = {id(update) for update in updates}
     items: list[NamedLeaf] = []
     for update in accepted:
@@ -391,7 +425,7 @@ def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Upd
         hook = "receive" if is_new else "client_update"
         where = describe_hook_call(task, hook, update.client)
 
-        # one that client_update returned was checked there, unless it may hold NaN
+        # the result of client_update was checked already, unless it was allowed to hold NaN
         if is_new or task.plugin.rejects_non_finite:
             items += _sent(where, update)
 
@@ -405,12 +439,15 @@ def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Upd
 
 
 def _sent(where: str, update: Update) -> list[NamedLeaf]:
-    """Check an Update's upload and plain numbers; return all that must be finite, by name."""
+    """Check an update's upload, metrics and num_examples.
+
+    Return all values that must be finite, as (name in an error, value).
+    """
     items = require_tree(f"{where}: upload", update.payload)
     if type(update.num_examples) is not int or update.num_examples < 1:
         raise unexpected_value(f"{where}: num_examples must be a positive int", update.num_examples)
 
-    # metrics, which become columns
+    # the metrics, which become columns
     if not isinstance(update.metrics, dict) or "train_loss" not in update.metrics:
         raise unexpected_value(f"{where}: metrics must be a dict with 'train_loss'", update.metrics)
     _require_columns(f"{where}: metrics", update.metrics, CLIENT_COLUMNS, "clients.parquet")
@@ -419,7 +456,7 @@ def _sent(where: str, update: Update) -> list[NamedLeaf]:
 
 
 def check_logits(task: Task, clients: Cohort, labels: Tensor, logits: object) -> Tensor:
-    """Check and return what predict returns for a batch with these labels [K, B]."""
+    """Check the logits that predict returns for a batch with labels [K, B], and return them."""
     shape = [*labels.shape, task.num_classes]
     device = labels.device
     if (
@@ -438,7 +475,10 @@ def check_logits(task: Task, clients: Cohort, labels: Tensor, logits: object) ->
 
 
 def check_artefact(task: Task, hook: str, name: str, table: object) -> None:
-    """Check the table of `hook`, artefact or audit_table: a dict of equally long lists."""
+    """Check the table that `hook` (artefact or audit_table) returns.
+
+    It must be a dict of equally long lists.
+    """
     where = describe_hook_call(task, hook)
     if table is None:
         raise FedLoomError(f"{where}: the method gives no '{name}' with these options")

@@ -1,10 +1,15 @@
-"""On-disk checkpoints: one file per round holding the changes, and a head file that lists them.
+"""Checkpoints on disk: one file per round with the changes, and a head file that lists them.
 
-The head, `checkpoint.safetensors`, holds the server's state. A part, `checkpoint/0007.safetensors`,
-holds the states of the clients that took part in round 7, and the round's rows. A round writes its
-part first and then the head: a job that is killed between the two resumes from the round before.
-Where all parts would take `fold` times the space of the current states, or would be more than
-`most_parts`, the round writes the current states to one part.
+1. The head, `checkpoint.safetensors`, holds the server's state and the names of the parts.
+2. A part, such as `checkpoint/0007.safetensors`, holds what round 7 changed: the states of the
+   clients that took part, and the rows of the round.
+
+Each round writes its part first and the head second. A job that is killed between the two resumes
+from the round before.
+
+Old parts hold states that are no longer current. The parts are replaced by one part with all
+current states if there are `most_parts` of them, or if they would take more than `fold` times the
+space of the current states.
 """
 
 from collections.abc import Iterable
@@ -16,7 +21,7 @@ from fedloom.common.trees import count_bytes
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
 
-# approximate bytes of what the server remembers of a client
+# bytes, approximately, of what the server remembers about a client
 REMEMBERED = 64
 
 
@@ -24,22 +29,22 @@ REMEMBERED = 64
 class Saved:
     """The content of a checkpoint."""
 
-    # the last finished one
+    # the last finished round
     round: int
-    # the server's state after it, and those of clients that took part in the job
+    # after that round: the server's state, and the states of the clients that took part in the job
     changes: State
-    # of all rounds since the job began
+    # the rows of all rounds since the job began
     rows: Rows
-    # the sha256 of every part, by the part's name
+    # the sha256 of each part, by name
     digests: dict[str, str]
-    # bytes that the parts hold, as `_size` counts
+    # the bytes of all parts (see `_size`)
     size: int
 
 
 def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | None:
-    """Return a checkpoint's content, on the host, or the reason why no job can resume from it.
+    """Return a checkpoint's content on the host, or the reason why no job can resume from it.
 
-    Return None if the file is missing, or if its round is not after `first`.
+    Return None if the file is missing, or if its round is not after round `first`.
     """
     if not head.exists():
         return None
@@ -49,30 +54,30 @@ def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | N
     if facts["fingerprint"] != fingerprint:
         return "was made by other code, settings, data or packages"
 
-    # join what the parts hold
+    # join the contents of the parts
     digests = facts["parts"]
     changes = State({})
     rows: list[Rows] = []
     size = 0
     for name, digest in digests.items():
-        # a user may have deleted a part because it was corrupt
+        # a part may be missing, because a user deleted it when it was corrupt
         if not _part(head, name).exists():
             return f"lacks its part {_part(head, name)}"
 
-        # a later part has later states of the same clients
+        # the states in a later part replace those of the same clients in an earlier one
         part, _ = tensor_files.load(_part(head, name), sha256=digest)
         rows.append(Rows.unpack(part.pop("rows")))
         own = State.of(part)
         size += rows[-1].size + sum(_size(own, client) for client in own.clients)
         changes = changes.after(own)
 
-    # the server's state is in the head alone
+    # the server's state is only in the head
     changes = replace(changes, server=tree.get("server", {}))
     return Saved(facts["round"], changes, Rows.join(rows), digests, size)
 
 
 class Checkpoint:
-    """The checkpoint of a job, written after every round."""
+    """The checkpoint of a job, which is written after every round."""
 
     def __init__(
         self,
@@ -82,16 +87,23 @@ class Checkpoint:
         fold: float = 1.5,
         most_parts: int = 100,
     ):
-        """Resume from the saved checkpoint, or begin a new one; `head` names its parts."""
+        """Continue the checkpoint `saved`, or begin a new one.
+
+        Args:
+            head: the path of the head file, which also decides where the parts lie.
+            fingerprint: the digest of everything that the job's numbers depend on.
+            saved: the content of the checkpoint that the job resumes from; None: begin a new one.
+            fold, most_parts: when all parts are replaced by one, see the module's docstring.
+        """
         self._head = head
         self._fold = fold
         self._most_parts = most_parts
         self._fingerprint = fingerprint
         self._rows: list[Rows] = []
         self._digests: dict[str, str] = {}
-        # bytes that the parts hold
+        # the bytes of all parts
         self._taken = 0
-        # bytes of the current states, by client
+        # the bytes of each client's current state
         self._sizes: dict[int, int] = {}
 
         if saved is not None:
@@ -99,7 +111,7 @@ class Checkpoint:
             self._digests = saved.digests
             self._taken = saved.size
             self._sizes = {k: _size(saved.changes, k) for k in saved.changes.clients}
-            # a job that was killed may have left parts that no head names
+            # a job that was killed may have left parts that the head does not name
             self._sweep()
 
     @property
@@ -108,15 +120,19 @@ class Checkpoint:
         return Rows.join(self._rows)
 
     def write(self, number: int, state: State, clients: Iterable[int], rows: Rows) -> None:
-        """Write the state and the rows of round `number`, and the `clients` that it changed."""
-        # count what the parts take with the new one, and what the current states take
+        """Write the state after round `number`, and the rows of that round.
+
+        Args:
+            clients: ids of the clients whose state the round changed.
+        """
+        # count the bytes of all parts with the new one, and the bytes of the current states
         changed = {client: _size(state, client) for client in clients}
         self._taken += rows.size + sum(changed.values())
         self._sizes |= changed
         self._rows.append(rows)
         current = sum(each.size for each in self._rows) + sum(self._sizes.values())
 
-        # write all current states to one part where the parts take too much
+        # write all current states to one part if the parts take too much space
         fold = self._taken > self._fold * current or len(self._digests) >= self._most_parts
         if fold:
             changed = self._sizes
@@ -124,7 +140,7 @@ class Checkpoint:
             self._taken = current
             self._rows = [rows]
 
-        # before the first part: those of another checkpoint may have the same names
+        # before the first part is written: parts of another checkpoint may have the same names
         if not self._digests:
             self._head.unlink(missing_ok=True)
 
@@ -134,7 +150,7 @@ class Checkpoint:
         tree["rows"] = rows.pack()
         digest = tensor_files.save(_part(self._head, name), tree)
 
-        # then the head, from which on it counts
+        # then write the head; from now on the new part counts
         if fold:
             self._digests = {name: digest}
         else:
@@ -145,20 +161,20 @@ class Checkpoint:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Remove parts that the head does not name."""
+        """Remove the parts that the head does not name."""
         for file in _part(self._head, "0000").parent.glob("*.safetensors"):
             if file.stem not in self._digests:
-                # it may be gone: another job may sweep too
+                # the file may be gone already, since another job may sweep too
                 file.unlink(missing_ok=True)
 
 
 def _part(head: Path, name: str) -> Path:
-    """Return where a part lies."""
+    """Return the path of a part."""
     return head.with_suffix("") / f"{name}{head.suffix}"
 
 
 def _size(state: State, client: int) -> int:
-    """Return about how many bytes a part takes for a client."""
+    """Return about how many bytes of a part a client takes."""
     kept_by_method = count_bytes(state.clients[client])
     kept_by_wrappers = count_bytes(state.wrappers.get(client, {}))
     return REMEMBERED + kept_by_method + kept_by_wrappers

@@ -1,4 +1,4 @@
-"""Split clients and images into the batches that are trained or evaluated together."""
+"""Split clients and images into batches that are trained or evaluated together."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,23 +16,28 @@ from fedloom.machine.memory import ClientStep
 
 
 def clients_at_once(task: Task[Any], *states: Tree) -> int:
-    """Return how many clients, who receive and keep `states` each, may train as one batch."""
-    if not task.plugin.stacked:
-        return 1
-    # clients that depend on each other are never divided
-    if task.plugin.whole_cohorts:
-        return task.data.num_clients
+    """Return how many clients may train as one batch.
+
+    `states` are the trees that each client receives and keeps.
+    """
     step = client_step(task, *states)
-    return memory.clients_at_once(step, _activation_bytes(task, step), task.limits)
+    return memory.cohort_size(
+        task.data.num_clients,
+        step,
+        _activation_bytes(task, step),
+        task.limits,
+        stacked=task.plugin.stacked,
+        whole_cohorts=task.plugin.whole_cohorts,
+    )
 
 
 def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
-    """Return the bytes that a step's activations may take on a GPU; None on a CPU."""
+    """Return how many bytes the activations of a step may take on a GPU; None on a CPU."""
     device = task.data.device
     if device.type != "cuda":
         return None
 
-    # what else lies on the GPU: weights, images or their patches, and the clients' states
+    # what else lies on the GPU: weights, images or their patches, and the states of clients
     weights = sum(value.nbytes for value in task.backbone.model.parameters())
     if task.data.patches is not None:
         images = task.data.patches().nbytes
@@ -45,11 +50,13 @@ def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
 
 
 def client_step(task: Task[Any], *states: Tree) -> ClientStep:
-    """Return the sizes of a client's step of training; it receives and keeps `states`."""
-    # how many images, and how often the texts of all classes, are in flight at once
-    batch = task.training.batch_size
-    most = min(batch, task.training.micro_batch or batch)
-    images, texts = memory.forward_counts(task.plugin.forward_inputs, task.plugin.passes, most)
+    """Return the sizes of one client's training step.
+
+    `states` are the trees that the client receives and keeps.
+    """
+    # the number of images whose activations are kept at once, and how often those of all texts are
+    at_once = memory.images_of_a_step(task.training.batch_size, task.training.micro_batch)
+    images, texts = memory.forward_counts(task.plugin.forward_inputs, task.plugin.passes, at_once)
 
     return ClientStep(
         state_bytes=sum(map(count_bytes, states)),
@@ -63,14 +70,14 @@ def client_step(task: Task[Any], *states: Tree) -> ClientStep:
 
 
 def _floats_of_texts(task: Task[Any], texts: float) -> float:
-    """Return the floats that a step keeps of the class names, encoded `texts` times."""
+    """Return how many floats a step keeps if it encodes all class names `texts` times."""
     if not texts:
         return 0
     return texts * task.backbone.text_floats(task.data.classes)
 
 
 def clients_evaluated_at_once(task: Task[Any], state: State) -> int:
-    """Return how many clients may be evaluated as one batch, however few images they have."""
+    """Return how many clients may be evaluated as one batch, even if each has only a few images."""
     if not task.plugin.stacked:
         return 1
     sent = {key: state.server.get(key, {}) for key in ("params", "constants")}
@@ -84,7 +91,11 @@ def clients_evaluated_at_once(task: Task[Any], state: State) -> int:
 
 
 def images_at_once(task: Task[Any]) -> int:
-    """Return how many images a pass without training encodes, or reads features of, at once."""
+    """Return how many images a pass without training encodes at once.
+
+    For a method that reads only cached features, it is the number of images whose features are read
+    at once.
+    """
     if task.plugin.features_only:
         return task.limits.features
     on_gpu = task.data.device.type != "cpu"
@@ -92,21 +103,26 @@ def images_at_once(task: Task[Any]) -> int:
 
 
 def equal_groups(count: int, width: int) -> list[range]:
-    """Split `count` clients in order into as few groups of at most `width` as there can be."""
+    """Split `count` clients, in order, into the fewest groups of at most `width` clients.
+
+    The groups have equal sizes, up to one client.
+    """
     number = -(-count // width)
     starts = [-(-count * group // number) for group in range(number + 1)]
     return [range(start, stop) for start, stop in pairwise(starts)]
 
 
 def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
-    """Split clients in order into groups of at most `width`, each a batch of at most `images`.
+    """Split clients, in order, into groups whose batch has at most `images` images.
 
-    A batch has the images of its last client for each, of ascending `sizes`; a larger one is alone.
+    A group has at most `width` clients. `sizes` are the clients' numbers of images, ascending.
+    Every client of a batch takes as much room as the last one, which has the most images. A client
+    with more than `images` images is a group of its own.
     """
     groups: list[range] = []
     start = 0
     for stop in range(1, len(sizes) + 1):
-        # end the group here if one more client would make it too large
+        # end the group here if another client would make it too large
         full = stop == len(sizes) or stop - start == width
         if full or (stop + 1 - start) * sizes[stop] > images:
             groups.append(range(start, stop))
@@ -115,16 +131,20 @@ def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
 
 
 def iterate_examples(task: Task, rows: list[np.ndarray]) -> Iterator[Batch]:
-    """Yield all rows of K clients in order, as batches [K, B] of at most `images_at_once` images.
+    """Yield all images of K clients, in order, as batches [K, B].
 
-    Where a client has run out of images, `batch.mask` is false and its first image fills up.
+    A batch has at most `images_at_once` images. Where a client has run out of images, `batch.mask`
+    is false, and the client's first image fills up the batch.
+
+    Args:
+        rows: for each client, the rows of its images in the image store.
     """
-    # as few batches as there can be, of about equal size
+    # the fewest batches, of about equal size
     longest = max(map(len, rows))
     number = -(-longest // max(1, images_at_once(task) // len(rows)))
     width = -(-longest // number)
 
-    # a batch has the next rows of every client, of which some may have run out
+    # each batch has the next rows of every client; a client may have no rows left
     batches: list[list[np.ndarray]] = []
     for start in range(0, longest, width):
         batches.append([row[start : start + width] for row in rows])

@@ -1,8 +1,13 @@
-"""Local training of a whole cohort as one batch with an explicit client axis.
+"""Local training of a whole cohort as one batch, with an explicit client axis K.
 
-Every client gets exactly its own gradient: the sum of the clients' losses is differentiated, and no
-parameter is shared. Gradients are clipped by the norm of each client, optimisers are elementwise,
-ragged batches are masked, and a client that has done its steps is left out of later ones.
+The result of each client is that of training it alone, up to rounding:
+
+1. Every client gets exactly its own gradient. Clients share no parameter, so the gradient of the
+   sum of their losses has a separate part for each client.
+2. Gradients are clipped by the norm of each client.
+3. The optimisers work elementwise.
+4. Clients may have batches of different sizes: images that only fill up a batch are masked.
+5. A client that has done all its steps is left out of the later ones.
 """
 
 import math
@@ -20,8 +25,8 @@ from fedloom.federated import check_results
 from fedloom.federated.augmentation import training_batch
 from fedloom.federated.task import Cohort, Task, TrainingOptions
 
-# loss(task, params, received, clients, batch) -> losses [K, B], or (losses, extras) with
-# extras {counter's name: [K, B, ...], "reported_loss": [K, B]}
+# loss(task, params, received, clients, batch) -> losses [K, B], or (losses, extras); extras are
+# {counter's name: [K, B, ...], "reported_loss": [K, B]}
 Loss = Callable[[Task, Tree, Tree, Cohort, Batch], Tensor | tuple[Tensor, Tree]]
 
 
@@ -30,8 +35,8 @@ class Trained:
     """The result of local training.
 
     Attributes:
-        params: all parameters [K, ...], those that were trained and those that were not.
-        loss: mean reported loss of each client over its steps [K].
+        params: all parameters [K, ...], both the trained ones and the others.
+        loss: the reported loss of each client, averaged over its steps [K].
         steps: number of optimiser steps of each client [K].
         counters: the counters [K, ...] after training.
     """
@@ -45,7 +50,7 @@ class Trained:
 def make_optimizer(
     training: TrainingOptions, params: list[Tensor], lr: float
 ) -> torch.optim.Optimizer:
-    """Build the optimiser that the training options name; all of them work elementwise."""
+    """Return the optimiser that the training options name. All of them work elementwise."""
     decay = training.weight_decay
     if training.optimizer == "sgd":
         return torch.optim.SGD(params, lr, momentum=training.momentum, weight_decay=decay)
@@ -55,28 +60,32 @@ def make_optimizer(
 
 
 def learning_rate(task: Task) -> float:
-    """Return the learning rate of round `task.round` (from 1), by its schedule."""
+    """Return the learning rate of round `task.round` (from 1) under its schedule.
+
+    With R rounds and learning rate lr, round r has lr ("constant"), lr decay^(r - 1)
+    ("exponential") or lr (1 + cos(pi (r - 1) / R)) / 2 ("cosine").
+    """
     training = task.training
     past = task.round - 1
     if training.schedule == "constant":
         return training.lr
     if training.schedule == "exponential":
         return training.lr * training.decay**past
-    # the schedule "cosine"
+    # the schedule is "cosine"
     return training.lr * (1 + math.cos(math.pi * past / training.rounds)) / 2
 
 
 def clip_factors(norms: Tensor, limit: float, epsilon: float = 0.0) -> Tensor:
     """Return the factors that scale vectors of these L2 norms down to the norm `limit`.
 
-    A vector that is not longer is scaled by 1. `epsilon` is added to every norm, as torch's own
-    clipping of gradients adds 1e-6.
+    A vector that is not longer than `limit` gets the factor 1. `epsilon` is added to every norm, as
+    torch adds 1e-6 when it clips gradients.
     """
     return (limit / (norms + epsilon)).clamp(max=1)
 
 
 def clip_gradients(params: list[Tensor], limit: float) -> None:
-    """Scale each client's gradient of parameters [K, ...] down to an L2 norm of `limit`."""
+    """Scale each client's gradient of its parameters [K, ...] down to an L2 norm of `limit`."""
     gradients = [p.grad for p in params if p.grad is not None]
     if not gradients:
         return
@@ -92,7 +101,7 @@ class Step:
 
     Attributes:
         active: positions of these clients in the cohort, ascending.
-        rows: the rows of each one's batch.
+        rows: for each of them, the rows of its batch in the image store.
     """
 
     active: tuple[int, ...]
@@ -102,15 +111,19 @@ class Step:
 def _plan_steps(
     task: Task, clients: Cohort, epochs: int | None, phase: int, min_batch_size: int
 ) -> list[Step]:
-    """Return all steps of the cohort: which clients take part in each, and their rows."""
+    """Return all steps of the cohort: the clients that take part in each, and their rows.
+
+    `epochs` is the number of epochs; None takes it from the training options. A batch with fewer
+    images than `min_batch_size` makes no step.
+    """
     training = task.training
 
-    # how often a client goes through its images, and after how many steps it stops (None: never)
+    # the number of epochs (passes), and the number of steps after which to stop (None: no limit)
     count = None
     if epochs is not None:
         passes = epochs
     elif training.local_steps is not None:
-        # an epoch has a step or more, so these are epochs enough
+        # an epoch has at least one step, so as many epochs as steps are enough
         passes = training.local_steps
         count = training.local_steps
     else:
@@ -119,7 +132,7 @@ def _plan_steps(
     # the batches of every client
     batches_of_clients: list[list[np.ndarray]] = []
     for client, work in zip(clients.ids, clients.work, strict=True):
-        # in an order that follows from the seed, the round, the client and the phase alone
+        # their order depends only on the seed, the round, the client and the phase
         stream = shuffled_batches(
             task.data.train[client],
             training.batch_size,
@@ -129,12 +142,12 @@ def _plan_steps(
             drop_last=training.drop_last,
         )
 
-        # of those that are large enough, the client completes its share of work
+        # the client completes its share of the steps, of batches that are large enough
         large_enough = (rows for rows in stream if len(rows) >= min_batch_size)
         batches = list(islice(large_enough, count))
         batches_of_clients.append(batches[: math.ceil(work * len(batches))])
 
-    # the batches of a step, of the clients that have one left
+    # a step has the next batch of every client that has one left
     steps: list[Step] = []
     for rows in zip_longest(*batches_of_clients):
         active = tuple(k for k, row in enumerate(rows) if row is not None)
@@ -147,10 +160,10 @@ class ActiveClients:
     """The clients of a cohort that are still training.
 
     Attributes:
-        positions: their positions in the cohort, int64 on the device.
-        finished: the positions of all others.
-        clients: they alone, as a cohort.
-        received: what they received, stacked.
+        positions: their positions in the cohort, int64, on the device.
+        finished: the positions of all other clients.
+        clients: a cohort of only these clients.
+        received: what these clients received, stacked.
         are_all: True if no client has finished.
     """
 
@@ -161,7 +174,7 @@ class ActiveClients:
     are_all: bool
 
     def select(self, tree: Tree) -> Tree:
-        """Return the tensors [K, ...] of the cohort for these clients alone."""
+        """Return the part of a cohort's tensors [K, ...] that belongs to these clients."""
         if self.are_all:
             return tree
         return tensor_map(lambda value: value[self.positions], tree)
@@ -182,7 +195,7 @@ def _select_active(clients: Cohort, received: Tree, active: tuple[int, ...]) -> 
 def _batches_ahead(
     task: Task, steps: list[Step], active: dict[tuple[int, ...], ActiveClients], phase: int
 ) -> Iterator[Batch]:
-    """Yield the batch of every step; a GPU gets the images of the next one while it works."""
+    """Yield the batch of every step. While a GPU works, the images of the next batch are read."""
     plain = task.data.batches([step.rows for step in steps])
     return read_ahead(
         training_batch(task, active[step.active].clients.ids, batch, phase, number)
@@ -191,36 +204,40 @@ def _batches_ahead(
 
 
 class Counters:
-    """What examples add to a method's counters [K, ...] while their clients train."""
+    """A method's counters [K, ...], to which images add while their clients train."""
 
     def __init__(self, start: Tree | None):
-        """Count from copies of these tensors; None if the method counts nothing."""
+        """Begin with copies of the tensors `start`; None if the method counts nothing."""
         self.values: Tree = tensor_map(torch.clone, start or {})
         self._are_read = start is not None
-        # what the current step adds to each counter, of the active clients alone
+        # what the current step will add to each counter, for the active clients only
         self._waiting: list[tuple[str, Tensor]] = []
 
     def beside(self, params: Tree) -> Tree:
-        """Return the parameters with the current counts, as the loss gets them."""
+        """Return the parameters together with the current counts, as the loss gets them."""
         if not self._are_read:
             return params
         return {**params, "counters": self.values}
 
     def note(self, extras: Tree, mask: Tensor) -> None:
-        """Remember what a loss adds by its images [K, B, ...], of which the mask [K, B] is true."""
+        """Remember the extras [K, B, ...] of a loss, summed over the images of the mask [K, B]."""
         for name, addition in extras.items():
             real = mask.view(*mask.shape, *[1] * (addition.dim() - 2))
             self._waiting.append((name, addition.detach().where(real, 0).sum(1)))
 
     def add_noted(self, positions: Tensor) -> None:
-        """Add what the step's micro-batches noted to the counts of the clients at `positions`."""
+        """Add all remembered sums of a step to the counters of the clients at `positions`."""
         for name, addition in self._waiting:
             self.values[name][positions] += addition
         self._waiting = []
 
 
 def _names_of_models(trained: Tree, clip_apart: tuple[str, ...]) -> list[list[str]]:
-    """Return the names of the parameters whose gradients are clipped by a common norm, by model."""
+    """Return the names of the parameters of each model.
+
+    The gradients of one model's parameters are clipped by their common norm. Each name in
+    `clip_apart` is a model of its own, and all other names form one model.
+    """
     together = [name for name in trained if name not in clip_apart]
     apart = [[name] for name in clip_apart]
     return [together, *apart]
@@ -235,12 +252,14 @@ def _add_gradients(
     images: Tensor,
     counted: Counters,
 ) -> Tensor:
-    """Add the gradients of a micro-batch; return its part of each client's reported mean loss [K].
+    """Add the gradients of a micro-batch to the parameters' gradients.
+
+    Return the micro-batch's part of each client's mean reported loss [K].
 
     Args:
-        params: parameters, and perhaps counters, of the active clients.
+        params: the parameters (and counters, if there are any) of the active clients.
         images: number of each client's images in the whole batch [K].
-        counted: notes what the images add to the counters.
+        counted: the counters, which remember what the images add.
     """
     mask = micro_batch.mask
     result = loss(task, params, active.received, active.clients, micro_batch)
@@ -248,10 +267,11 @@ def _add_gradients(
         task, active.clients.ids, mask, result, counted.values
     )
 
-    # the sum over clients, who share no parameter: each gets the gradient of its own mean loss
+    # Differentiate the sum over clients. Clients share no parameter, so each of them gets the
+    # gradient of its own mean loss.
     (values.where(mask, 0).sum(1) / images).sum().backward()
 
-    # what is logged, and counted
+    # the loss that is logged, and what is counted
     reported = extras.pop("reported_loss", values).detach()
     counted.note(extras, mask)
     return reported.where(mask, 0).sum(1) / images
@@ -263,8 +283,11 @@ def _take_step(
     active: ActiveClients,
     project: dict[str, Tensor],
 ) -> None:
-    """Step the optimiser for the active clients alone; project the steps of some parameters."""
-    # the values before the step, where they are needed again
+    """Take a step of the optimiser for the active clients only.
+
+    `project` has matrices [d, d] by name: the step of such a parameter is multiplied by its matrix.
+    """
+    # keep the values from before the step, if they are needed again
     before: Tree = {}
     if project or not active.are_all:
         before = tensor_map(torch.clone, trained)
@@ -277,7 +300,10 @@ def _take_step(
 
 
 def _restore_finished(trained: Tree, before: Tree, finished: Tensor) -> None:
-    """Undo the step of clients that have finished, whose momentum would carry them on."""
+    """Undo the step for clients that have finished.
+
+    Without this, the momentum of their earlier steps would still change their parameters.
+    """
     pairs = zip(leaves(trained), leaves(before), strict=True)
     for (_, value), (_, value_before) in pairs:
         value[finished] = value_before[finished]
@@ -301,28 +327,33 @@ def train_locally(
 ) -> Trained:
     """Train every client of the cohort on its own images.
 
-    Optimiser, batch size and clipping are those of `task.training`. Every call starts with a fresh
-    optimiser.
+    The optimiser, the batch size and the clipping follow `task.training`. Every call starts with a
+    fresh optimiser.
 
     Args:
-        loss: function of (task, params, received, clients, batch) that returns the loss [K, B] of
-            every example, and may return a dict beside it: what each example adds to the counters,
-            {name: [K, B, ...]}, and `reported_loss` [K, B], to be logged in place of the loss.
+        loss: a function of (task, params, received, clients, batch). It returns the loss [K, B] of
+            every example, or a tuple of the losses and a dict. In the dict, {name: [K, B, ...]} is
+            what each example adds to the counter `name`, and `reported_loss` [K, B] is logged
+            instead of the loss.
         received: what the clients received from the server [K, ...].
         params: the parameters to start from [K, ...]; default: `received["params"]`.
-        train: top-level names of `params` that are trained; default: all.
-        epochs: default: `task.training.local_steps` steps, or if null, `task.training.epochs`.
-        lr: default: `learning_rate(task)`.
-        phase: number of the training phase within the round; each draws its own order of batches.
-        min_batch_size: a batch of fewer images makes no step, for losses that compare images.
-        counters: where counting starts {name: [K, ...]}; the loss reads the current counts in
-            `params["counters"]`.
-        project: matrices [d, d] by the name of a parameter [K, P, d]: the optimiser's whole step of
-            that parameter is multiplied by its matrix.
-        clip_apart: top-level names of `params` that are separate models: the gradient of each is
-            clipped by its own norm, and those of all other names by theirs together.
+        train: top-level names of the parameters in `params` that are trained; default: all.
+        epochs: number of epochs. Default: `task.training.local_steps` steps, or if that is None,
+            `task.training.epochs` epochs.
+        lr: learning rate; default: `learning_rate(task)`.
+        phase: number of the training phase within the round. Each phase draws its own order of
+            batches.
+        min_batch_size: a batch with fewer images makes no step, which is for losses that compare
+            images.
+        counters: the first values {name: [K, ...]} of counters. The loss reads the current values
+            in `params["counters"]`.
+        project: matrices [d, d] by the name of a parameter [K, P, d]. The whole step of the
+            optimiser for that parameter is multiplied by its matrix.
+        clip_apart: top-level names of `params` that are separate models. The gradient of each of
+            them is clipped by its own norm. The gradients of all other names are clipped by one
+            common norm.
     """
-    # copies of the parameters that are trained, beside those that are not
+    # copy the parameters that are trained, and put them together with the others
     start = received["params"] if params is None else params
     names = tuple(start) if train is None else train
     trained = tensor_map(
@@ -330,25 +361,25 @@ def train_locally(
     )
     current = {**start, **trained}
 
-    # the models, whose gradients are clipped each by its own norm
+    # the models; the gradient of each is clipped by its own norm
     models: list[list[Tensor]] = []
     for part in _names_of_models(trained, clip_apart):
         of_model = {name: trained[name] for name in part}
         models.append([value for _, value in leaves(of_model)])
 
-    # one optimiser steps them all
+    # one optimiser for all models
     flat = [value for _, value in leaves(trained)]
     if lr is None:
         lr = learning_rate(task)
     optimizer = make_optimizer(task.training, flat, lr)
 
-    # what is counted of every client: the sum of its losses over steps, steps, and images seen
+    # for each client: counters, the sum of its losses over steps, its steps, and its images so far
     counted = Counters(counters)
     total_loss = torch.zeros(len(clients), device=flat[0].device)  # [K]
     steps_of_clients = np.zeros(len(clients), int)
     images_of_clients = np.zeros(len(clients), int)
 
-    # Build and start transferring every step's inputs first, so that no step waits for the host.
+    # Build the inputs of all steps, and start to transfer them, so that no step waits for the host.
     steps = _plan_steps(task, clients, epochs, phase, min_batch_size)
     active_clients: dict[tuple[int, ...], ActiveClients] = {}
     for step in steps:
@@ -361,7 +392,7 @@ def train_locally(
         positions = [*step.active]
         batch.seen = tuple(images_of_clients[positions].tolist())
 
-        # add up the gradients of the micro-batches
+        # sum the gradients over the micro-batches
         optimizer.zero_grad(set_to_none=True)
         images = batch.mask.sum(1)  # [K]
         for micro_batch in batch.parts(task.training.micro_batch):
@@ -369,7 +400,7 @@ def train_locally(
             reported = _add_gradients(task, loss, inputs, active, micro_batch, images, counted)
             total_loss[active.positions] += reported
 
-        # step the parameters, and then the counters
+        # update the parameters, and then the counters
         if task.training.clip is not None:
             for model in models:
                 clip_gradients(model, task.training.clip)

@@ -1,4 +1,4 @@
-"""One round of federated training: sample, send, train, check, aggregate."""
+"""One round of federated training: select clients, send, train, check and aggregate."""
 
 import math
 import os
@@ -19,7 +19,10 @@ from fedloom.machine.device import exact_float32
 
 
 def initial_state(task: Task, hooks: Hooks) -> State:
-    """Return the state before round 1, without `side_channel`, which only wrappers read."""
+    """Return the state before round 1.
+
+    `side_channel` is left out, because only wrappers read it.
+    """
     task = task.at(0)
     server = hooks.init_server(task=task)
     check_results.check_server(task, server)
@@ -30,7 +33,7 @@ def initial_state(task: Task, hooks: Hooks) -> State:
 def download_to(
     task: Task, hooks: Hooks, state: State, ids: list[int]
 ) -> tuple[list[Tree], list[Tree]]:
-    """Return each client's download as sent, and as unpacked by `deliver`."""
+    """Return the download of each client as it is sent, and as `deliver` unpacks it."""
     sent = [hooks.download(task=task, server=state.server, client=k) for k in ids]
     delivered = [
         hooks.deliver(task=task, sent=tree, client=k) for k, tree in zip(ids, sent, strict=True)
@@ -40,17 +43,17 @@ def download_to(
 
 
 def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
-    """Return a client's personal state, made by `init_client` if it never took part.
+    """Return a client's personal state; `init_client` makes the state of one that never took part.
 
-    A stored state is on the CPU; a newly created one is on the device.
+    A stored state is on the CPU, and a new one is on the device.
     """
     if client in state.clients:
         return state.clients[client]
     return hooks.init_client(task=task.at(0), client=client)
 
 
-def attackers(task: Task, hooks: Hooks) -> list[int]:
-    """Return the ids of the clients that attack."""
+def attacking_clients(task: Task, hooks: Hooks) -> list[int]:
+    """Return the ids of the clients that attack; [] if there is no attack."""
     ids = hooks.attackers(task=task)
     if ids != []:
         check_results.check_ids(task, "attackers", ids, task.data.participating, "participating")
@@ -59,12 +62,12 @@ def attackers(task: Task, hooks: Hooks) -> list[int]:
 
 @dataclass(frozen=True)
 class Collected:
-    """What the server gets of a round's clients.
+    """What the server gets from the clients of a round, and what they did.
 
     Attributes:
-        updates: an update of each client, ascending by client.
-        sent: what the server had sent to each of them.
-        work: the share of its local steps that each completed, by client.
+        updates: one update per client, ascending by client id.
+        sent: what the server had sent to each client.
+        work: the share of its local steps that each client completed, by client id.
     """
 
     updates: list[Update]
@@ -82,7 +85,7 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, RoundRow
     task = replace(task, selected=tuple(ids))
     collected = _collect(task, hooks, state, ids)
 
-    # aggregate those that arrive
+    # aggregate the updates that arrive
     server, arrived = _aggregate(task, hooks, state, collected.updates)
 
     # describe the round
@@ -98,7 +101,7 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, RoundRow
 
 
 def _collect(task: Task, hooks: Hooks, state: State, ids: list[int]) -> Collected:
-    """Ask every client for its share of the local steps, and train it."""
+    """Train every client on its share of the local steps (local_work)."""
     work = {client: hooks.local_work(task=task, client=client) for client in ids}
     for client, share in work.items():
         check_results.check_work(task, client, share)
@@ -122,10 +125,13 @@ def _aggregate(
 def _client_rows(
     task: Task, hooks: Hooks, collected: Collected, arrived: set[int]
 ) -> list[ClientRow]:
-    """Describe the round's clients, of which those that `arrived` reached the server."""
-    attacking = attackers(task, hooks)
+    """Return a row of clients.parquet for each client of the round.
 
-    # a row per client, in the order of the round
+    `arrived` has the ids of the clients whose updates the server got.
+    """
+    attacking = attacking_clients(task, hooks)
+
+    # one row per client, in ascending order of ids
     rows: list[ClientRow] = []
     for update, tree in zip(collected.updates, collected.sent, strict=True):
         attacks: bool | None = None
@@ -150,8 +156,8 @@ def _client_rows(
 def _round_row(
     task: Task, server: Tree, updates: list[ClientRow], seconds: float, processor_seconds: float
 ) -> RoundRow:
-    """Describe the round, by the rows of its clients and the server's new state."""
-    # without the losses of clients whose training diverged, and whose update a wrapper left out
+    """Return the row of rounds.parquet, from the rows of its clients and the server's new state."""
+    # a client whose training diverged has no loss: a wrapper left out its update
     losses = [row.metrics["train_loss"] for row in updates if "train_loss" in row.metrics]
     loss_of_a_guess = math.log(task.num_classes)
     guesses = [row.metrics.get("guessing_loss", loss_of_a_guess) for row in updates]
@@ -174,8 +180,8 @@ def _round_row(
 
 
 def _changes(state: State, server: Tree, updates: list[Update], rows: list[ClientRow]) -> State:
-    """Return what the round changes: the server's state, and those of the round's clients."""
-    # what the server remembers of clients; a lost update leaves the loss of the one before
+    """Return what the round changes: the server's state and the states of the round's clients."""
+    # what the server remembers of clients; if an update was lost, the loss stays the one before
     participation: dict[int, Participation] = {}
     for row in rows:
         before = state.participation.get(row.client_id, Participation())
@@ -184,7 +190,7 @@ def _changes(state: State, server: Tree, updates: list[Update], rows: list[Clien
             loss = float(row.metrics["train_loss"])
         participation[row.client_id] = Participation(before.rounds + 1, row.round, loss)
 
-    # what each client keeps of its update
+    # what each client and its wrappers keep for the next round
     clients: dict[int, Tree] = {}
     wrappers: dict[int, Tree] = {}
     for update in updates:
@@ -196,32 +202,35 @@ def _changes(state: State, server: Tree, updates: list[Update], rows: list[Clien
 
 
 def finite_metrics(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the metrics that are finite; only those of rejected updates may be others."""
+    """Return the metrics that are finite. Only rejected updates may have others."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def collect_updates(
     task: Task, hooks: Hooks, state: State, work: Mapping[int, float]
 ) -> tuple[list[Update], list[Tree]]:
-    """Train clients on their shares of the local steps; return their updates and downloads."""
-    # train on the data that wrappers may have poisoned
+    """Train clients; return their updates, and what the server had sent to each of them.
+
+    `work` has the share of its local steps that each client completes, by client id.
+    """
+    # clients train on data that wrappers may have poisoned
     data = check_results.check_federation(task, "training_data", hooks.training_data(task=task))
     training_task = replace(task, data=data)
     device = task.data.device
     ids = list(work)
 
-    # what each client gets, and what it kept
+    # what each client receives, and what it kept from its last round
     sent, delivered = download_to(task, hooks, state, ids)
     personal = [personal_state(task, hooks, state, client) for client in ids]
-    attacking = attackers(task, hooks)
+    attacking = attacking_clients(task, hooks)
     states = dict(zip(ids, personal, strict=True))
     check_results.check_states(task, "init_client", states, state.clients)
 
-    # train as many clients at once as is fast, or fits into memory
+    # train the clients in groups, as large as is fast and as fits into memory
     updates: list[Update] = []
     at_once = groups.clients_at_once(task, delivered[0], personal[0])
     for group in groups.equal_groups(len(ids), at_once):
-        # move what the clients of this group keep to the device
+        # move what the clients of this group have kept to the device
         group_ids = [ids[k] for k in group]
         members = cohort(
             training_task,
@@ -231,14 +240,14 @@ def collect_updates(
             [on_device(state.wrappers.get(client, {}), device) for client in group_ids],
         )
 
-        # train them, and check what they send and keep
+        # train the group, and check what its clients send and keep
         received = stack([delivered[k] for k in group])
         returned = hooks.client_update(task=training_task, received=received, clients=members)
         before = personal[group.start : group.stop]
         check_results.check_updates(task, members, returned, before, attacking)
         updates += returned
 
-    # the fields of an update that are the runtime's to fill in
+    # fill in the fields of an update that belong to the runtime
     for client, received, update in zip(ids, delivered, updates, strict=True):
         update.client = client
         update.received = received
@@ -252,7 +261,7 @@ def select_for_round(task: Task, hooks: Hooks, state: State) -> list[int]:
     available = hooks.available_clients(task=task)
     check_results.check_ids(task, "available_clients", available, everyone, "participating")
 
-    # those of a stream that have not arrived, or have left, have no images
+    # leave out clients without images: in a stream, they have not arrived yet, or have left
     available = sorted(client for client in available if len(task.data.train[client]))
     history = History(task.data, state.participation)
     chosen = hooks.select_clients(task=task, available=[*available], history=history)

@@ -1,4 +1,4 @@
-"""Rows of a job's result files: tables of one round each, joined at the job's end."""
+"""The rows of a job's result files: each round makes tables, which are joined at the job's end."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.common.run_tables import CLIENTS, CONFUSION, EVALUATION, ROUNDS
-from fedloom.common.run_tables import TEST_SETS as TEST_SETS
+from fedloom.common.run_tables import CLIENTS_SCHEMA, CONFUSION, EVALUATION_SCHEMA, ROUNDS_SCHEMA
+from fedloom.common.run_tables import TEST_SETS_SCHEMA as TEST_SETS_SCHEMA
 from fedloom.federated.task import Task
 
 # the values of a row by the names of their columns
@@ -19,13 +19,14 @@ Columns = dict[str, str | float | None]
 
 @dataclass(frozen=True)
 class ClientRow:
-    """What a client did in a round: a row of clients.parquet.
+    """A row of clients.parquet: what a client did in a round.
 
     Attributes:
         work: share of its local steps that the client completed.
-        received: False if a wrapper lost the update, or left it out.
+        received: False if a wrapper lost the update or left it out.
         attacker: whether the client attacks; None in a run without attackers.
-        metrics: what the client reports, by the names of further columns: `train_loss` and others.
+        metrics: `train_loss` and other numbers that the client reports. Their names are further
+            columns.
     """
 
     round: int
@@ -39,8 +40,8 @@ class ClientRow:
     metrics: dict[str, float]
 
     def columns(self) -> Columns:
-        """Return the values of the row by the names of their columns."""
-        values = {name: getattr(self, name) for name in CLIENTS.names}
+        """Return the values of the row by column."""
+        values = {name: getattr(self, name) for name in CLIENTS_SCHEMA.names}
         if self.attacker is not None:
             values["attacker"] = self.attacker
         return values | self.metrics
@@ -48,17 +49,17 @@ class ClientRow:
 
 @dataclass(frozen=True)
 class RoundRow:
-    """What a round did: a row of rounds.parquet, and one of clients.parquet for every update.
+    """A row of rounds.parquet: what a round did. It also has the rows of its clients.
 
     Attributes:
-        seconds: from the round's begin to the server's new state.
-        processor_seconds: of all threads.
+        seconds: time from the round's begin to the server's new state.
+        processor_seconds: processor time of all threads.
         bytes_up_used: the bytes of the updates that the server used.
-        train_loss: mean of the clients that report one.
+        train_loss: mean training loss of the clients that report one.
         guessing_loss: mean over the clients of the loss that a guess has.
         clients: number of clients that took part.
         updates: the rows of these clients.
-        metrics: those of the server's state, by the names of further columns.
+        metrics: the metrics of the server's state. Their names are further columns.
     """
 
     round: int
@@ -76,21 +77,22 @@ class RoundRow:
     metrics: dict[str, float]
 
     def columns(self) -> Columns:
-        """Return the values of the row by the names of their columns."""
-        values = {name: getattr(self, name) for name in ROUNDS.names}
+        """Return the values of the row by column."""
+        values = {name: getattr(self, name) for name in ROUNDS_SCHEMA.names}
         return values | self.metrics
 
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """How a client, or the server's model, answered test images: a row of evaluation.parquet.
+    """A row of evaluation.parquet: how a client, or the server's model, answered test images.
 
     Attributes:
-        client_id: SERVER_MODEL for the server's model, whose domain is "".
+        client_id: the client's id, or SERVER_MODEL for the server's model.
+        domain: the client's domain; "" for the server's model.
         personalized: whether the client answered with the state of `personalize`.
         loss: mean cross-entropy.
-        metrics: further columns: the share of correct answers to each part of a stream, and
-            `backdoor_rate`, the share of triggered images taken for the wanted class.
+        metrics: further columns. There is the accuracy on each part of a stream, and
+            `backdoor_rate`, the share of triggered images that are taken for the wanted class.
     """
 
     round: int
@@ -104,42 +106,53 @@ class EvaluationRow:
     metrics: dict[str, float] = field(default_factory=dict)
 
     def columns(self) -> Columns:
-        """Return the values of the row by the names of their columns."""
-        values = {name: getattr(self, name) for name in EVALUATION.names}
+        """Return the values of the row by column."""
+        values = {name: getattr(self, name) for name in EVALUATION_SCHEMA.names}
         return values | self.metrics
 
 
 @dataclass(frozen=True)
 class TestSetRow:
-    """How a client answered one of several test sets: a row of the artefact `test_sets`."""
+    """A row of the artefact `test_sets`: how a client answered one of several test sets."""
 
     evaluation: EvaluationRow
     test_set: str
 
     def columns(self) -> Columns:
-        """Return the values of the row by the names of their columns."""
+        """Return the values of the row by column."""
         return self.evaluation.columns() | {"test_set": self.test_set}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one or several rounds in the job's tables; metrics come last."""
+    """The rows of one or several rounds, as the tables of a job. Metrics are the last columns."""
 
-    # a row per client that was evaluated (two if it is personalised), and one of the global test;
-    # of runs with a trigger also `backdoor_rate`, null for the global test
+    # Each client that was evaluated has a row (or two, if it is personalised), and so has the
+    # global test. Runs with a trigger have the column `backdoor_rate`, which is null for the global
+    # test.
     evaluation: pa.Table
     rounds: pa.Table
     clients: pa.Table
-    # a row per evaluated client, class and predicted class
+    # each combination of evaluated client, class and predicted class has a row
     confusion: pa.Table
 
     @classmethod
     def of(cls, row: RoundRow, evaluated: Sequence[EvaluationRow], confusion: pa.Table) -> "Rows":
-        """Return the rows of one round: `train_round`'s row, and those of its evaluation."""
+        """Return the rows of one round.
+
+        Args:
+            row: the row that `train_round` returns.
+            evaluated: the rows of the evaluation after the round.
+            confusion: the counts of that evaluation.
+        """
         return cls(
-            evaluation=table_with_metrics([each.columns() for each in evaluated], EVALUATION),
-            rounds=table_with_metrics([row.columns()], ROUNDS),
-            clients=table_with_metrics([update.columns() for update in row.updates], CLIENTS),
+            evaluation=table_with_metrics(
+                [each.columns() for each in evaluated], EVALUATION_SCHEMA
+            ),
+            rounds=table_with_metrics([row.columns()], ROUNDS_SCHEMA),
+            clients=table_with_metrics(
+                [update.columns() for update in row.updates], CLIENTS_SCHEMA
+            ),
             confusion=confusion,
         )
 
@@ -147,15 +160,15 @@ class Rows:
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
         """Return the rows of all `parts`, in their order."""
         return cls(
-            evaluation=_join([rows.evaluation for rows in parts], EVALUATION),
-            rounds=_join([rows.rounds for rows in parts], ROUNDS),
-            clients=_join([rows.clients for rows in parts], CLIENTS),
+            evaluation=_join([rows.evaluation for rows in parts], EVALUATION_SCHEMA),
+            rounds=_join([rows.rounds for rows in parts], ROUNDS_SCHEMA),
+            clients=_join([rows.clients for rows in parts], CLIENTS_SCHEMA),
             confusion=_join([rows.confusion for rows in parts], CONFUSION),
         )
 
     @property
     def size(self) -> int:
-        """Return the bytes of all tables."""
+        """Return the number of bytes of all tables."""
         return sum(table.nbytes for table in self._tables().values())
 
     def _tables(self) -> dict[str, pa.Table]:
@@ -163,7 +176,7 @@ class Rows:
         return {table.name: getattr(self, table.name) for table in fields(self)}
 
     def pack(self) -> dict[str, Tensor]:
-        """Return the tables as Arrow streams, uint8 [bytes], for a safetensors file."""
+        """Return each table as an Arrow stream, a uint8 tensor, for a safetensors file."""
         packed = {}
         for name, table in self._tables().items():
             sink = pa.BufferOutputStream()
@@ -174,7 +187,7 @@ class Rows:
 
     @classmethod
     def unpack(cls, packed: dict[str, Tensor]) -> "Rows":
-        """Return the tables that `pack` packed."""
+        """Return the rows from the result of `pack`."""
         tables = {
             name: pa.ipc.open_stream(stream.cpu().numpy()).read_all()
             for name, stream in packed.items()
@@ -182,13 +195,13 @@ class Rows:
         return cls(**tables)
 
     def clients_evaluated_in(self, number: int) -> set[int]:
-        """Return the ids of the clients that were evaluated after a round."""
+        """Return the ids of the clients that were evaluated after round `number`."""
         clients = self.evaluation["client_id"].to_numpy()
         of_round = self.evaluation["round"].to_numpy() == number
         return set(clients[of_round].tolist()) - {SERVER_MODEL}
 
     def with_evaluations_of(self, rounds: Iterable[int]) -> "Rows":
-        """Return the same without evaluations of other rounds."""
+        """Return the same rows without the evaluations of rounds that are not in `rounds`."""
         kept = [*rounds]
         return replace(
             self,
@@ -198,20 +211,24 @@ class Rows:
 
 
 def _of_rounds(table: pa.Table, rounds: list[int]) -> pa.Table:
-    """Return the rows of a table that are of these rounds."""
+    """Return the rows of a table that belong to these rounds."""
     is_kept = np.isin(table["round"].to_numpy(), rounds)
     return table.filter(pa.array(is_kept)).combine_chunks()
 
 
 def table_with_metrics(rows: Sequence[Columns], schema: pa.Schema) -> pa.Table:
-    """Return a table of rows: the columns of a schema, then what else there is, as numbers."""
+    """Return a table with these rows: first the columns of a schema, then all others as numbers."""
     names = sorted(set().union(*rows) - set(schema.names))
     full = pa.schema([*schema, *((name, pa.float64()) for name in names)])
     return pa.Table.from_pylist(list(rows), schema=full)
 
 
 def _join(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Return the rows of tables that have the columns of a schema, and any further metrics."""
+    """Return one table with the rows of several tables.
+
+    All tables have the columns of `schema`. A metric that only some of them have is null in the
+    others.
+    """
     table = pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
     metrics = sorted(set(table.column_names) - set(schema.names))
     return table.select([*schema.names, *metrics]).combine_chunks()
@@ -219,34 +236,34 @@ def _join(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
 
 @dataclass(frozen=True)
 class Score:
-    """How a client, or the server's model, answered its images."""
+    """How a client, or the server's model, answered some images."""
 
-    # rows of the image store [n]
+    # the images, as rows of the image store [n]
     images: np.ndarray
-    # the class predicted for each [n]
+    # the predicted class of each image [n]
     predicted: np.ndarray
-    # number of right answers
+    # the number of correct answers
     correct: int
-    # sum of the cross-entropies
+    # the sum of the cross-entropies
     loss: float
 
 
 class Confusion:
-    """Count the answers of an evaluation by client, class and predicted class, if there are any."""
+    """Count the answers of an evaluation by client, class and predicted class."""
 
     def __init__(self) -> None:
         self._rows = [np.empty((0, len(CONFUSION)), np.int32)]  # [n, columns] of each client
 
     def add(self, task: Task, client: int, scores: Sequence[Score]) -> None:
         """Count the answers of a client, or of SERVER_MODEL, in round `task.round`."""
-        # the class of every image [n], and the class predicted for it, as the dataset numbers them
+        # the class of every image [n] and the predicted class [n], by the dataset's class numbers
         images = np.concatenate([score.images for score in scores])
         predicted = np.concatenate([score.predicted for score in scores])
         if task.data.numbers is not None:
             predicted = task.data.numbers[predicted]
         pairs = np.stack([task.data.store.labels[images], predicted])
 
-        # a row per pair that occurs
+        # one row for each pair that occurs
         (labels, answers), counts = np.unique(pairs, axis=1, return_counts=True)
         rounds = np.full_like(labels, task.round)
         clients = np.full_like(labels, client)
@@ -254,9 +271,9 @@ class Confusion:
         self._rows.append(rows.astype(np.int32))
 
     def table(self) -> pa.Table:
-        """Return the rows, by round, client, class and predicted class."""
+        """Return the table of counts, sorted by round, client, class and predicted class."""
         rows = np.concatenate(self._rows)
         rounds, clients, labels, predicted, _ = rows.T
-        # of the keys of lexsort, the last counts most
+        # lexsort sorts by the last key first
         rows = rows[np.lexsort((predicted, labels, clients, rounds))]
         return pa.Table.from_arrays(list(rows.T), schema=CONFUSION)

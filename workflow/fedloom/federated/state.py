@@ -1,7 +1,7 @@
 """The state that a run carries from one round to the next.
 
-What stays on clients lies on the host: of all clients together it can be larger than a GPU. A
-client's part goes to the device when the client trains or is evaluated.
+The states of clients lie on the host, because all of them together may be larger than a GPU. A
+client's state is moved to the device when the client trains or is evaluated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fedloom.common.trees import Tree, aligned, build, leaves, on_device, tensor_map
+from fedloom.common.trees import Tree, aligned, build_tree, leaves, on_device, tensor_map
 
 Entry = TypeVar("Entry")
 HOST = torch.device("cpu")
@@ -19,12 +19,12 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Participation:
-    """The rounds of a client, and its last loss, as the server remembers them."""
+    """What the server remembers about a client: its rounds and its last training loss."""
 
-    # number of rounds that it was selected in, and the last of them
+    # the number of rounds that the client was selected in, and the last of these rounds
     rounds: int = 0
     last_round: int = 0
-    # that of its last update that `aggregate` got
+    # the training loss of the client's last update that reached `aggregate`
     train_loss: float | None = None
 
 
@@ -32,7 +32,7 @@ class PersonalStates(Mapping[int, Tree]):
     """Personal states of the clients that trained, by client id, ascending."""
 
     def __init__(self, states: Mapping[int, Tree], device: torch.device = HOST):
-        """Store the states. They, and their means, are moved to the device on first access."""
+        """Store the states. A state, or a mean, is moved to the device when it is read."""
         self._states = states
         self._device = device
         self._means: Tree = {}
@@ -47,9 +47,12 @@ class PersonalStates(Mapping[int, Tree]):
         return len(self._states)
 
     def mean(self, key: str) -> Any:
-        """Return the mean over clients of the tensor, or of the tree of tensors, at a key.
+        """Return the mean over these clients of the tensor, or the tree of tensors, at a key.
 
-        It is computed once for all clients that never trained.
+        It is computed on first use and then kept.
+
+        Raises:
+            KeyError: no client has trained.
         """
         if key not in self._means:
             if not self:
@@ -62,25 +65,25 @@ class PersonalStates(Mapping[int, Tree]):
 
 @dataclass
 class State:
-    """The server's state and, by client id, what belongs to the clients that took part so far."""
+    """The server's state, and the states of the clients that took part so far, by client id."""
 
-    # what `init_server` and `aggregate` return, without the side channel
+    # the result of `init_server` or `aggregate`, without the side channel
     server: Tree
-    # personal states, on the host
+    # the personal states, on the host
     clients: dict[int, Tree] = field(default_factory=dict)
     participation: dict[int, Participation] = field(default_factory=dict)
-    # what wrappers keep on clients, where it is something
+    # what wrappers keep on a client; clients on which they keep nothing are left out
     wrappers: dict[int, Tree] = field(default_factory=dict)
-    # that of the server's state
+    # the device of the server's state
     device: torch.device = HOST
 
     @cached_property
     def personal(self) -> PersonalStates:
-        """Return the personal states with their means, on the device."""
+        """Return the personal states, which move to the device when they are read."""
         return PersonalStates(self.clients, self.device)
 
     def tree(self) -> Tree:
-        """Return all as one tree, which is what a checkpoint file holds."""
+        """Return the whole state as one tree, which files hold."""
         return {
             "server": self.server,
             "clients": {str(k): state for k, state in sorted(self.clients.items())},
@@ -92,7 +95,10 @@ class State:
         }
 
     def of_clients(self, ids: Iterable[int]) -> "State":
-        """Return the part of the state that belongs to these clients, without the server's."""
+        """Return the part of the state that belongs to these clients.
+
+        The server's state is empty in the result.
+        """
         wanted = set(ids)
 
         def select(entries: dict[int, Entry]) -> dict[int, Entry]:
@@ -106,7 +112,10 @@ class State:
         )
 
     def after(self, changes: "State") -> "State":
-        """Return the state, in canonical form (see `of`), with a round's `changes`."""
+        """Return the state after `changes` (the states of the server and of some clients).
+
+        The result is in canonical form (see `of`).
+        """
         new = State.of(changes.tree(), self.device)
         return State(
             server=new.server,
@@ -118,23 +127,24 @@ class State:
 
     @classmethod
     def of(cls, tree: Tree, device: torch.device = HOST) -> "State":
-        """Rebuild a State in canonical form: sorted keys, aligned tensors, server's on `device`.
+        """Return the state that `tree` describes, in canonical form.
 
-        Without it, the order of summation could differ between a resumed and an uninterrupted job,
-        and with it the last bits.
+        In this form, keys are sorted, tensors are aligned in memory, and the server's tensors are
+        on `device`. Otherwise a resumed job could sum numbers in another order than an
+        uninterrupted one, and its results would differ in the last bits.
         """
-        tree = build(leaves(tree))
+        tree = build_tree(leaves(tree))
 
-        # a part that is empty is not in a file
+        # a file has no entry for an empty part
         def part(name: str, device: torch.device) -> Tree:
             return tensor_map(aligned, on_device(tree.get(name, {}), device))
 
-        # by client id, since a file has text for keys
+        # a file has texts as keys; turn those of clients into numbers
         clients = part("clients", HOST)
         wrappers = {int(k): kept for k, kept in part("wrappers", HOST).items()}
         entries = {int(k): Participation(**v) for k, v in tree.get("participation", {}).items()}
 
-        # sorted by number, not by text; `seen` also knows the clients that keep nothing
+        # sort by number, not by text; `seen` also lists the clients that keep nothing
         return cls(
             server=part("server", device),
             clients={k: clients.get(str(k), {}) for k in tree["seen"].tolist()},
@@ -145,5 +155,5 @@ class State:
 
 
 def _updated(entries: dict[int, Entry], new: dict[int, Entry]) -> dict[int, Entry]:
-    """Return the entries with the new ones, by ascending client id."""
+    """Return the entries with the `new` ones added or replaced, by ascending client id."""
     return dict(sorted((entries | new).items()))

@@ -1,4 +1,4 @@
-"""The arguments and results of hooks: the task (the fixed part), the cohort, and the update."""
+"""The arguments and results of hooks: the task (fixed in a run), the cohort and the update."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,16 +18,17 @@ from fedloom.common.trees import Tree, stack, tensor_map
 from fedloom.config.settings import ResolvedSeeds
 from fedloom.data.federation import Arrived, Batch, Federation, missing_cache_reader, to_device
 from fedloom.federated.state import Participation
-from fedloom.machine.memory import USUAL, BatchLimits
+from fedloom.hooks.training_options import DEFAULTS
+from fedloom.machine.memory import USUAL_BATCH_LIMITS, BatchLimits
 
-# for type checkers alone: to import these takes timm and open_clip
+# only for type checkers: these imports need timm and open_clip
 if TYPE_CHECKING:
     from fedloom.backbones.backbone import Backbone
     from fedloom.backbones.clip.model import FrozenCLIP  # noqa: F401  the name in CLIPTask
     from fedloom.backbones.vit import FrozenViT  # noqa: F401  the name in ViTTask
 
 FrozenBackbone = TypeVar("FrozenBackbone", bound="Backbone")
-# the class that a method's options.py declares; typing's TypeVar has a default from Python 3.13
+# the class in a method's options.py; `typing.TypeVar` can have a default only from Python 3.13 on
 Options = TypeVar("Options", default=Any)
 
 
@@ -36,9 +37,11 @@ class WarmStart:
     """The class prototypes that the server starts with (`toolbox.prototypes.warm_start`).
 
     Attributes:
-        mean: prototypes [M, C, d] of the class token at the input of each of the M blocks.
-        spread: largest L1 distance [M, C] of a class token to its client's mean of the class.
-        count: images [C] that the prototypes were computed from.
+        mean: prototypes [M, C, d] of the C classes: mean class tokens at the input of each of the M
+            blocks.
+        spread: largest L1 distance [M, C] between a class token and its client's mean of that
+            class.
+        count: number of images [C] of each class that the prototypes were computed from.
     """
 
     mean: Tensor
@@ -48,12 +51,13 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How clients train; `fedloom.hooks.training_options` documents and checks these values.
+    """How clients train. `fedloom.hooks.training_options` documents and checks these values.
 
-    A method that trains nothing need not state the first five, which then have the values below.
+    A method that trains must set the first five. In a method that trains nothing they have the
+    values below. The defaults of the others are those of the keys.
 
     Attributes:
-        schedule_rounds: number of rounds of the learning rate's schedule; None if neither the
+        schedule_rounds: number of rounds of the learning rate's schedule. It is None if neither the
             schedule nor the method depends on it. Read it as `rounds`.
     """
 
@@ -62,21 +66,25 @@ class TrainingOptions:
     schedule: str = "constant"
     epochs: int = 1
     batch_size: int = 1
-    decay: float = 1.0
-    momentum: float = 0.0
-    betas: Sequence[float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    clip: float | None = None
-    local_steps: int | None = None
-    augment: bool | str = False
-    drop_last: bool = False
-    micro_batch: int | None = None
+    decay: float = DEFAULTS["decay"]
+    momentum: float = DEFAULTS["momentum"]
+    betas: Sequence[float] = tuple(DEFAULTS["betas"])
+    eps: float = DEFAULTS["eps"]
+    weight_decay: float = DEFAULTS["weight_decay"]
+    clip: float | None = DEFAULTS["clip"]
+    local_steps: int | None = DEFAULTS["local_steps"]
+    augment: bool | str = DEFAULTS["augment"]
+    drop_last: bool = DEFAULTS["drop_last"]
+    micro_batch: int | None = DEFAULTS["micro_batch"]
     schedule_rounds: int | None = None
 
     @property
     def rounds(self) -> int:
-        """Return the number of rounds of the schedule; raise an error if it must not matter."""
+        """Return the number of rounds of the learning rate's schedule.
+
+        Raises:
+            FedLoomError: method.toml does not declare that the method reads it (`uses_rounds`).
+        """
         if self.schedule_rounds is None:
             raise FedLoomError(
                 "the method reads task.training.rounds, which its method.toml does not ask for; "
@@ -87,20 +95,22 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class MethodFacts:
-    """What the runtime knows of a method: its method.toml, read with the options of the run.
+    """What the runtime knows about a method: its method.toml under the options of the run.
 
     Attributes:
         name: name of the plugin.
-        stacked: True if the round's clients train as one cohort, False if each is a cohort alone.
-        features_only: True if the method never reads pixels or patches, only cached features.
-        forward_inputs: what it runs through the backbone in a training step: "images", "texts".
-        passes: how often it does so with other prompts, see `cost` in method.toml.
+        stacked: True if the clients of a round train as one cohort. False if each client is a
+            cohort of its own.
+        features_only: True if the method reads only cached features, and never pixels or patches.
+        forward_inputs: what the method runs through the backbone in a training step, "images" or
+            "texts" or both.
+        passes: how often a step does so with different prompts (see `cost` in method.toml).
         whole_cohorts: True if all clients of a round must train as one cohort.
-        trains_weights: True if clients may train all of the backbone's weights.
-        prompts: number of tokens that a block of a ViT has beside an image's.
-        aggregation: the mean of updates that the server takes, "plain" or "weighted" by training
-            images; None if it uses each update.
-        rejects_non_finite: True if a wrapper leaves out updates whose upload is not finite.
+        trains_weights: True if clients may train weights of the backbone.
+        prompts: number of tokens that a block of a ViT has besides an image's tokens.
+        aggregation: the mean of the updates that the server takes, "plain" or "weighted" by numbers
+            of training images. It is None if the server uses each update.
+        rejects_non_finite: True if a wrapper leaves out updates that hold NaN or infinity.
     """
 
     name: str
@@ -119,27 +129,30 @@ class MethodFacts:
 class Task(Generic[FrozenBackbone, Options]):
     """Everything that a hook may read and that is not state.
 
-    `ViTTask` and `CLIPTask` of `fedloom.toolbox` name the backbone's class for type checkers and
-    editors, and `ViTTask[Options]` that of the method's options too.
+    `ViTTask` and `CLIPTask` of `fedloom.toolbox` tell type checkers and editors the backbone's
+    class. `ViTTask[Options]` also tells them the class of the method's options.
 
     Attributes:
-        seed: the run's seed; draw from `generator`, never from this.
-        fixed_seeds: seeds that take its place where clients are selected, and in round 0 (see
-            `at`).
+        seed: the run's seed. Draw random numbers from `generator`, never from this seed.
+        fixed_seeds: seeds that replace `seed` when clients are selected, and in round 0
+            (`study.fixed_seeds`).
         options: the method's options, as attributes. At run time it is a SimpleNamespace; the class
             `Options` of the method's options.py describes it to type checkers and editors.
-        training: optimizer, lr, schedule, ... (fedloom.hooks.training_options), and `rounds`.
-        backbone: a FrozenViT (`fedloom.backbones.vit`) or a FrozenCLIP (`backbones.clip.model`).
-        data: the images of all clients, and which clients take part in training.
+        training: the training options (optimizer, lr, schedule, ...; see
+            fedloom.hooks.training_options), and `rounds`.
+        backbone: a FrozenViT (`fedloom.backbones.vit`), FrozenCLIP (`backbones.clip.model`) or
+            FrozenResNet (`backbones.resnet`).
+        data: the images of all clients, and the ids of the clients that take part in training.
         clients_per_round: number of clients that take part in a round.
-        plugin: what method.toml says of the method, with the options of this run.
-        wrappers: options of each of the method's wrappers, by the wrapper's name.
+        plugin: what method.toml says about the method under the options of this run.
+        wrappers: the options of each of the method's wrappers, by the wrapper's name.
         warm_start: see `prototypes`; None if the method does not need it.
-        secret: 32 bytes of the operating system, others in every job; see `secret_uniform`.
-        limits: how much is trained or evaluated as one batch, at most.
-        round: 1 in the first round of training; 0 while states are initialised.
-        selected: ids of the round's clients, ascending; empty before the selection, and in
-            evaluation.
+        secret: 32 random bytes from the operating system, different in every job; see
+            `secret_uniform`.
+        limits: how much may be trained or evaluated as one batch.
+        round: the number of the round, from 1; 0 while states are initialised.
+        selected: ids of the round's clients, ascending. It is empty before they are selected, and
+            in evaluations.
     """
 
     seed: int
@@ -153,7 +166,7 @@ class Task(Generic[FrozenBackbone, Options]):
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
     warm_start: WarmStart | None = None
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
-    limits: BatchLimits = USUAL
+    limits: BatchLimits = USUAL_BATCH_LIMITS
     round: int = 0
     selected: tuple[int, ...] = ()
 
@@ -164,7 +177,7 @@ class Task(Generic[FrozenBackbone, Options]):
 
     @property
     def aggregation(self) -> str | None:
-        """Return the mean of updates that the server takes, "plain" or "weighted" by images.
+        """Return the mean of the updates that the server takes, "plain" or "weighted" by images.
 
         It is None if the server uses each update.
         """
@@ -177,7 +190,11 @@ class Task(Generic[FrozenBackbone, Options]):
 
     @property
     def prototypes(self) -> WarmStart:
-        """Return the class prototypes that the server starts with."""
+        """Return the class prototypes that the server starts with.
+
+        Raises:
+            FedLoomError: method.toml does not list "prototypes" in `needs`.
+        """
         if self.warm_start is None:
             return missing_cache_reader("prototypes")()
         return self.warm_start
@@ -188,17 +205,18 @@ class Task(Generic[FrozenBackbone, Options]):
 
     @property
     def arrived(self) -> Arrived:
-        """Return what of a stream is there in this round (`arrivals` of a partition)."""
+        """Return which parts of a stream have arrived by this round (`arrivals` of a partition)."""
         if self.data.arrived is not None:
             return self.data.arrived
         every = torch.ones(self.num_classes, dtype=torch.bool, device=self.data.device)
         return Arrived(0, 1, every, every)
 
     def generator(self, purpose: str, *ids: int) -> torch.Generator:
-        """Return the random stream of (seed, purpose, round, ids), which starts anew at each call.
+        """Return a random generator whose numbers follow from (seed, purpose, round, ids).
 
-        For a client's own stream, name the client among `ids`. In round 0, in which states are
-        initialised, the seed is that of `study.fixed_seeds.initialisation`, if the study has it.
+        Each call starts the same stream from its beginning. For a stream of one client, put the
+        client's id among `ids`. In round 0, in which states are initialised,
+        `study.fixed_seeds.initialisation` replaces the seed if the study sets it.
         """
         seed = self.seed
         if self.round == 0 and self.fixed_seeds.initialisation is not None:
@@ -206,7 +224,7 @@ class Task(Generic[FrozenBackbone, Options]):
         return torch_generator(seed, f"method: {purpose}", self.round, *ids)
 
     def selecting(self) -> "Task[FrozenBackbone, Options]":
-        """Return the same task with the seed by which the clients of a round are selected."""
+        """Return the same task with the seed that selects the clients of a round."""
         if self.fixed_seeds.sampling is None:
             return self
         return replace(self, seed=self.fixed_seeds.sampling)
@@ -214,7 +232,11 @@ class Task(Generic[FrozenBackbone, Options]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            """Name the new place of an attribute that plugins read here before 2026-11-27."""
+            """Name the new place of an attribute that plugins could read here before 2026-11-27.
+
+            Raises:
+                AttributeError: always.
+            """
             if name == "fixed":
                 raise AttributeError("task.fixed is now task.fixed_seeds; read that")
             if name in MethodFacts.__dataclass_fields__:
@@ -227,13 +249,15 @@ CLIPTask = Task["FrozenCLIP", Options]
 
 
 class History:
-    """What the server knows of every participating client, before a round. Never test data.
+    """What the server knows about the participating clients before a round. It has no test data.
 
     Attributes:
         num_examples: number of training images, by client id.
         rounds: number of rounds that the client was selected in so far, by client id.
-        last_round: the last of them, by id of the clients that were ever selected.
-        train_loss: that of the last update that `aggregate` got, by id of the clients with one.
+        last_round: the last round that the client was selected in, by client id. Clients that were
+            never selected are left out.
+        train_loss: the training loss of the client's last update that reached `aggregate`, by
+            client id. Clients without such an update are left out.
     """
 
     num_examples: dict[int, int]
@@ -242,13 +266,13 @@ class History:
     train_loss: dict[int, float]
 
     def __init__(self, data: Federation, participation: Mapping[int, Participation]):
-        """Take the data, and what the server remembers of clients by their ids."""
-        # of every participating client
+        """Take the data, and what the server remembers of clients, by client id."""
+        # for every participating client
         never = Participation()
         self.num_examples = {k: len(data.train[k]) for k in data.participating}
         self.rounds = {k: participation.get(k, never).rounds for k in data.participating}
 
-        # of those that were selected, and of those whose update arrived
+        # for clients that were selected, and for clients whose update arrived
         self.last_round = {k: entry.last_round for k, entry in participation.items()}
         self.train_loss = {
             k: entry.train_loss
@@ -259,16 +283,16 @@ class History:
 
 @dataclass(frozen=True)
 class Cohort:
-    """K clients that train or are evaluated as one batch.
+    """K clients that train, or are evaluated, as one batch.
 
     Attributes:
-        ids: client ids [K], ascending; SERVER_MODEL alone for the server's model.
+        ids: client ids [K], ascending. For the server's model it is (SERVER_MODEL,).
         state: personal states of the clients, stacked [K, ...].
         priors: share [K, C] of every class in each client's training images.
         num_examples: number of training images [K].
-        work: share of its local steps that each client completes [K]; `train_locally` heeds it.
+        work: share of its local steps that each client completes [K]. `train_locally` obeys it.
         wrapper_states: what wrappers keep on each client [K], by the wrapper's name, without a
-            client axis; {} before its first participation, and in evaluation.
+            client axis. It is {} before the client's first round, and in evaluations.
     """
 
     ids: tuple[int, ...]
@@ -283,11 +307,11 @@ class Cohort:
 
     @property
     def is_server_model(self) -> bool:
-        """Return True if this stands for the server's model instead of clients."""
+        """Return True if this cohort stands for the server's model and not for clients."""
         return self.ids == (SERVER_MODEL,)
 
     def subset(self, chosen: Sequence[int]) -> "Cohort":
-        """Return the clients at these positions of the cohort."""
+        """Return a cohort of the clients at these positions of this one."""
         positions = to_device(np.array(chosen, np.int64), self.priors.device)
         return Cohort(
             ids=tuple(self.ids[k] for k in chosen),
@@ -306,10 +330,14 @@ def cohort(
     work: Sequence[float] | None = None,
     wrapper_states: Sequence[Tree] | None = None,
 ) -> Cohort:
-    """Return the clients `ids` with their personal states as one cohort.
+    """Return a cohort of the clients `ids`.
 
     The server's model (`ids == [SERVER_MODEL]`) gets uniform class priors and no training images.
-    By default, clients do all their `work` and wrappers keep nothing on them.
+
+    Args:
+        states: the personal state of each client.
+        work: the share of its local steps that each client completes; default: 1.
+        wrapper_states: what wrappers keep on each client; default: nothing.
     """
     # class priors [K, C], and numbers of training images
     if ids == [SERVER_MODEL]:
@@ -340,16 +368,18 @@ class Update:
     """The result of one client's round.
 
     Attributes:
-        payload: everything that the client uploads; counted as bytes up. No client axis.
-        client_state: what the client keeps for its next round. No client axis.
+        payload: everything that the client uploads, without a client axis. It is counted as bytes
+            up.
+        client_state: what the client keeps for its next round, without a client axis.
         num_examples: number of the client's training images.
-        metrics: plain numbers by name, columns of clients.parquet; the mean of `train_loss` is
-            written to rounds.parquet. `guessing_loss`: that of a guess; default: log C.
-        side_channel: statistics that only wrappers may read, such as a sensitivity for
-            differential privacy. They are not sent, not stored and not counted.
+        metrics: plain numbers by name, which become columns of clients.parquet. `train_loss` must
+            be among them; its mean over clients is written to rounds.parquet. `guessing_loss` is
+            the loss of a guess; default: log C.
+        side_channel: statistics that only wrappers may read, such as a sensitivity for differential
+            privacy. They are not sent, not stored and not counted.
         wrapper_state: what wrappers keep on the client for its next round, by the wrapper's name:
-            {"my_wrapper": {...}}. No client axis, not sent.
-        received: what the client had received, without a client axis; the runtime fills it in, and
+            {"my_wrapper": {...}}. It has no client axis, and is not sent.
+        received: what the client had received, without a client axis. The runtime fills it in, and
             `receive` may add to it.
         client: the client's id, which the runtime fills in.
     """

@@ -1,6 +1,7 @@
-"""A job's rounds: resumed from the last finished one, written whole or not at all.
+"""The rounds of a training job.
 
-A run has one checkpoint (`checkpoint.py`), written after every round, which belongs to a job.
+A run has one checkpoint (`checkpoint.py`), which is written after every round and belongs to a job.
+A job that was killed resumes after the last round in the checkpoint.
 """
 
 import logging
@@ -21,7 +22,7 @@ from fedloom.common.receipts import digest, sha256
 from fedloom.common.seeds import torch_generator
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
 from fedloom.federated.evaluate import evaluate
-from fedloom.federated.round import attackers, initial_state, train_round
+from fedloom.federated.round import attacking_clients, initial_state, train_round
 from fedloom.federated.rows import Confusion, EvaluationRow, RoundRow, Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
@@ -32,13 +33,16 @@ from fedloom.planning.job_specs import TrainJob
 
 log = logging.getLogger(__name__)
 
-# a scheduler sends one of these at the end, or minutes before a time limit
+# a scheduler sends one of these signals at a job's time limit, or some minutes before
 STOPPING = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @contextmanager
 def exclusive_run_folder(folder: Path) -> Iterator[None]:
-    """Hold the run's folder: a job that outlived its Snakemake and its rerun take turns."""
+    """Hold the run's folder, so that two jobs do not write to it at the same time.
+
+    A job may outlive its Snakemake process. Its rerun then waits until that job has ended.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     waiting = f"{folder}: another job is at work here; waiting for it"
     with file_lock(folder / ".lock", waiting, log.info):
@@ -47,7 +51,10 @@ def exclusive_run_folder(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that a job writes (`confusion` if the job asks for it), and its checkpoint."""
+    """The files that a job writes, and its checkpoint.
+
+    `confusion` is written only if the job asks for it.
+    """
 
     state: Path
     checkpoint: Path
@@ -58,10 +65,11 @@ class Outputs:
 
 
 def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> str:
-    """Digest everything that the numbers after the job's first round depend on.
+    """Return the digest of everything that the numbers of the job's rounds depend on.
 
-    That is its spec and sources, the receipts `files` of its inputs, the versions of packages, and
-    the kind of GPU, whose kernels differ in the order of sums; neither its end nor evaluations.
+    This is the job's spec and sources, the receipts `files` of its inputs, the versions of packages
+    and the kind of GPU (different GPUs sum in different orders). The job's last round, and which
+    rounds and clients it evaluates, are not part of the digest.
     """
     varying = ("last", "evaluate", "sampled", "evaluate_clients")
     fixed = {key: value for key, value in asdict(job).items() if key not in varying}
@@ -77,20 +85,21 @@ def clients_to_evaluate(
 ) -> Sequence[int]:
     """Return the ids of the clients that are evaluated after round `task.round`, ascending.
 
-    All but the attackers, or in a round of `job.sampled` `job.evaluate_clients` of them, drawn in
-    proportion among participating (at least one) and held-out ones.
+    These are all clients with test images but the attackers. After a round of `job.sampled`, only
+    `job.evaluate_clients` of them are drawn. The draw has participating and held-out clients in
+    proportion, and at least one participating client.
     """
     everyone = [client for client in task.data.tested if client not in attacking]
     count = job.evaluate_clients
     if task.round not in job.sampled or count is None or count >= len(everyone):
         return everyone
 
-    # how many of each kind
+    # how many clients of each kind
     participating = [client for client in everyone if client in task.data.position]
     held_out = [client for client in everyone if client not in task.data.position]
     first = max(1, round(count * len(participating) / len(everyone)))
 
-    # which of them
+    # draw them
     generator = torch_generator(task.seed, "evaluate", task.round)
     chosen: list[int] = []
     for group, number in ((participating, first), (held_out, count - first)):
@@ -101,7 +110,7 @@ def clients_to_evaluate(
 
 @contextmanager
 def _remembered_signals() -> Iterator[list[str]]:
-    """Only remember the names of signals with which a scheduler ends a process."""
+    """Remember the names of signals that ask the process to stop, and do nothing else on them."""
     names: list[str] = []
     before = {
         number: signal.signal(number, lambda n, _: names.append(signal.Signals(n).name))
@@ -115,7 +124,10 @@ def _remembered_signals() -> Iterator[list[str]]:
 
 
 def _mean_accuracy(rows: Sequence[EvaluationRow]) -> float:
-    """Return the mean accuracy in percent of participating clients, with their personal models."""
+    """Return the mean accuracy, in percent, of the participating clients.
+
+    If the method personalises, it is that of the personalised models.
+    """
     personal = any(row.personalized for row in rows)
     shown = [row for row in rows if row.participating and row.personalized == personal]
     return 100 * fmean(row.num_correct / row.num_test for row in shown)
@@ -124,12 +136,15 @@ def _mean_accuracy(rows: Sequence[EvaluationRow]) -> float:
 def _resume(
     head: Path, fingerprint: str, task: Task, job: TrainJob, attacking: Collection[int]
 ) -> Saved | None:
-    """Return what the checkpoint holds, if this job can resume from it; else log why it cannot."""
+    """Return the content of the checkpoint if this job can resume from it.
+
+    Otherwise, log the reason and return None.
+    """
     saved = read_checkpoint(head, fingerprint, job.first)
     if saved is None:
         return None
 
-    # the checkpoint, or the reason why no job, or not this one, can resume from it
+    # a text is the reason why no job can resume; a checkpoint may still not fit this job
     if isinstance(saved, Saved):
         reason = _why_no_resume(saved, task, job, attacking)
         if reason is None:
@@ -143,11 +158,14 @@ def _resume(
 def _why_no_resume(
     saved: Saved, task: Task, job: TrainJob, attacking: Collection[int]
 ) -> str | None:
-    """Return why a job cannot resume from a checkpoint of its own fingerprint; None if it can."""
+    """Return why the job cannot resume from a checkpoint; None if it can.
+
+    The checkpoint has the job's fingerprint.
+    """
     if saved.round > job.last:
         return f"is of round {saved.round}, after the job's last"
 
-    # an evaluation cannot be made up for, since the states of earlier rounds are gone
+    # an evaluation that is missing cannot be done now: the states of earlier rounds are gone
     for number in job.evaluate:
         if number > saved.round:
             continue
@@ -159,9 +177,13 @@ def _why_no_resume(
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """Where a job begins: the state, the last round that is done, and what the checkpoint holds.
+    """Where a job begins.
 
-    `diverged` is True for a trial that had diverged before the job's first round.
+    Attributes:
+        state: the state to train on from.
+        done: the last round that is done.
+        diverged: True for a trial that had diverged before the job's first round.
+        saved: the content of the checkpoint; None if the job does not resume.
     """
 
     state: State
@@ -179,8 +201,11 @@ def _find_starting_point(
     fingerprint: str,
     attacking: Collection[int],
 ) -> StartingPoint:
-    """Read the state file `start`, if there is one, and what the checkpoint has of later rounds."""
-    # the state before the job's first round; that of a run's first job is made below, if needed
+    """Return where the job begins: after the checkpoint's last round, or else before its first.
+
+    `start` is the file with the state that the run's previous job left; None for the first job.
+    """
+    # the state before the job's first round; for a run's first job it is made below, if needed
     device = task.data.device
     before = State({}, device=device)
     diverged = False
@@ -200,7 +225,7 @@ def _find_starting_point(
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a round gives: the next state and the rows of the job's tables."""
+    """The result of a round: the next state, and the rows for the job's tables."""
 
     state: State
     row: RoundRow
@@ -211,7 +236,7 @@ class RoundResult:
 def _train_and_evaluate(
     task: Task, hooks: Hooks, job: TrainJob, state: State, attacking: Collection[int]
 ) -> RoundResult:
-    """Train round `task.round`, and evaluate its state if the job asks for that."""
+    """Train round `task.round`, and evaluate the new state if the job asks for it."""
     after, row = train_round(task, hooks, state)
     confusion = Confusion()
     if task.round not in job.evaluate:
@@ -234,14 +259,19 @@ def _train_and_evaluate(
 def train_rounds(
     task: Task, hooks: Hooks, job: TrainJob, start: Path | None, outputs: Outputs, fingerprint: str
 ) -> None:
-    """Train the job's rounds, from the state file `start` or an initial one; write its outputs.
+    """Train the rounds of a job, and write its outputs.
 
-    A trial that diverges ends before that round, without the evaluations that were due. Where a
-    signal asks the job to stop, it raises StoppedError; its last round is in the checkpoint.
+    The job begins after the last round in its checkpoint, or else with the state in file `start`,
+    or else with an initial state. A trial ends before the round in which it diverges, and leaves
+    out later evaluations.
+
+    Raises:
+        StoppedError: a signal asked the job to stop. The last finished round is in the checkpoint.
+        NotFiniteError: a run that is not a trial diverged.
     """
-    # begin where the checkpoint ends, or else where the job before ended
+    # begin where the checkpoint ends, or else where the previous job ended
     name = job.spec.run.path
-    attacking = attackers(task, hooks)
+    attacking = attacking_clients(task, hooks)
     begin = _find_starting_point(
         task, hooks, job, start, outputs.checkpoint, fingerprint, attacking
     )
@@ -249,19 +279,19 @@ def train_rounds(
     current = begin.state
     diverged = begin.diverged
 
-    # a trial that had diverged before trains no further
+    # a trial that has already diverged trains no further
     rounds_ahead = range(begin.done + 1, job.last + 1)
     if diverged:
         rounds_ahead = range(0)
 
-    # what the progress bar shows behind the number of rounds
+    # what the progress bar shows after the number of rounds
     shown: dict[str, str] = {}
     with (
         progress(total=job.last, initial=begin.done, what=name) as bar,
         _remembered_signals() as signals,
     ):
         for number in rounds_ahead:
-            # train the round; a trial ends where it diverges
+            # train the round; a trial ends when it diverges
             log.debug("%s: round %d", name, number)
             try:
                 result = _train_and_evaluate(task.at(number), hooks, job, current, attacking)
@@ -272,20 +302,20 @@ def train_rounds(
                 diverged = True
                 break
 
-            # write the round to the checkpoint, from which a job that is killed resumes
+            # write the round to the checkpoint, so that a killed job can resume after it
             current = result.state
             selected = [update.client_id for update in result.row.updates]
             rows = Rows.of(result.row, result.evaluated, result.confusion.table())
             checkpoint.write(number, current, selected, rows)
 
-            # show its loss, and the accuracy of the last evaluation
+            # show the round's loss, and the accuracy of the last evaluation
             shown["loss"] = f"{result.row.train_loss:.3f}"
             if result.evaluated:
                 shown["accuracy"] = f"{_mean_accuracy(result.evaluated):.1f}"
             bar.set_postfix(shown, refresh=False)
             bar.update()
 
-            # a signal waits until here, where the round is in the checkpoint
+            # stop on a signal only here, where the round is in the checkpoint
             if signals and number < job.last:
                 raise StoppedError(
                     f"{name}: stopped by {signals[-1]} after round {number} of {job.last}; start "
@@ -298,8 +328,8 @@ def train_rounds(
 def _write_outputs(
     job: TrainJob, outputs: Outputs, checkpoint: Checkpoint, state: State, diverged: bool
 ) -> None:
-    """Write the job's tables, and its last state."""
-    # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
+    """Write the job's tables and its last state."""
+    # a checkpoint that another job began may hold evaluations that this job does not report
     rows = checkpoint.rows.with_evaluations_of(job.evaluate)
     write_table(outputs.evaluation, rows.evaluation)
     write_table(outputs.rounds, rows.rounds)
@@ -307,6 +337,6 @@ def _write_outputs(
     if job.confusion:
         write_table(outputs.confusion, rows.confusion)
 
-    # the state, from which the next job starts
+    # write the state, from which the run's next job starts
     facts = {"run": job.spec.run.path, "round": job.last, "diverged": diverged}
     tensor_files.save(outputs.state, state.tree(), **facts)

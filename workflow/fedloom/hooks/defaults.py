@@ -1,4 +1,4 @@
-"""Functions that default hooks, methods and stages share."""
+"""Functions that the default hooks share with methods and the runtime."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def sample_clients(available: Sequence[int], count: int, seed: int, number: int) -> list[int]:
     """Draw `count` clients for round `number`, uniformly without replacement; ids ascending.
 
-    If fewer are available, all of them.
+    If fewer than `count` are available, all of them are returned.
     """
     generator = torch_generator(seed, "sampling", number)
     order = torch.randperm(len(available), generator=generator)
@@ -24,11 +24,11 @@ def sample_clients(available: Sequence[int], count: int, seed: int, number: int)
 
 
 def mean(updates: "list[Update]", weighted: bool = False) -> Tree:
-    """Average the payloads' `params` over clients.
+    """Return the mean over clients of the payloads' `params`.
 
     Args:
-        weighted: weigh each client by its number of training images, as McMahan et al. ("FedAvg",
-            AISTATS 2017) do, else all clients alike.
+        weighted: True weighs each client by its number of training images, as FedAvg does (McMahan
+            et al., AISTATS 2017). False gives all clients equal weights.
     """
     weights = [1] * len(updates)
     if weighted:

@@ -1,4 +1,4 @@
-"""Where plugins lie: the folders of `plugins/` and installed packages, found without an import."""
+"""Find plugins without importing them: in folders `plugins/` and in installed packages."""
 
 import importlib.util
 import tomllib
@@ -14,11 +14,11 @@ from fedloom.common.folders import read_text
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Identifier, Keys, checked
 
-# the package that stands for a folder of plugins
+# plugins of a folder are imported as if they were modules of this package
 PACKAGE = "fedloom_plugins"
-# a plugin's folder has one of them
+# a plugin's folder has one of these files
 FILES = ("method.toml", "source.toml", "scheme.toml", "table.toml", "figure.toml")
-# a folder of plugins holds them directly, or in these folders
+# a folder of plugins holds them directly, or in these subfolders
 SUBFOLDERS = ("methods", "wrappers", "sources", "schemes", "tables", "figures")
 
 Item = TypeVar("Item")
@@ -26,14 +26,14 @@ Default = TypeVar("Default")
 
 
 class PluginCatalogue(Mapping[str, Item]):
-    """Plugins by name, or what is made of them, and the errors of those that cannot be used.
+    """Plugins by name (or something made from them), and the errors of broken plugins.
 
-    A broken plugin harms only who asks for it: `catalogue[name]` raises its error. Iteration, `in`
-    and `get` leave broken ones out.
+    `catalogue[name]` raises the error of a broken plugin, so that it harms only who asks for it.
+    Iteration, `in` and `get` leave broken plugins out.
     """
 
     def __init__(self, plugins: dict[str, Item], errors: dict[str, FedLoomError]):
-        """Take the plugins, and the errors by a plugin's name or folder."""
+        """Take the plugins by name, and the errors by the name or the folder of a plugin."""
         self._plugins = plugins
         self.errors = errors
 
@@ -63,7 +63,7 @@ class PluginCatalogue(Mapping[str, Item]):
 
 
 class PluginManifest(Keys):
-    """A plugin of any kind: the keys of its TOML file, and where it lies."""
+    """A plugin of any kind: the keys of its TOML file, and the place of its folder."""
 
     name: Identifier
     """The name by which studies use it."""
@@ -72,7 +72,13 @@ class PluginManifest(Keys):
 
     @classmethod
     def of(cls, file: Path, module: str | None) -> Self:
-        """Read and check a plugin's TOML file."""
+        """Read and check the TOML file of a plugin.
+
+        `module` is the dotted name of the plugin's package if it is installed, else None.
+
+        Raises:
+            FedLoomError: the file is not TOML, or a key is wrong.
+        """
         try:
             content = tomllib.loads(read_text(file))
         except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -84,16 +90,16 @@ class PluginManifest(Keys):
         return plugin
 
     def check(self, where: KeyPath) -> None:
-        """Check what the keys say together; `where` is the path to the file's top level."""
+        """Check rules between several keys; `where` is the path to the file's top level."""
 
     @property
     def folder(self) -> Path:
-        """The folder that holds plugin.py and the file of `FILES`."""
+        """The folder with plugin.py and the plugin's TOML file."""
         return self._toml.parent
 
     @property
     def module(self) -> str | None:
-        """The dotted name of the installed package; None for a folder of `plugins/`."""
+        """The dotted name of an installed plugin's package; None for a plugin in `plugins/`."""
         return self._module
 
     @property
@@ -103,13 +109,13 @@ class PluginManifest(Keys):
 
     @property
     def file(self) -> Path:
-        """The module that holds its functions."""
+        """The path of plugin.py, the module with the plugin's functions."""
         return self.folder / "plugin.py"
 
 
 def _plugins_in(folder: Path) -> list[Path]:
-    """Return the folders of plugins that lie in `folder`, directly or in one of its subfolders."""
-    # a folder of a subfolder's name that declares a plugin is a plugin, and no subfolder
+    """Return the folders of the plugins that lie in `folder` or in one of its subfolders."""
+    # a folder that has a subfolder's name but declares a plugin is itself a plugin
     subfolders = [folder / subfolder for subfolder in SUBFOLDERS if (folder / subfolder).is_dir()]
     subfolders = [subfolder for subfolder in subfolders if not _toml_files(subfolder)]
 
@@ -127,12 +133,19 @@ def _toml_files(path: Path) -> list[str]:
 
 
 def _is_of(kind: str, path: Path) -> bool:
-    """Return True for the folder of a plugin of this kind; without TOML file, of a method."""
+    """Return True if the folder holds a plugin of this kind.
+
+    A folder without any TOML file counts as a method, so that its error says what is missing.
+    """
     return f"{kind}.toml" in (_toml_files(path) or ["method.toml"])
 
 
 def _installed(entry: EntryPoint) -> tuple[Path, str]:
-    """Return folder and package of an installed plugin, without importing what lies in it."""
+    """Return the folder and the package of an installed plugin, without importing the plugin.
+
+    Raises:
+        FedLoomError: the entry point names no module, or its parent package cannot be imported.
+    """
     where = f"entry point {entry.group}:{entry.name}"
     try:
         spec = importlib.util.find_spec(entry.module)
@@ -141,7 +154,7 @@ def _installed(entry: EntryPoint) -> tuple[Path, str]:
     if spec is None or spec.origin is None:
         raise FedLoomError(f"{where}: no module {entry.value}")
 
-    # the entry point names the package, or a module in it
+    # the entry point names the package itself, or a module in it
     package = entry.module
     if not spec.submodule_search_locations:
         package = entry.module.rpartition(".")[0]
@@ -154,17 +167,18 @@ Manifest = TypeVar("Manifest", bound=PluginManifest)
 def discover_plugins(
     kind: str, folders: Iterable[Path], model: type[Manifest]
 ) -> PluginCatalogue[Manifest]:
-    """Return the plugins of a kind, as "method" or "figure": in `folders`, and installed ones.
+    """Return the plugins of one kind (such as "method" or "figure").
 
-    A name that two folders define is broken.
+    They are those in `folders` and the installed ones. If two folders define the same name, that
+    plugin counts as broken.
     """
-    # where plugins of the kind lie
+    # the places where plugins of this kind lie
     places = list[Path | EntryPoint]()
     for folder in folders:
         places += [path for path in _plugins_in(folder) if _is_of(kind, path)]
     places += entry_points(group=f"fedloom.{kind}s")
 
-    # their manifests; an error waits until somebody asks for the plugin
+    # read their manifests; an error is kept until somebody asks for the plugin
     found = dict[str, Manifest]()
     errors = dict[str, FedLoomError]()
     for place in places:
@@ -178,7 +192,7 @@ def discover_plugins(
             errors[place.name] = error
             continue
 
-        # the first of a name, or a second one
+        # the same name in two folders is an error
         first = found.setdefault(plugin.name, plugin)
         if first.folder != path:
             errors[plugin.name] = FedLoomError(

@@ -1,24 +1,35 @@
-"""The contract between FedLoom and a plugin: its hooks, which docs/writing-a-method.md teaches.
+"""The contract between FedLoom and a plugin: the hooks that a plugin may implement.
 
-Shapes: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes. `received` is what
-each client of a cohort downloaded [K, ...]; `clients` has ids, personal states [K, ...], class
-priors [K, C] and numbers of training images.
+docs/writing-a-method.md teaches them. Shapes: K clients in a cohort, B images in a batch, T tokens,
+P prompts, d width, C classes.
+
+Two arguments occur in many hooks:
+
+- `received` is what each client of a cohort downloaded, stacked [K, ...].
+- `clients` is the cohort: ids, personal states [K, ...], class priors [K, C] and numbers of
+  training images.
 
 A state (`Tree`) is a nested dict of tensors and plain numbers. In the server's state, `params` are
-trained and `constants` are sent but not trained; anything else is the server's own. The runtime
-owns all state: hooks return new state, change none in place, and a plugin keeps none between calls.
-A hook may leave out arguments that it does not need. The first plugin that gives a result other
-than None is the one that counts (`firstresult`). The body of a function marked as `hookimpl` too is
-the default.
+trained, and `constants` are sent to the clients but not trained. Its other keys stay on the server.
 
-A wrapper (kind = "wrapper" in method.toml) implements hooks with `@hookimpl(wrapper=True)`: it
-yields for what the method gives, and returns it changed. Of several wrappers the first is
-innermost: it sees what the method gives, the next what the first makes of it. `receive` and
-`deliver`, which only wrappers have, run the other way round: the last wrapper unpacks first.
+Rules of all hooks:
+
+1. The runtime owns all state. A hook returns new state and changes no state in place. A plugin
+   keeps no state between two calls.
+2. A hook may leave out arguments that it does not need.
+3. The first result that is not None counts (`firstresult`): the method's, or else the default's.
+4. A function below with the mark `hookimpl` has the default as its body.
+
+A wrapper (kind = "wrapper" in method.toml) implements hooks with `@hookimpl(wrapper=True)`. Such a
+hook yields once. The `yield` returns the method's result, and the hook returns the changed result.
+
+The first of several wrappers is the innermost: it gets the method's result, and the second gets
+what the first returns. `receive` and `deliver`, which only wrappers have, run in the opposite
+order: the last wrapper unpacks first.
 """
 
 # pyright: reportReturnType=false
-# a specification without default has a docstring for a body
+# a hook without a default has only a docstring as its body
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -39,27 +50,33 @@ hookspec = pluggy.HookspecMarker("fedloom")
 hookimpl = pluggy.HookimplMarker("fedloom")
 
 REQUIRED = ("init_server", "client_update", "predict")
-# hooks of wrappers alone, of whom the last unpacks first
+# hooks of wrappers alone; they run in the opposite order, so the last wrapper unpacks first
 UNPACKING = ("receive", "deliver")
 
 
 @hookspec(firstresult=True)
 def init_server(task: "Task") -> "Tree":
-    """Return the server's state before round 1, tensors without a client axis.
+    """Return the server's state before round 1. Its tensors have no client axis.
 
-    `params` {name: [...]}, `constants` {name: [...]}, and whatever else the server needs. `metrics`
-    {name: number} are columns of rounds.parquet, with the values after each round. The key
-    `side_channel` is for wrappers: they see it, then it is dropped. `task.round` is 0.
+    `task.round` is 0. These keys have a meaning:
+
+    - `params` {name: [...]} are trained.
+    - `constants` {name: [...]} are sent to the clients but not trained.
+    - `metrics` {name: number} become columns of rounds.parquet, with the values after each round.
+    - `side_channel` is for wrappers. They see it, and then the runtime drops it.
+
+    The server may keep whatever else it needs under other keys.
     """
 
 
 @hookspec(firstresult=True)
 @hookimpl
 def init_client(task: "Task", client: int) -> "Tree":
-    """Return what client number `client` keeps to itself. Default: nothing, {}.
+    """Return the first personal state of client number `client`. Default: {}, it keeps nothing.
 
-    It is called when the client first takes part, with `task.round` 0, and its result handed back
-    in `clients.state` from then on. Tensors have no client axis, and every client's equal shapes.
+    The runtime calls this hook with `task.round` 0, before the client's first round. In that round
+    `clients.state` is this state, and in each later round the state that the client's last update
+    kept. Tensors have no client axis. The states of all clients must have equal keys and shapes.
     """
     return {}
 
@@ -67,15 +84,15 @@ def init_client(task: "Task", client: int) -> "Tree":
 @hookspec(firstresult=True)
 def unseen_client_state(
     task: "Task", client: int, states: "PersonalStates", received: "Tree"
-) -> "Tree":
+) -> "Tree | None":
     """Return the personal state of a client that never trained, for its evaluation.
 
     Such a client is held out, was not sampled yet, or stands for the server's model (SERVER_MODEL).
-    Default: what `init_client` gives.
+    Default: the result of `init_client`.
 
     Args:
-        states: personal states of the clients that did train, by id, and `states.mean(key)`, which
-            nobody in a real federation would see.
+        states: personal states of the clients that did train, by id. `states.mean(key)` is their
+            mean, which nobody in a real federation would see.
         received: what the server sends the client after the round, without a client axis.
     """
 
@@ -85,7 +102,8 @@ def unseen_client_state(
 def available_clients(task: "Task") -> list[int]:
     """Return the ids of the clients that can be selected in round `task.round`.
 
-    For wrappers: participation traces. Default: `task.data.participating`.
+    This hook is for wrappers that simulate which clients can be reached (participation traces).
+    Default: `task.data.participating`.
     """
     return task.data.participating
 
@@ -95,14 +113,15 @@ def available_clients(task: "Task") -> list[int]:
 def select_clients(task: "Task", available: list[int], history: "History") -> list[int]:
     """Return the ids of the clients that take part in round `task.round`.
 
-    Default: `task.clients_per_round` of the available ones, or all if they are fewer, uniformly
-    without replacement.
+    Default: draw `task.clients_per_round` of the available clients uniformly without replacement,
+    or take all of them if they are fewer.
 
     Args:
         available: ids, ascending.
-        history: of each client its number of training images, rounds selected in, and last loss.
+        history: for each client, its number of training images, the number of rounds that it was
+            selected in, and its last training loss.
     """
-    # imported here, since a plan reads the hooks without torch
+    # imported here, since planning reads the hooks and must not import torch
     from fedloom.hooks.defaults import sample_clients
 
     return sample_clients(available, task.clients_per_round, task.seed, task.round)
@@ -113,8 +132,8 @@ def select_clients(task: "Task", available: list[int], history: "History") -> li
 def local_work(task: "Task", client: int) -> float:
     """Return the share of its local steps that `client` completes in this round, 0 < share <= 1.
 
-    For wrappers: stragglers. Each training phase is cut to this share of its steps, rounded up.
-    Default: 1.0.
+    This hook is for wrappers that simulate stragglers. Each training phase is cut to this share of
+    its steps, rounded up. Default: 1.0.
     """
     return 1.0
 
@@ -122,9 +141,10 @@ def local_work(task: "Task", client: int) -> float:
 @hookspec(firstresult=True)
 @hookimpl
 def attackers(task: "Task") -> list[int]:
-    """Return the ids of the clients that attack, the same in every round: they are not evaluated.
+    """Return the ids of the clients that attack. They must be the same in every round.
 
-    For wrappers: add yours (`draw_attackers`) to those that `yield` returns. Default: none.
+    Attackers are not evaluated. This hook is for wrappers: add your own attackers
+    (`draw_attackers`) to those that `yield` returns. Default: none.
     """
     return []
 
@@ -132,30 +152,33 @@ def attackers(task: "Task") -> list[int]:
 @hookspec(firstresult=True)
 @hookimpl
 def training_data(task: "Task") -> "Federation":
-    """Return the data that clients train on in round `task.round`, as `task.data`.
+    """Return the data that clients train on in round `task.round`, in the form of `task.data`.
 
-    For wrappers that poison or withhold images (`relabelled`). `client_update` alone sees this
-    data, and class priors in its cohorts are those of this data. Default: `task.data`.
+    This hook is for wrappers that poison or withhold images (`relabelled`). Only `client_update`
+    gets this data. The class priors of its cohorts are computed from this data too. Default:
+    `task.data`.
     """
     return task.data
 
 
 @hookspec(firstresult=True)
 def triggered(task: "Task") -> "Federation | None":
-    """Return test images with a trigger, which all have the class that the attackers want.
+    """Return test images with a backdoor trigger. Their label is the class that the attackers want.
 
-    For wrappers. The share of its own (`test`) that a client takes for that class is the column
-    `backdoor_rate` of evaluation.parquet; a client may have none. Default: None, no trigger.
+    This hook is for wrappers. A client may have no such images (`test`). The share of them that a
+    client's model takes for the wanted class is the column `backdoor_rate` of evaluation.parquet.
+    Default: None, there is no trigger.
     """
 
 
 @hookspec(firstresult=True)
 @hookimpl
 def download(task: "Task", server: "Tree", client: int) -> "Tree":
-    """Return what the server sends to `client`, which may be SERVER_MODEL; counted as bytes down.
+    """Return what the server sends to `client`, which may be SERVER_MODEL.
 
-    Default: `params` and `constants` of the server's state. Every client must get the same keys and
-    shapes, without a client axis; the runtime stacks them, so that `received` has tensors [K, ...].
+    The size of what is sent is counted as bytes down. Every client must get the same keys and
+    shapes, without a client axis. The runtime stacks the downloads of a cohort: tensors of
+    `received` are [K, ...]. Default: `params` and `constants` of the server's state.
     """
     return {key: server[key] for key in ("params", "constants") if key in server}
 
@@ -163,10 +186,10 @@ def download(task: "Task", server: "Tree", client: int) -> "Tree":
 @hookspec(firstresult=True)
 @hookimpl
 def deliver(task: "Task", sent: "Tree", client: int) -> "Tree":
-    """Return what `client` makes of its download `sent`: what all its hooks get as `received`.
+    """Return what `client` unpacks from its download `sent`. Its hooks get this as `received`.
 
-    For wrappers that pack in `download`, which it follows everywhere, for SERVER_MODEL too.
-    Default: as sent.
+    This hook is for wrappers that pack the download in `download`. It runs after each `download`,
+    for SERVER_MODEL too. Default: `sent` as it is.
     """
     return sent
 
@@ -179,12 +202,12 @@ def client_update(task: "Task", received: "Tree", clients: "Cohort") -> "list[Up
 @hookspec(firstresult=True)
 @hookimpl
 def receive(task: "Task", server: "Tree", updates: "list[Update]") -> "list[Update]":
-    """Return what `aggregate` gets of the updates that the clients of the round sent.
+    """Return the updates that `aggregate` gets, from those that the clients of the round sent.
 
-    This hook is for wrappers, which unpack payloads whose bytes were counted as sent, or leave some
-    updates out. In a wrapper, `yield` returns the updates as the wrappers outside of it have
-    changed them; `dataclasses.replace(update, payload=...)` makes a new update. Default: the
-    updates as they are, sorted by client id.
+    This hook is for wrappers. They unpack payloads, or leave some updates out; the bytes that are
+    counted are those of the packed payloads. In a wrapper, `yield` returns the updates as the
+    wrappers listed after it have changed them. `dataclasses.replace(update, payload=...)` makes a
+    new update. Default: the updates as they are, sorted by client id.
     """
     return updates
 
@@ -192,11 +215,16 @@ def receive(task: "Task", server: "Tree", updates: "list[Update]") -> "list[Upda
 @hookspec(firstresult=True)
 @hookimpl
 def aggregate(task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
-    """Return the server's next state, of the same keys as `init_server`'s.
+    """Return the server's next state, with the same keys as the state of `init_server`.
 
-    Default: the mean of `params` that method.toml declares as `aggregation`, all else as it was.
-    The updates are those that `receive` returns. A run sorts them by client id; their order may
-    change the result by rounding alone.
+    The updates are those that `receive` returns. A run sorts them by client id. In another order
+    they may change the result by rounding alone.
+
+    Default: the mean of the clients' `params`, "plain" or "weighted" as method.toml declares under
+    `aggregation`. All other keys stay as they were.
+
+    Raises:
+        FedLoomError: the default is needed, but method.toml declares no `aggregation`.
     """
     from fedloom.hooks.defaults import mean
 
@@ -212,10 +240,12 @@ def aggregate(task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
 def personalize(task: "Task", received: "Tree", clients: "Cohort") -> "Tree | None":
     """Return the personal states [K, ...] with which the cohort's clients answer their test images.
 
-    Every client is asked once per evaluation, also those that never trained. The hook may train on
-    the clients' training images; its result, of any keys, becomes `clients.state` in `predict`, and
-    is then thrown away. Clients are evaluated with it and without it (column `personalized` of
-    evaluation.parquet); the global test is without it. Default: None, no such step.
+    The runtime asks for every client once per evaluation, also for clients that never trained. The
+    hook may train on the clients' training images. In `predict`, `clients.state` is then the result
+    of this hook, which may have any keys. After the evaluation the result is thrown away.
+
+    Clients are evaluated without this step and with it (column `personalized` of
+    evaluation.parquet). The global test is without it. Default: None, there is no such step.
     """
 
 
@@ -225,13 +255,14 @@ def predict(task: "Task", received: "Tree", clients: "Cohort", batch: "Batch") -
 
     Where `batch.mask` is false, an image only fills up the batch, and its logits are ignored.
 
-    A client comes with its personal state, that of `unseen_client_state` if it never trained, and
-    in a second pass with that of `personalize`. On the global test set the server's model is a
-    cohort of one client (SERVER_MODEL, `clients.is_server_model`) with uniform class priors; return
-    None if the server has no model, so that those of the clients are averaged.
-
-    Leave out `clients` if the logits follow from `received` and the images alone: where all clients
-    receive the same, the global test then takes over their answers.
+    1. A client that trained comes with its personal state. A client that never trained comes with
+       the state of `unseen_client_state`. In a second pass, all clients come with the states of
+       `personalize`.
+    2. On the global test set, the server's model is a cohort of one client (SERVER_MODEL,
+       `clients.is_server_model`) with uniform class priors. Return None if the server has no model:
+       the answers of the clients' models are then averaged.
+    3. Leave out the argument `clients` if the logits follow from `received` and the images alone.
+       The global test then reuses the clients' answers, where all clients receive the same.
     """
 
 
@@ -239,7 +270,7 @@ def predict(task: "Task", received: "Tree", clients: "Cohort", batch: "Batch") -
 def artefact(
     task: "Task", server: "Tree", cohorts: "Iterator[tuple[Tree, Cohort, Batch]]", name: str
 ) -> dict[str, list]:
-    """Return the table `name`, of those that method.toml lists in `artefacts`, by column.
+    """Return the table `name` as a dict of columns. method.toml lists the names in `artefacts`.
 
     `cohorts` yields (received, clients, batch) over all clients' test images, after the last round.
     """
@@ -247,9 +278,11 @@ def artefact(
 
 @hookspec(firstresult=True)
 def audit_table(task: "Task", answers: "Answers", name: str) -> dict[str, list] | None:
-    """Return a wrapper's table `name`, of those that its method.toml lists in `artefacts`.
+    """Return a wrapper's table `name` as a dict of columns.
 
-    For wrappers. `answers`, given rows of images by client id, yields (clients, batch, logits [K,
-    B, C]): how each client's model, not personalised, answers its own. Default: None, of another
-    name too.
+    This hook is for wrappers. A wrapper lists the names of its tables in `artefacts` of its
+    method.toml, and returns None for any other name. Default: None.
+
+    `answers` is a function. It takes rows of images by client id, and yields (clients, batch,
+    logits [K, B, C]) for them: what each client's model answers before it is personalised.
     """

@@ -1,4 +1,7 @@
-"""Import plugin.py of plugins of any kind, without torch, and make the hooks of a run of them."""
+"""Import plugin.py of plugins of any kind, and combine a method and its wrappers into hooks.
+
+This module does not import torch.
+"""
 
 import importlib
 import importlib.machinery
@@ -15,7 +18,7 @@ from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.plugin_code import run_plugin_code
 from fedloom.hooks.run_hooks import HOOKS, Hooks
 
-# modules that plugins may import, by the names that they had before 2026-11-27
+# old names (before 2026-11-27) of modules that plugins may import -> their new names
 MOVED = {
     "fedloom.data.toolbox": "fedloom.data.source_toolbox",
     "fedloom.report.toolbox": "fedloom.report.output_toolbox",
@@ -25,7 +28,10 @@ MOVED = {
 
 
 def import_plugin(plugin: PluginManifest) -> ModuleType:
-    """Return a plugin's plugin.py, imported as a module of a package for `from . import x`."""
+    """Return plugin.py of a plugin as a module, which is imported unless Python already has it.
+
+    The module belongs to a package, so that `from . import x` works in it.
+    """
     module = sys.modules.get(f"{plugin.package}.plugin")
     if module is not None and module.__file__ == str(plugin.file):
         return module
@@ -33,9 +39,10 @@ def import_plugin(plugin: PluginManifest) -> ModuleType:
 
 
 def reimport_plugins(plugins: Sequence[PluginManifest]) -> list[ModuleType]:
-    """Import the plugins and their modules, whether they were imported before or not.
+    """Import plugin.py of these plugins anew, even if Python has already imported it.
 
-    A plugin must hold nothing between jobs, and two folders may have plugins of one name.
+    There are two reasons: a plugin must hold nothing between jobs, and two folders may have plugins
+    of the same name.
     """
     for plugin in plugins:
         _forget_modules(plugin)
@@ -50,10 +57,10 @@ def reimport_plugins(plugins: Sequence[PluginManifest]) -> list[ModuleType]:
 
 
 def _forget_modules(plugin: PluginManifest) -> None:
-    """Remove a plugin's modules from those that Python has imported.
+    """Remove the modules of a plugin from those that Python has imported.
 
-    Of an installed plugin these are all of its top-level package, but no compiled module, which
-    Python cannot load twice.
+    For an installed plugin, these are all modules of its top-level package. Compiled modules stay,
+    because Python cannot load them twice.
     """
     package = plugin.package
     if plugin.module is not None:
@@ -67,14 +74,18 @@ def _forget_modules(plugin: PluginManifest) -> None:
 
 
 def _import_module(plugin: PluginManifest) -> ModuleType:
-    """Import plugin.py; a folder of plugins stands for a package that has no __init__.py."""
+    """Import plugin.py of a plugin.
+
+    Raises:
+        FedLoomError: plugin.py imports a module that has another name now.
+    """
     if plugin.module is None:
-        # the package of all plugins has no folder: so none imports another, on whose files no run
-        # depends
+        # The package of all plugins has no folder. So no plugin can import another one, whose files
+        # a run would not depend on.
         _make_package(PACKAGE, [])
         _make_package(plugin.package, [str(plugin.folder)])
 
-    # where an import of a module that has moved fails, say where it is now
+    # if a module has moved, say where it is now
     try:
         return importlib.import_module(f"{plugin.package}.plugin")
     except ModuleNotFoundError as error:
@@ -87,7 +98,7 @@ def _import_module(plugin: PluginManifest) -> ModuleType:
 
 
 def _make_package(name: str, folders: list[str]) -> None:
-    """Make a package whose modules lie in the folders."""
+    """Make a package, without __init__.py, whose modules lie in the folders."""
     spec = importlib.machinery.ModuleSpec(name, loader=None, is_package=True)
     spec.submodule_search_locations = folders
     sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -97,7 +108,11 @@ def _make_package(name: str, folders: list[str]) -> None:
 
 
 def load_hooks(plugin: Plugin, wrappers: Sequence[Plugin] = ()) -> Hooks:
-    """Return the hooks of one run: the method's, defaults where it has none, and its wrappers'."""
+    """Return the hooks of one run, from the functions of the method and of its wrappers.
+
+    Raises:
+        FedLoomError: a plugin cannot be imported, or its hooks are written wrongly.
+    """
     plugins = (plugin, *wrappers)
     modules = reimport_plugins(plugins)
     for each, module in zip(plugins, modules, strict=True):
@@ -107,15 +122,21 @@ def load_hooks(plugin: Plugin, wrappers: Sequence[Plugin] = ()) -> Hooks:
 
 
 def check_hooks(module: ModuleType, plugin: Plugin) -> None:
-    """Refuse mistakes that pluggy lets pass, or refuses with a traceback."""
-    # its own functions, not those that it imports
+    """Check how a plugin's hooks are written.
+
+    pluggy accepts some of these mistakes, and refuses the others with a traceback.
+
+    Raises:
+        FedLoomError: a hook is missing, is marked wrongly, or has a wrong argument.
+    """
+    # the plugin's own functions, without those that it imports
     functions = inspect.getmembers(module, inspect.isfunction)
     own = {name: function for name, function in functions if function.__module__ == module.__name__}
     for name, function in own.items():
         for mistake in _mistakes(name, function, plugin.kind):
             raise FedLoomError(f"{plugin.file}: {mistake}")
 
-    # what a method must have, and a wrapper need not
+    # hooks that a method must have, but not a wrapper
     if plugin.kind != "method":
         return
     for name in hookspecs.REQUIRED:
@@ -129,8 +150,11 @@ def check_hooks(module: ModuleType, plugin: Plugin) -> None:
 
 
 def _mistakes(name: str, function: Callable[..., object], kind: str) -> Iterator[str]:
-    """Yield what is wrong with how a function is marked and written, if it is or may be a hook."""
-    # the mark and the name must go together
+    """Yield each mistake in how a function is marked and written.
+
+    A function without the mark of a hook is wrong only if it has the name of a hook.
+    """
+    # a function has both the mark and the name of a hook, or neither
     mark = getattr(function, "fedloom_impl", None)
     if mark is None:
         if name in HOOKS:
@@ -140,7 +164,7 @@ def _mistakes(name: str, function: Callable[..., object], kind: str) -> Iterator
         yield f"'{name}' is not a hook; {suggestion(name, HOOKS)}"
         return
 
-    # a wrapper's hook yields, a method's returns, and the mark must say so
+    # a wrapper's hook yields and a method's hook returns; the mark must agree
     marks = {key for key, value in mark.items() if value}
     yields = inspect.isgeneratorfunction(function)
     if kind == "wrapper":
@@ -157,7 +181,7 @@ def _mistakes(name: str, function: Callable[..., object], kind: str) -> Iterator
         if marks or yields:
             yield f"'{name}' of a {kind} must have a plain @hookimpl, and return, not yield"
 
-    # an argument may be left out, but none added
+    # a hook may leave out arguments, but must not add one
     allowed = set(inspect.signature(getattr(hookspecs, name)).parameters)
     for key, parameter in inspect.signature(function).parameters.items():
         if parameter.default is not parameter.empty:

@@ -1,9 +1,14 @@
 """The declarations of plugins in method.toml, read without importing the plugins.
 
-A plugin is a folder with `method.toml`, `plugin.py` and any further modules. It ships with FedLoom,
-lies in `plugins/` of the current folder, or is an installed package with an entry point of the
-group `fedloom.methods`. A source, scheme, table or figure has `source.toml`, `fedloom.sources` and
-so on instead (see fedloom.config.kinds).
+A plugin is a folder with `method.toml`, `plugin.py` and any further modules. There are three places
+for a plugin:
+
+1. FedLoom's own `plugins/`.
+2. `plugins/` in the current folder.
+3. An installed package with an entry point of the group `fedloom.methods`.
+
+The other kinds of plugins (sources, schemes, tables and figures) have a file `source.toml`, and so
+on, and a group `fedloom.sources`, and so on (see fedloom.config.kinds).
 """
 
 from collections.abc import Sequence
@@ -23,18 +28,18 @@ from fedloom.hooks.options import check_schemas, fill_in
 from fedloom.hooks.training_options import DEFAULTS, REQUIRED_IN_METHOD_TOML, Training
 from fedloom.machine.install import plugin_folders
 
-# by default, by family; None of a wrapper
+# default of `forward_inputs`, and the caches that exist, by family; a wrapper has the family None
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}
-CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
-# keys of no method
+CACHES_OF_FAMILY = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
+# keys that only a wrapper may have
 OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}
-# keys that hold a condition, see `Plugin`
+# keys whose value is a condition (see `Plugin`)
 CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")
-# what clients train, in a table's words, by the value of an option as `train`
-PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
-# begins an error about the name of a method that no key of a file gave
+# what clients train, as tables call it, by the value of the option that `trains_weights` names
+TRAINED_PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
+# the beginning of an error about a method's name that does not come from a file
 METHOD = KeyPath("method")
-# the artefact of answers to images that no client trains on
+# the artefact with the clients' answers on test sets of classes that no client trains on
 TEST_SETS = "test_sets"
 
 Item = TypeVar("Item")
@@ -55,12 +60,13 @@ class Paper(Keys):
 
 
 class Artefact(Keys):
-    """A table that a method's hook `artefact`, or a wrapper's hook `audit_table`, returns."""
+    """A table that the hook `artefact` of a method, or `audit_table` of a wrapper, returns."""
 
     description: str
     """What the table holds."""
     options: JsonDict = Field({})
-    """Values of options with which the hook returns the table. Default: any values."""
+    """Values of options with which the hook returns the table. Default: it returns the table with
+    any values."""
 
 
 class Look(Keys):
@@ -73,112 +79,121 @@ class Look(Keys):
 
 
 class Cost(Keys):
-    """Facts from which memory and time of a job are estimated, beside images, backbone and
-    clients.
+    """What a method adds to the memory and the time of a job.
+
+    The images, the backbone and the number of clients are known without these facts.
     """
 
     prompts: Items[Identifier | int] = ()
-    """Number of prompts in a block of a ViT: a list of numbers, and of options that hold numbers,
-    which are added. Where `trains_weights` names an option, they count only if it is `prompts`."""
+    """Numbers whose sum is how many prompts each block of a ViT has. An entry may also name an
+    option that holds a number. If `trains_weights` names an option, there are prompts only where
+    that option is `prompts`."""
     trains_weights: str | None = None
-    """Name of the option with a regular expression for the backbone's weights that a client trains.
-    If the option is empty, it trains all; if it is `prompts` or `head`, none."""
+    """Name of an option with a regular expression. Clients train the weights of the backbone that
+    it matches. An empty expression matches all weights. With the values `prompts` and `head`,
+    clients train none of them."""
     keeps_weights: bool = False
-    """True if clients keep these weights from round to round."""
+    """True if each client keeps its trained weights of the backbone from round to round."""
     passes: str | int = 1
-    """How often a step encodes its images and the texts of all classes: a number, or the option
-    that holds it. `image`: texts are encoded once for every image."""
+    """How often a step encodes its images, and the texts of all classes: a number, or the name of
+    an option that holds the number. `image`: a step encodes the texts once for every image."""
     personalize_epochs: str | int = 0
-    """Number of epochs of the hook `personalize` before an evaluation, or the option that holds
-    it."""
+    """Number of epochs that the hook `personalize` trains before an evaluation, or the name of an
+    option that holds the number."""
     no_server_model: Condition = False
-    """Condition with which `predict` returns None for the server's model. Every client then
-    predicts the global test images in its place."""
+    """Condition with which `predict` returns None for the server's model. In the global test, every
+    client's model then answers in its place."""
 
 
 Mean = Literal["plain", "weighted"]
 
 
 class Plugin(PluginManifest):
-    """A method or a wrapper.
+    """A method or a wrapper: the keys of its method.toml.
 
-    A condition is true, or the values of options with which something holds.
+    Some keys hold a condition. A condition is true, false, or a mapping from options to the values
+    that they must have.
     """
 
     kind: Literal["method", "wrapper"]
-    """`method`, or `wrapper`: it changes what a method's hooks return (privacy, compression,
-    ...)."""
+    """`method`, or `wrapper`. A wrapper changes what the hooks of a method return (privacy,
+    compression, ...)."""
     title: str
     """Name in tables and figures."""
     paper: Paper
     family: Literal["vit", "clip"] | None = None
     """Kind of backbone that a method trains on. Methods must set it."""
     extra_families: Items[Literal["resnet"]] = ()
-    """Other kinds of backbone that the method trains on without a change."""
+    """Other kinds of backbone on which the method trains without changes."""
     needs: Items[Literal["features", "patches", "prototypes"]] = ()
-    """What is computed before the runs. `features`: the final class token of every image, or its
-    CLIP features (batch.features). `patches`: projected patch tokens, for CLIP only
-    (batch.patches). `prototypes`: the warm start of Eq. 18-19 of PEP-FedPT, for a ViT only
+    """What is computed before the runs. `features`: the final class token of every image, or with
+    CLIP the image's feature (batch.features). `patches`: the projected patch tokens, only with CLIP
+    (batch.patches). `prototypes`: the warm start of Eq. 18-19 of PEP-FedPT, only with a ViT
     (task.prototypes)."""
     forward_inputs: Items[Literal["images", "texts"]] = Field(
         default_factory=lambda keys: FORWARD_INPUTS[keys.get("family")]
     )
-    """What the method runs through the backbone in a training step, from which the sizes of batches
-    follow. Default: images, and with CLIP also texts. [] if it only reads caches."""
+    """What the method runs through the backbone in a training step. The number of images and
+    clients that are computed at once follows from it. Default: images, and with CLIP also texts. []
+    if the method only reads caches."""
     artefacts: dict[Identifier, Artefact] = Field({})
-    """Tables that the hook `artefact`, or the hook `audit_table` of a wrapper, returns, by their
-    names."""
+    """Tables by name, which the hook `artefact` of a method, or `audit_table` of a wrapper,
+    returns."""
     trains: str = ""
-    """The part of the model that clients train, such as "prompts + head", for tables of methods
-    that train different parts. It may be left out where `cost.trains_weights` names an option."""
+    """The part of the model that clients train, such as "prompts + head". Tables show it where
+    methods train different parts. It may be left out where `cost.trains_weights` names an
+    option."""
     trained: bool = True
-    """False if there is nothing to train, so that rounds change nothing."""
+    """False if the method has nothing to train: its rounds change nothing."""
     stacked: bool = True
-    """False if clients cannot train as one batch; the docstring of plugin.py says why."""
+    """False if the clients cannot train as one batch. The docstring of plugin.py then says why."""
     uses_rounds: bool = False
-    """True if the method reads `task.training.rounds`: runs with it cannot be extended by
-    rounds."""
+    """True if the method reads `task.training.rounds`. Runs of such a method cannot be extended by
+    more rounds."""
     couples_images: Condition = False
     """Condition with which the loss of an image depends on the other images of its batch.
     `training.micro_batch` is then refused."""
     whole_cohorts: Condition = False
-    """Condition with which a client's update depends on the other clients of its round. They then
-    train as one cohort of any size, and `study.stacked: false` is refused."""
+    """Condition with which a client's update depends on the other clients of its round. All clients
+    of a round then train as one cohort, however many they are, and `study.stacked: false` is
+    refused."""
     aggregation: Mean | dict[Mean, Condition] | None = None
-    """Mean of the clients' updates that the server, and the default hook `aggregate`, takes:
-    "plain", with equal weights; "weighted", by their numbers of training images; or a mapping from
-    each of the two to its condition. Leave it out if the hook `aggregate` uses anything else of the
-    updates; wrappers that preserve only the sum of the updates are then refused."""
+    """The mean of the clients' updates that the server takes, which is also the default of the hook
+    `aggregate`. "plain": all clients have equal weights. "weighted": the weights are the numbers of
+    training images. A mapping gives each of the two a condition. Leave the key out if the hook
+    `aggregate` uses more of the updates than their mean. Wrappers that preserve only the sum of the
+    updates are then refused."""
     unseen_classes: Condition = False
-    """Condition with which `predict` answers among the classes of `task.data.classes` by their
-    names, also classes that no client trained on (`novel_classes` of a partition)."""
+    """Condition with which `predict` chooses among the names in `task.data.classes`, also if they
+    are classes that no client trained on (`novel_classes` of a partition)."""
     server_sees_held_out: bool = False
-    """True if the server trains on images of held-out clients. Tables mark these accuracies."""
+    """True if the server trains on images of held-out clients. Tables mark the accuracies of such a
+    method."""
     preserves: Literal["sum"] | None = None
-    """`sum` if a wrapper changes the updates so that only their sum stays the same, up to rounding
-    (secure masks). The method and the other wrappers must need no more than that sum
-    (`aggregation`, `updates`), and `fedloom check` compares within a wider tolerance."""
+    """`sum` if a wrapper changes the updates in such a way that only their sum stays the same, up
+    to rounding (secure masks). The method and the other wrappers must then need no more than this
+    sum (see `aggregation` and `updates`), and `fedloom check` compares with a wider tolerance."""
     updates: Literal["unread", "dropped", "read"] = "read"
-    """What a wrapper does with the clients' updates. `unread`: nothing. `dropped`: it drops some,
-    whatever they hold; it must then come after a wrapper that preserves only the sum. `read`: it
-    reads or changes them, which excludes such a wrapper."""
+    """What a wrapper does with the clients' updates. `unread`: it does not look at them. `dropped`:
+    it leaves out some of them, without looking at them. It must be listed after a wrapper with
+    `preserves = "sum"`. `read`: it reads or changes them. It cannot be combined with such a
+    wrapper."""
     rejects_non_finite: bool = False
-    """True if a wrapper's hook `receive` leaves out updates with NaN or infinity, which are then
-    passed to it. Without such a wrapper they end the run."""
+    """True if the hook `receive` of a wrapper leaves out updates that hold NaN or infinity. Such
+    updates then reach that hook. Without such a wrapper they end the run with an error."""
     cost: Cost = Cost()
-    """Facts from which memory and time of a job are estimated, beside images, backbone and
-    clients."""
+    """What the method adds to the memory and the time of a job."""
     look: Look = Look()
-    """Colour and marker in figures. A second method in a figure that asks for the same gets
-    others."""
+    """Colour and marker in figures. If two methods of a figure ask for the same look, the second
+    one gets another."""
     training_defaults: Training = Field(Training(), alias="training")
     """The paper's values of all training options of config.yaml."""
     option_schemas: JsonDict = Field({}, alias="options")
     """JSON Schema of every option, with type, default and description."""
 
     def check(self, where: KeyPath) -> None:
-        """Check what the keys say together; `where` is the path to the file's top level."""
-        # keys that belong to methods, and to wrappers
+        """Check rules between several keys; `where` is the path to the file's top level."""
+        # a method needs a family, and must not have a wrapper's keys
         is_method = self.kind == "method"
         if is_method and self.family is None:
             raise (where / "family").error('is missing; a method needs "vit" or "clip"')
@@ -186,13 +201,13 @@ class Plugin(PluginManifest):
             for key in OF_WRAPPERS & self.model_fields_set:
                 raise (where / key).error("is a key of wrappers alone; remove it")
 
-        # caches that the kind of backbone has
+        # caches exist only for some kinds of backbone
         for entry in self.needs:
-            if entry not in CACHES[self.family]:
+            if entry not in CACHES_OF_FAMILY[self.family]:
                 holder = self.family or self.kind
                 raise (where / "needs").error(f"a {holder} has no {entry}; remove it")
 
-        # the paper's training, if the method trains
+        # a method that trains must state the paper's training options
         if is_method and self.trained:
             for key in REQUIRED_IN_METHOD_TOML:
                 if key not in self.training_defaults.model_fields_set:
@@ -217,21 +232,21 @@ class Plugin(PluginManifest):
 
     @property
     def features_only(self) -> bool:
-        """True if the method never reads pixels or patches, only cached features."""
+        """True if the method reads only cached features, and never pixels or patches."""
         return "images" not in self.forward_inputs and "patches" not in self.needs
 
-    # `options` below are always complete, defaults filled in
+    # in all functions below, `options` are complete: missing ones have their defaults
 
     def needs_whole_cohorts(self, options: dict) -> bool:
         """Return True if all clients of a round must train as one cohort."""
         return _holds(self.whole_cohorts, options)
 
     def artefacts_with(self, options: dict) -> list[str]:
-        """Return the tables that the artefact hook gives."""
+        """Return the names of the tables that the artefact hook returns with these options."""
         return [name for name, entry in self.artefacts.items() if _holds(entry.options, options)]
 
     def all_artefacts(self, options: dict) -> tuple[str, ...]:
-        """Return the tables that a run has: those of the hook, and the runtime's own."""
+        """Return the names of all tables of a run: those of the hook, and the runtime's own."""
         tables = self.artefacts_with(options)
         if _holds(self.unseen_classes, options):
             tables.append(TEST_SETS)
@@ -246,7 +261,10 @@ class Plugin(PluginManifest):
         return f"the head of {self.name} has an output for each class that it was trained on alone"
 
     def refused_parts(self, options: dict, micro_batch: int | None, stacked: bool) -> str | None:
-        """Return why a study may not divide the method's batches or cohorts, and what to change."""
+        """Return why a study must not divide the method's batches or cohorts, and what to change.
+
+        Return None if the study may divide them.
+        """
         line = "with these options {} depends on the other {}; set {}"
         if micro_batch is not None and _holds(self.couples_images, options):
             loss = "the loss of an image", "images of its batch", "training.micro_batch: null"
@@ -268,10 +286,15 @@ class Plugin(PluginManifest):
     def refused_wrappers(self, options: dict, wrappers: "Sequence[Plugin]") -> str | None:
         """Return why the method cannot have these wrappers in this order, and what to change.
 
-        The innermost comes first. One that preserves the sum of the updates alone hands on updates
-        that mean nothing by themselves. So the method must use their mean alone, no other wrapper
-        may read or change an update, and one that drops some must come after it: on the server the
-        last wrapper comes first, and drops them before their sum is restored.
+        Return None if it can have them. The innermost wrapper comes first.
+
+        After a wrapper that preserves only the sum of the updates, a single update means nothing.
+        Three rules follow:
+
+        1. The method must use only the mean of the updates.
+        2. No other wrapper may read or change an update.
+        3. A wrapper that drops updates must be listed after it. On the server the last wrapper
+           comes first, and so drops the updates before their sum is restored.
         """
         for position, mask in enumerate(wrappers):
             if mask.preserves is None:
@@ -298,17 +321,17 @@ class Plugin(PluginManifest):
         return None
 
     def trains_weights(self, options: dict) -> bool:
-        """Return True if clients may train all of the backbone's weights."""
+        """Return True if clients may train weights of the backbone."""
         pattern = self.cost.trains_weights
         return pattern is not None and options[pattern] not in ("prompts", "head")
 
     def prompts_of_a_block(self, options: dict) -> int:
-        """Return how many prompts a block of a ViT has beside an image's tokens."""
+        """Return how many prompts a block of a ViT has besides an image's tokens."""
         pattern = self.cost.trains_weights
         if pattern is not None and options[pattern] != "prompts":
             return 0
 
-        # numbers, and options that hold numbers
+        # an entry is a number, or the name of an option that holds one
         count = 0
         for entry in self.cost.prompts:
             if isinstance(entry, str):
@@ -322,26 +345,26 @@ class Plugin(PluginManifest):
         return options.get(self.cost.passes, self.cost.passes)
 
     def trained_part(self, options: dict) -> str:
-        """Return what clients train, in a table's words; "" if unknown."""
+        """Return what clients train, as tables call it; "" if this is unknown."""
         pattern = self.cost.trains_weights
         if pattern is None and not self.trained:
             return "nothing"
         if pattern is None:
             return self.trains
-        return PARTS.get(options[pattern], "some weights + head")
+        return TRAINED_PARTS.get(options[pattern], "some weights + head")
 
     def has_server_model(self, options: dict) -> bool:
         """Return True if `predict` answers for the server's model."""
         return not _holds(self.cost.no_server_model, options)
 
     def merge_training(self, *overrides: dict) -> dict:
-        """Return the paper's training options, overridden in turn."""
+        """Return the paper's training options with these overrides, of which a later one wins."""
         return reduce(or_, overrides, DEFAULTS | self.training_defaults.given)
 
     def complete_options(self, given: dict, where: KeyPath | None = None) -> dict:
-        """Check the given options, and return them with the defaults of the others.
+        """Check the given options, and return them with defaults for the missing ones.
 
-        `where` is the key path that gave them; by default an error names the plugin.
+        `where` is the key path that the options stand at. By default an error names the plugin.
         """
         if where is None:
             where = KeyPath(f"plugin {self.name}", ("options",))
@@ -356,14 +379,14 @@ class Plugin(PluginManifest):
 
 
 def _holds(condition: Condition, options: dict) -> bool:
-    """Return True if a condition is true, or if the options have the values that it asks for."""
+    """Return True if a condition is true, or if the options have the values that it names."""
     if isinstance(condition, bool):
         return condition
     return condition.items() <= options.items()
 
 
 def _names_in(value: object) -> list[str]:
-    """Return the options that the value of a key names: itself, or texts among its entries."""
+    """Return the options that a key's value names: a text, or the texts among its entries."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, dict | list | tuple):
@@ -373,16 +396,23 @@ def _names_in(value: object) -> list[str]:
 
 @cache
 def discover_methods(folder: Path | None = None) -> PluginCatalogue[Plugin]:
-    """Return all methods and wrappers: those of `folder` (default: all folders), installed ones."""
+    """Return the methods and wrappers of `folder`, and the installed ones.
+
+    Without `folder`, all plugin folders are searched.
+    """
     if folder:
         return discover_plugins("method", [folder], Plugin)
     return discover_plugins("method", plugin_folders(), Plugin)
 
 
 def find_method(name: str, where: KeyPath = METHOD, kind: str | None = None) -> Plugin:
-    """Return the plugin that is named at `where`, of that kind if one is given.
+    """Return the plugin `name`; if `kind` is given, the plugin must be of that kind.
 
-    An unknown name is an error that suggests the nearest one.
+    `where` is the key path that gave the name.
+
+    Raises:
+        FedLoomError: there is no such plugin, or it is broken. The error for an unknown name
+            suggests the nearest one.
     """
     plugins = discover_methods()
     known = [k for k, plugin in plugins.items() if kind in (None, plugin.kind)]

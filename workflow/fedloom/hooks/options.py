@@ -1,4 +1,7 @@
-"""Check the options of a plugin by the JSON Schemas, with few keys, of its TOML file."""
+"""Check options of plugins against the JSON Schemas in their TOML files.
+
+A schema may use only the few keys in KEYS.
+"""
 
 import math
 import re
@@ -14,22 +17,24 @@ from fedloom.common.schema import is_number
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-# a number is finite, since no digest and no optimiser can take infinity; 1.0 is not an integer,
-# since it would become a path and a tensor's size; files cannot hold a lone surrogate
-TYPES = {
+# Types that are stricter than in JSON Schema:
+# - A number is finite, because digests and optimisers cannot take infinity.
+# - 1.0 is not an integer, because an integer may become a path or the size of a tensor.
+# - A string has no lone surrogate, because a file cannot hold one.
+JSON_TYPES = {
     "integer": lambda _, v: is_number(v) and isinstance(v, int),
     "number": lambda _, v: is_number(v) and -math.inf < v < math.inf,
     "string": lambda _, v: isinstance(v, str) and not re.search("[\ud800-\udfff]", v),
 }
 TYPE = {"enum": ["string", "integer", "number", "boolean", "array", "object", "null"]}
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems")
-# the schema of each key of a schema; that of a list's `items` is a schema itself
+# the schema of each key that an option's schema may have; `items` holds another such schema
 KEYS: dict[str, JsonDict] = {
     "type": {"anyOf": [TYPE, {"type": "array", "items": TYPE}]},
     "description": {"type": "string"},
     "default": {},
     "enum": {"type": "array", "minItems": 1},
-    # a file of the user's; a text with {}
+    # "path": a file of the user's; "template": a text that contains {}
     "format": {"enum": ["path", "template"]},
     "items": {"type": "object"},
     "uniqueItems": {"type": "boolean"},
@@ -40,7 +45,13 @@ KEYS: dict[str, JsonDict] = {
 def check_schemas(
     schemas: dict[str, JsonDict], where: KeyPath, required: Sequence[str] = ()
 ) -> None:
-    """Check JSON Schemas of options, which have the `required` keys, and their defaults."""
+    """Check the JSON Schemas of options by name, and their defaults.
+
+    Each schema must have a type, a description and the `required` keys.
+
+    Raises:
+        FedLoomError: a schema or a default is wrong.
+    """
     for name, option in schemas.items():
         _check_schema(option, where / name)
         for key in ("type", "description", *required):
@@ -51,7 +62,7 @@ def check_schemas(
 
 
 def _check_schema(schema: JsonDict, where: KeyPath) -> None:
-    """Check the keys of a JSON Schema, and those of its `items`."""
+    """Check the keys of a JSON Schema, and the schema in its `items`."""
     check_value(schema, {"type": "object"}, where)
     fill_in(schema, KEYS, where)
     if "items" in schema:
@@ -59,7 +70,11 @@ def _check_schema(schema: JsonDict, where: KeyPath) -> None:
 
 
 def fill_in(options: JsonDict, schemas: dict[str, JsonDict], where: KeyPath) -> JsonDict:
-    """Check options, and return them with the defaults of those that are left out."""
+    """Check the given options, and return them with defaults for the missing ones.
+
+    Raises:
+        FedLoomError: an option is unknown, or its value does not fit its schema.
+    """
     for name, value in options.items():
         if name not in schemas:
             raise (where / name).error(f"unknown key; {suggestion(name, schemas)}")
@@ -70,7 +85,11 @@ def fill_in(options: JsonDict, schemas: dict[str, JsonDict], where: KeyPath) -> 
 
 
 def check_value(value: JsonValue, schema: JsonDict, where: KeyPath) -> None:
-    """Check the value at `where` by a JSON Schema."""
+    """Check the value at `where` against a JSON Schema.
+
+    Raises:
+        FedLoomError: the value does not fit.
+    """
     fault = find_fault(value, schema)
     if fault is None:
         return
@@ -80,14 +99,14 @@ def check_value(value: JsonValue, schema: JsonDict, where: KeyPath) -> None:
 
 
 class Fault(NamedTuple):
-    """What is wrong in a value: the steps that lead there, and what it must have."""
+    """What is wrong in a value: the keys and indices that lead to it, and a message."""
 
     steps: tuple[str | int, ...]
     message: str
 
 
 def find_fault(value: JsonValue, schema: JsonDict) -> Fault | None:
-    """Return the first fault of a value by a JSON Schema; None if it has none."""
+    """Return the first fault of a value under a JSON Schema; None if there is none."""
     for error in _validator()(schema).iter_errors(value):
         rule = shortened(f"{error.validator} {error.validator_value!r}", 60)
         message = shortened(f"must have {rule}, got {error.instance!r}")
@@ -97,12 +116,12 @@ def find_fault(value: JsonValue, schema: JsonDict) -> Fault | None:
 
 @cache
 def _validator() -> Callable[[JsonDict], "Validator"]:
-    """Return a class of validators with TYPES and the format `template`."""
-    # imported here, since it takes 0.1 s
+    """Return a class of validators that knows JSON_TYPES and the format `template`."""
+    # imported here, because the import takes 0.1 s
     from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.validators import extend
 
-    types = Draft202012Validator.TYPE_CHECKER.redefine_many(TYPES)
+    types = Draft202012Validator.TYPE_CHECKER.redefine_many(JSON_TYPES)
     formats = FormatChecker(())
     formats.checks("template")(lambda v: not isinstance(v, str) or "{}" in v)
     return partial(extend(Draft202012Validator, type_checker=types), format_checker=formats)

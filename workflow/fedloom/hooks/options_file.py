@@ -1,7 +1,8 @@
-"""Write options.py of a method: a class with its options, for type checkers and editors.
+"""Write options.py of a method: a class of its options, for type checkers and editors.
 
-The JSON Schemas of method.toml stay the only place that declares an option. A file whose docstring
-does not say that `fedloom check` writes it is a person's, and is left alone.
+Options are declared only in the JSON Schemas of method.toml; options.py follows from them. If the
+docstring of an existing options.py does not say that `fedloom check` writes it, a person wrote the
+file, and it is left alone.
 """
 
 import ast
@@ -16,11 +17,11 @@ from fedloom.common.folders import read_python, read_text
 from fedloom.common.json_types import JsonDict
 from fedloom.hooks.manifest import Plugin
 
-NAME = "options.py"
+OPTIONS_FILE = "options.py"
 MARK = "`fedloom check` writes this file from method.toml."
-# that of a line of text behind an indent of four
-WIDTH = 96
-TYPES = {
+# the width of a line of text without its indent of four spaces
+LINE_WIDTH = 96
+PYTHON_TYPES = {
     "boolean": "bool",
     "integer": "int",
     "number": "float",
@@ -33,17 +34,18 @@ TYPES = {
 def refresh_options_file(plugin: Plugin) -> Path | None:
     """Write options.py of a method in the user's own folder; return its path if its text changed.
 
-    Wrappers have none: `task.options` are the method's. A method without options has none either.
+    A wrapper has no such file, because `task.options` are the method's options. A method without
+    options has none either.
     """
-    # a method in the user's own folder
+    # only a method in the user's own folder gets the file
     own_folder = Path("plugins").resolve()
     if plugin.module is not None or not plugin.folder.resolve().is_relative_to(own_folder):
         return None
     if plugin.kind != "method":
         return None
 
-    # a file that a person wrote stays, and so does one that is as it should be
-    file = plugin.folder / NAME
+    # a file stays if a person wrote it, or if it is already up to date
+    file = plugin.folder / OPTIONS_FILE
     text = options_text(plugin)
     if file.exists():
         if not is_generated(file) or read_text(file) == text:
@@ -55,14 +57,14 @@ def refresh_options_file(plugin: Plugin) -> Path | None:
 
 
 def is_generated(file: Path) -> bool:
-    """Return True if the docstring of a module says that `fedloom check` writes it."""
+    """Return True if the docstring of a module says that `fedloom check` writes the module."""
     return MARK in (ast.get_docstring(read_python(file)) or "")
 
 
 def options_text(plugin: Plugin) -> str:
-    """Return the text of options.py, as ruff formats it.
+    """Return the text of options.py, formatted as ruff would.
 
-    An option whose name cannot be an attribute's, as `lambda`, is left out.
+    An option is left out if its name cannot be the name of an attribute (such as `lambda`).
     """
     types = dict[str, str]()
     for name, schema in plugin.option_schemas.items():
@@ -87,10 +89,10 @@ def options_text(plugin: Plugin) -> str:
 
 
 def type_of(schema: JsonDict) -> str:
-    """Return the annotation of the values that fit a JSON Schema."""
+    """Return the type annotation for the values that fit a JSON Schema."""
     names = list[str]()
 
-    # one of some values, if Literal can hold them
+    # a list of allowed values, if Literal can hold all of them
     if "enum" in schema and all(isinstance(value, str | int | None) for value in schema["enum"]):
         literals = [_literal(value) for value in schema["enum"] if value is not None]
         if literals:
@@ -99,7 +101,7 @@ def type_of(schema: JsonDict) -> str:
             names.append("None")
         return " | ".join(names)
 
-    # a value of one of some types
+    # one type, or several
     types = schema.get("type", "any")
     if isinstance(types, str):
         types = [types]
@@ -107,7 +109,7 @@ def type_of(schema: JsonDict) -> str:
         if each == "array":
             names.append(f"list[{type_of(schema.get('items', {}))}]")
         else:
-            names.append(TYPES.get(each, "Any"))
+            names.append(PYTHON_TYPES.get(each, "Any"))
 
     # `| None` comes last
     names.sort(key=lambda name: name == "None")
@@ -115,35 +117,37 @@ def type_of(schema: JsonDict) -> str:
 
 
 def _literal(value: str | int) -> str:
-    """Return a value as Python writes it, a text between double quotes."""
+    """Return a value as Python writes it; a text gets double quotes."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     return repr(value)
 
 
 def _annotated(name: str, annotation: str) -> list[str]:
-    """Return the lines of a field; a long list of values has a line for each."""
+    """Return the lines that declare a field; a long Literal gets a line for each value."""
     line = f"    {name}: {annotation}"
     before, bracket, inside = line.partition("Literal[")
     values, closing, after = inside.rpartition("]")
-    if len(line) <= WIDTH + 4 or not bracket or "[" in before:
+    if len(line) <= LINE_WIDTH + 4 or not bracket or "[" in before:
         return [line]
     each = [f"        {value}," for value in re.findall(r'"(?:[^"\\]|\\.)*"|[^", ]+', values)]
     return [f"{before}{bracket}", *each, f"    {closing}{after}"]
 
 
 def _docstring(description: str) -> list[str]:
-    """Return the lines of a field's docstring, a sentence."""
+    """Return the lines of a field's docstring: the description as a sentence."""
     text = description.strip()
 
-    # a capital, where the first word is one of English: no symbol, and no value of the option
+    # begin with a capital, if the first word is a normal word and not a symbol or a value
     first_word = text.partition(" ")[0]
     if len(first_word) > 1 and first_word.isalpha():
         text = text[0].upper() + text[1:]
     if not text.endswith((".", "!", "?")):
         text += "."
 
-    # escaped, as it stands between quotes in a module
+    # escape what must not stand between triple quotes
     text = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    lines = textwrap.wrap(f'"""{text}"""', WIDTH, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        f'"""{text}"""', LINE_WIDTH, break_long_words=False, break_on_hyphens=False
+    )
     return [f"    {line}" for line in lines]

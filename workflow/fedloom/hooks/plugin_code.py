@@ -1,4 +1,4 @@
-"""Run code of plugins: an exception in it becomes one line that says where it arose."""
+"""Run code of plugins, and turn an exception in it into one line that says where it arose."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ from fedloom.hooks.discovery import PluginManifest
 
 log = logging.getLogger(__name__)
 
-# how many clients an error names at most
+# the largest number of clients that an error names
 MOST_CLIENTS = 6
 Result = TypeVar("Result")
 
@@ -23,14 +23,16 @@ def run_plugin_code(
     hook: str,
     arguments: dict[str, Any] | None = None,
 ) -> Result:
-    """Return what `call` returns; an exception of a plugin leaves as a one-line FedLoomError.
+    """Return what `call` returns.
 
-    The line names the plugin, the hook, round, clients, file and line; the traceback goes to the
-    log file.
+    An exception in a plugin becomes a FedLoomError of one line. The line names the plugin, the
+    hook, the round, the clients, the file and the line number. The traceback goes to the log file.
+    A FedLoomError and KeyboardInterrupt pass unchanged.
 
     Args:
-        plugins: those whose code `call` may run, the method first.
-        arguments: those of the hook.
+        plugins: the plugins whose code `call` may run, the method first.
+        hook: what the error names as the call: a hook, or words such as "import of plugin.py".
+        arguments: the hook's arguments by name, from which the round and the clients are read.
     """
     try:
         return call()
@@ -46,15 +48,16 @@ def run_plugin_code(
 
 
 def _origin(error: BaseException, plugins: Sequence[PluginManifest]) -> tuple[list[str], str]:
-    """Return the names of the plugins that an error may be of, and its place as "file:line: ".
+    """Return the names of the plugins that may have caused an error, and its place "file:line: ".
 
-    The place is the innermost one in a plugin's folder; it is empty if the error arose elsewhere.
+    The place is the innermost line of code in a plugin's folder, and that plugin is the only name.
+    If there is no such line, the place is empty, and all `plugins` are named.
     """
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno))
 
-    # the innermost frame comes last
+    # the last frame is the innermost
     for file, line in reversed(frames):
         for plugin in plugins:
             folder = f"{os.path.realpath(plugin.folder)}{os.sep}"
@@ -64,7 +67,7 @@ def _origin(error: BaseException, plugins: Sequence[PluginManifest]) -> tuple[li
 
 
 def _round_and_clients(arguments: dict[str, Any]) -> tuple[int, list[int]]:
-    """Return the round and the clients that a hook's arguments are of; 0 and [] without."""
+    """Return the round and the client ids in a hook's arguments; 0 and [] if they hold none."""
     number = 0
     if "task" in arguments:
         number = arguments["task"].round
@@ -77,14 +80,15 @@ def _round_and_clients(arguments: dict[str, Any]) -> tuple[int, list[int]]:
 
 
 def describe_call(names: Sequence[str], hook: str, number: int = 0, ids: Sequence[int] = ()) -> str:
-    """Return how an error names a call, as "method with wrapper: aggregate, round 3".
+    """Return how an error names a call, such as "method with wrapper: aggregate, round 3".
 
     Args:
-        names: of the method and its wrappers.
-        number: the round; 0: none.
-        ids: of the clients.
+        names: the method's name, then the wrappers' names.
+        hook: the name of the hook.
+        number: the round; 0 if there is none.
+        ids: the ids of the clients.
     """
-    # who was called
+    # the plugins that were called
     method, *wrappers = names
     who = method
     if wrappers:

@@ -1,4 +1,4 @@
-"""The hooks of one run: its method's functions inside those of its wrappers."""
+"""The hooks of one run: the functions of its method, inside the functions of its wrappers."""
 
 import inspect
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -24,14 +24,14 @@ HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom
 
 @dataclass(frozen=True)
 class HookFunction:
-    """A function of a plugin, and the arguments that it takes: it may leave out some."""
+    """A function of a plugin, and the names of its arguments. It may leave out some of a hook's."""
 
     function: Callable[..., object]
     arguments: tuple[str, ...]
 
     @classmethod
     def of(cls, function: Callable[..., object]) -> "HookFunction":
-        """Return a hook with the names of its arguments."""
+        """Return the function with the names of its arguments."""
         return cls(function, tuple(inspect.signature(function).parameters))
 
     def __call__(self, given: dict[str, object]) -> Any:
@@ -40,7 +40,7 @@ class HookFunction:
 
 
 def marked_functions(module: object) -> dict[str, HookFunction]:
-    """Return the functions of a module that are marked as hooks, by the hooks' names."""
+    """Return the functions of a module that are marked as hooks, by name."""
     found = {}
     for name in HOOKS:
         function: Any = getattr(module, name, None)
@@ -52,11 +52,16 @@ def marked_functions(module: object) -> dict[str, HookFunction]:
 class Hooks:
     """The hooks of one run, as methods with keyword arguments.
 
-    `hooks.predict(task=..., received=..., clients=..., batch=...)` calls the method's function, or
-    the default of hooks/hookspecs.py where that is missing or returns None. Around it run the
-    wrappers that have the hook: their code before `yield`, then, from the inside out, the rest.
-    The first wrapper is the innermost one, but of `receive` and `deliver` the last, since it
-    unpacks first. Exceptions leave as `run_plugin_code` says.
+    `hooks.predict(task=..., received=..., clients=..., batch=...)` runs:
+
+    1. The code before `yield` of each wrapper that has the hook, from the outermost wrapper to the
+       innermost.
+    2. The method's function. If it is missing or returns None, the default of hooks/hookspecs.py
+       runs. (A method's `aggregate` that returns None has no default.)
+    3. The code after `yield` of each wrapper, from the innermost wrapper to the outermost.
+
+    The first wrapper is the innermost. Only for `receive` and `deliver`, the last wrapper is the
+    innermost, because it unpacks first. `run_plugin_code` says what becomes of exceptions.
     """
 
     def __init__(
@@ -65,17 +70,17 @@ class Hooks:
         wrappers: Sequence[ModuleType] = (),
         plugins: Sequence[PluginManifest] = (),
     ):
-        """Take the modules of the method and its wrappers, and all manifests, for errors."""
+        """Take the modules of the method and of its wrappers, and all manifests (for errors)."""
         self._plugins = tuple(plugins)
 
-        # the method's functions, and the defaults behind them
+        # the method's functions, and the defaults that stand in for them
         own = marked_functions(method)
         defaults = marked_functions(hookspecs)
         # an `aggregate` that lacks its `return` must not be replaced by the default
         if "aggregate" in own:
             del defaults["aggregate"]
 
-        # by the name of a hook: the functions of which the first result counts, and the wrappers'
+        # for each hook: functions, of which the first result that is not None counts, and wrappers
         self._functions: dict[str, list[HookFunction]] = {}
         self._wrappers: dict[str, list[HookFunction]] = {}
         of_wrappers = [marked_functions(wrapper) for wrapper in wrappers]
@@ -86,7 +91,7 @@ class Hooks:
             self._wrappers[name].reverse()
 
     def takes(self, hook: str, argument: str) -> bool:
-        """Return True if a plugin's `hook` has this argument; hooks may leave arguments out."""
+        """Return True if any function for `hook` takes this argument; hooks may leave some out."""
         functions = self._functions[hook] + self._wrappers[hook]
         return any(argument in each.arguments for each in functions)
 
@@ -97,12 +102,12 @@ class Hooks:
         )
 
     def _wrapped(self, hook: str, wrappers: list[HookFunction], given: dict[str, object]) -> object:
-        """Call a hook inside of some wrappers, of which the last is the outermost."""
+        """Call a hook inside of these wrappers; the last one is the outermost."""
         if not wrappers:
             return self._first_result(hook, given)
         *inner, outermost = wrappers
 
-        # up to its `yield`
+        # run the outermost wrapper up to its `yield`
         generator: Generator[None, object, object] = outermost(given)
         try:
             next(generator)
@@ -111,7 +116,7 @@ class Hooks:
                 f"the wrapper's hook '{hook}' must yield once, it yields never"
             ) from None
 
-        # what it wraps, then the rest of it, which gets the result or the exception
+        # run what it wraps, and then its rest: `yield` gives it the result, or raises the exception
         try:
             result = self._wrapped(hook, inner, given)
         except BaseException as error:
@@ -119,7 +124,7 @@ class Hooks:
         return _finish(partial(generator.send, result), generator, hook)
 
     def _first_result(self, hook: str, given: dict[str, object]) -> object:
-        """Return what the method gives, or else the default; None if both give nothing."""
+        """Return the method's result, or else the default's; None if both return None."""
         for function in self._functions[hook]:
             result = function(given)
             if result is not None:
@@ -201,7 +206,11 @@ class Hooks:
 def _finish(
     resume: Callable[[], object], generator: Generator[None, object, object], hook: str
 ) -> object:
-    """Run a wrapper from its `yield` to its end, and return what it returns."""
+    """Run a wrapper's hook from its `yield` to its end, and return its result.
+
+    Raises:
+        RuntimeError: the hook yields a second time.
+    """
     try:
         resume()
     except StopIteration as end:

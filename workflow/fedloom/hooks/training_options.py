@@ -1,4 +1,4 @@
-"""The training options: of method.toml, of a study, of a partition's protocol, of a method."""
+"""The training options, which method.toml, a study, a partition's protocol or a method may set."""
 
 from typing import Annotated, Literal
 
@@ -7,24 +7,27 @@ from pydantic import Field
 from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import UNSET, Count, Keys, Number
 
-# a method that trains says these in its method.toml; the others have a default
+# the method.toml of a method that trains must set these; the other options have a default
 REQUIRED_IN_METHOD_TOML = ("optimizer", "lr", "schedule", "epochs", "batch_size")
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
 
 
 class Training(Keys):
-    """Training options that are set. Those of a method's entry override the study's, and these
-    override method.toml's."""
+    """The training options that are set.
+
+    Those of a method's entry override those of the study, which override those of method.toml.
+    """
 
     optimizer: Literal["sgd", "adam", "adamw"] = Field(default=UNSET)
     """Optimiser of the local training."""
     lr: Number = Field(default=UNSET, gt=0)
     """Learning rate of the local training in round 1."""
     schedule: Literal["constant", "exponential", "cosine"] = Field(default=UNSET)
-    """Course of the learning rate over rounds: `constant`; `exponential`, a factor of `decay` per
-    round; or `cosine`, which ends at the study's last round."""
+    """How the learning rate changes over the rounds. `constant`: it does not change. `exponential`:
+    it is multiplied by `decay` each round. `cosine`: it falls along half a cosine until the study's
+    last round."""
     decay: Number = Field(default=1.0, gt=0, le=1)
-    """Factor of the learning rate per round, for the schedule `exponential`."""
+    """Factor by which the schedule `exponential` multiplies the learning rate each round."""
     momentum: Fraction = 0.0
     """Momentum of SGD; it has no effect on other optimisers."""
     betas: list[Fraction] = Field(default=[0.9, 0.999], min_length=2, max_length=2)
@@ -34,32 +37,34 @@ class Training(Keys):
     weight_decay: Number = Field(default=0.0, ge=0)
     """Coefficient of the weight decay."""
     clip: Annotated[Number, Field(gt=0)] | None = Field(default=None)
-    """Largest norm of a client's gradient, which is scaled down to it. `null`: no clipping."""
+    """Largest L2 norm of a client's gradient. A gradient with a larger norm is scaled down to it.
+    `null`: no clipping."""
     epochs: Count = Field(default=UNSET)
     """Number of local epochs of a client in a round."""
     local_steps: Count | None = None
-    """Number of optimiser steps of every client in a round, in place of `epochs`. `null`: `epochs`
-    counts."""
+    """Number of optimiser steps of every client in a round, instead of `epochs`. `null`: `epochs`
+    is used."""
     batch_size: Count = Field(default=UNSET)
-    """Number of images in a batch of a client."""
+    """Number of images in a client's batch."""
     augment: bool | Literal["shift"] = False
-    """Augmentation of the training images, at random in every step. With true, crops (8 to 100% of
-    the area) and flips, as in CoOp; with `shift`, shifts by up to an eighth of the side, and flips.
-    Features are then computed in every step, not read from the cache."""
+    """Random augmentation of the training images in every step. true: crops (8 to 100% of the area)
+    and flips, as in CoOp. `shift`: shifts by up to an eighth of the side, and flips. Features are
+    then computed in every step and not read from the cache."""
     drop_last: bool = False
-    """Leave out the last batch of an epoch if it is smaller than `batch_size`, as CoOp does, unless
-    it is the only one."""
+    """True leaves out the last batch of an epoch if it is smaller than `batch_size`, as CoOp does.
+    The only batch of an epoch is never left out."""
     micro_batch: Count | None = None
-    """Number of images per client that are computed at a time in a batch: less memory, and the same
-    step up to rounding. `null`: the whole batch at once."""
+    """Largest number of images per client that are computed at once. A batch is computed in such
+    parts, which takes less memory and gives the same step up to rounding. `null`: the whole batch
+    at once."""
 
     @property
     def given(self) -> JsonDict:
-        """The options that are set, which override others."""
+        """The options that are set, as a dict."""
         return self.model_dump(exclude_unset=True)
 
 
-# defaults, as in torch, of options that neither method.toml nor the study sets
+# defaults of the options that neither method.toml nor the study sets; they are torch's
 DEFAULTS: JsonDict = {
     name: field.default
     for name, field in Training.model_fields.items()

@@ -37,13 +37,13 @@ def main() -> None:
         job = from_json(args.job, get_type_hints(module.run)["job"])
         sources = args.sources or staleness.digest_of(*staleness.code_of(args.rule, job))
 
-        # without a receipt, what a killed job leaves is not taken for its result
+        # the old receipt is removed before the job, so what a killed job leaves has no receipt
         started = time.perf_counter()
-        making = job_receipts.begin(args.rule, job, sources)
+        making = job_receipts.begin_job(args.rule, job, sources)
         module.run(job, args.threads)
-        job_receipts.end(making)
+        job_receipts.end_job(making)
 
-        # what it took, for people and for the report
+        # log what the job took, for people and for the report
         seconds = time.perf_counter() - started
         used = resource.getrusage(resource.RUSAGE_SELF)
         processor = used.ru_utime + used.ru_stime

@@ -1,4 +1,4 @@
-"""Compute a table from a finished run, for figures and tables: the method's, or its test sets."""
+"""Compute an artefact of a finished run: a table that its method defines, or TEST_SETS."""
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ def run(job: ArtefactJob, threads: int) -> None:
     """Write the table of an artefact, computed by the run's hooks from its last state."""
     spec = choices.with_choice(job.spec)
     run = spec.run
-    state = paths.path_for(paths.STATE, run, end=paths.end(job.last))
+    state = paths.path_for(paths.STATE, run, end=paths.four_digits(job.last))
     check_receipt(state)
 
     # the run's task, with the weights that it was trained with
@@ -30,7 +30,7 @@ def run(job: ArtefactJob, threads: int) -> None:
     backbone = task.backbone
     provenance.digest_of_weights(run.path, spec.backbone, lambda: weights_digest(backbone))
 
-    # its state after the last round
+    # the run's state after the last round
     tree, facts = tensor_files.load(state)
     kept = State.of(tree, task.data.device)
     task = task.at(facts["round"])
@@ -41,7 +41,7 @@ def run(job: ArtefactJob, threads: int) -> None:
         files = {name: paths.other_inputs(name, run, needs) for name in names}
         task = with_datasets(task, files, task.data.device)
         answers = [row.columns() for row in answer_test_sets(task, hooks, kept)]
-        table = pa.Table.from_pylist(answers, schema=rows.TEST_SETS)
+        table = pa.Table.from_pylist(answers, schema=rows.TEST_SETS_SCHEMA)
     else:
         table = pa.table(compute_artefact(task, hooks, kept, job.artefact))
 

@@ -9,8 +9,8 @@ from fedloom.report import block_accuracy
 
 
 def run(job: BlockAccuracyJob, threads: int) -> None:
-    """Write a row per block: its accuracies on the test images."""
-    files = paths.inputs("block_accuracy", **vars(job))
+    """Write a table with a row per block: the accuracies on the test images."""
+    files = paths.data_inputs("block_accuracy", **vars(job))
     check_receipt(files["features"])
 
     prepare_cpu(threads)

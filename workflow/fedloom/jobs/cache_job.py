@@ -13,7 +13,7 @@ from fedloom.planning.job_specs import CacheJob
 
 def run(job: CacheJob, threads: int) -> None:
     """Write the features or patches of all images, with the digest of the backbone's weights."""
-    images = ImageStore(paths.inputs("cache", dataset=job.dataset)["store"])
+    images = ImageStore(paths.data_inputs("cache", dataset=job.dataset)["store"])
     label = job.backbone.label
     out = paths.path_for(paths.CACHE, cache=job.cache, dataset=job.dataset, backbone=label)
 
@@ -23,7 +23,7 @@ def run(job: CacheJob, threads: int) -> None:
     settings = job.backbone.settings | {"precision": precision}
     backbone = load_backbone(job.backbone.family, settings, device)
 
-    # other weights than those of earlier jobs are an error before anything is computed
+    # before anything is computed, check that earlier jobs had the same weights
     loaded = partial(weights_digest, backbone)
     weights = provenance.digest_of_weights(str(out), job.backbone, loaded)
 

@@ -1,4 +1,4 @@
-"""Choose a method's options: those of the trial whose clients are best on what they held back."""
+"""Choose a method's options: those of the trial that is most accurate on held-back images."""
 
 import json
 import logging
@@ -17,14 +17,18 @@ log = logging.getLogger(__name__)
 
 
 def run(job: ChooseJob, threads: int) -> None:
-    """Write a row per trial: its label, its options as JSON, its accuracy; and the best one's row.
+    """Write a table of all trials, and a table with the chosen trial alone.
 
-    The accuracy is the mean over participating clients after the last round, in percent. Of equal
-    ones the first trial is chosen; a trial that diverged has none. A line of the log names a chosen
-    number that is the lowest or highest of those tried.
+    A row has the trial's label and its options as JSON. The table of all trials also has their
+    accuracies in percent, each the mean over participating clients after the last round. A trial
+    that diverged has no accuracy. If several trials are the best, the first of them is chosen. If a
+    chosen number is the lowest or highest that was tried, the log says so.
+
+    Raises:
+        FedLoomError: all trials diverged.
     """
-    # each trial's mean accuracy after the last round; none if it diverged before
-    trials, files = zip(*choices.evaluations(job), strict=True)
+    # each trial's mean accuracy after the last round; None if the trial diverged before
+    trials, files = zip(*choices.trial_evaluations(job), strict=True)
     of_trials = [accuracies(evaluation(file), Reported((job.last,))) for file in files]
     means = [each.get("participating_mean") for each in of_trials]
 
@@ -35,7 +39,7 @@ def run(job: ChooseJob, threads: int) -> None:
             "rates to try (study.tune.values), or set training.clip"
         )
 
-    # a table of all trials, and a row of the best
+    # write the table of all trials, and the row of the best one
     best = means.index(max(finished))
     options = [trial.options for trial in trials]
     columns = [
@@ -48,7 +52,7 @@ def run(job: ChooseJob, threads: int) -> None:
     write_table(paths.path_for(paths.TRIALS, **vars(job)), table)
     write_table(paths.path_for(paths.CHOICE, **vars(job)), table.select([0, 1]).slice(best, 1))
 
-    # the best value may lie beyond those that were tried
+    # a still better value may lie beyond those that were tried
     for name, end in choices.at_edge(options[best], options).items():
         where = "/".join([job.dataset, job.partition, job.backbone, job.method])
         line = "%s: chose %s %s, the %s that was tried; give study.tune values beyond it"

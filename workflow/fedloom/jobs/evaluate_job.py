@@ -1,4 +1,4 @@
-"""Join the rows of a run's jobs."""
+"""Join the tables of a run's training jobs into one table each."""
 
 import logging
 
@@ -12,17 +12,18 @@ log = logging.getLogger(__name__)
 def run(job: EvaluateJob, threads: int) -> None:
     """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet.
 
-    The log names a run whose training loss is not below that of guessing, unless it is a trial.
+    If the training loss after the last round is not below that of guessing, the log says so, unless
+    the run is a trial.
     """
-    # each table of the run is made of those of its jobs
-    ends = [paths.end(number) for number in job.ends]
+    # join each table of the run from the tables of its jobs
+    ends = [paths.four_digits(number) for number in job.ends]
     made_by = provenance.facts_of_job(job.run, job.ends[-1])
-    for name, table in paths.RUN_TABLES.items():
-        if job.confusion or name != "confusion":
-            of_jobs = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
-            metrics.join(of_jobs, paths.path_for(table, job.run), job.run, made_by)
+    for name in paths.table_names(job.confusion):
+        of_jobs = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
+        of_run = paths.path_for(paths.RUN_TABLES[name], job.run)
+        metrics.join(of_jobs, of_run, job.run, made_by)
 
-    # trials are there to find out which options train
+    # that a trial does not train is no news: trials find out which options train
     if job.trial:
         return
 

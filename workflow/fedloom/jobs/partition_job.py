@@ -11,7 +11,7 @@ from fedloom.planning.job_specs import PartitionJob
 
 
 def run(job: PartitionJob, threads: int) -> None:
-    """Write a row per image: the client that has it, see fedloom.data.partition."""
+    """Write a table with a row per image: the client that has it (see fedloom.data.partition)."""
     label = job.partition.label
     seed = job.seed
     store = paths.path_for(paths.STORE, dataset=job.dataset)

@@ -14,8 +14,8 @@ from fedloom.toolbox.prototypes import warm_start
 
 
 def run(job: PrototypesJob, threads: int) -> None:
-    """Write `mean`, `spread` and `count`, see fedloom.toolbox.prototypes.warm_start."""
-    files = paths.inputs("prototypes", **vars(job))
+    """Write the tensors `mean`, `spread`, `count` (see fedloom.toolbox.prototypes.warm_start)."""
+    files = paths.data_inputs("prototypes", **vars(job))
     check_receipt(files["partition"])
     check_receipt(files["features"])
 

@@ -1,11 +1,17 @@
 """`python -m fedloom.jobs.server <rule> ...`: run a rule's job in a fork of a job server.
 
-torch, timm and open_clip take seconds to import. The first job of a Snakemake process starts a
-server, which imports them once and forks for every job. The job's own process, the client, sends
-its folder, environment, arguments and open files, passes signals on, and ends as the fork ends.
-The server ends with its Snakemake, when a file of the library has changed, or by an error, which it
-writes to results/logs/job_server.log; queued clients then run their jobs themselves, as
-`python -m fedloom.jobs <rule> ...`.
+torch, timm and open_clip take seconds to import. A server imports them once for many jobs:
+
+1. The first job of a Snakemake process starts the server.
+2. The process that Snakemake starts for a job is the *client*. It sends its folder, environment,
+   arguments and open files to the server.
+3. The server forks a *keeper* for each client. The keeper forks the job, and tells the client how
+   the job ended.
+4. The client passes signals on to the job, and ends as the job ended.
+
+The server ends when its Snakemake ends, or when a file of the library has changed. It also ends at
+an error, which it writes to results/logs/job_server.log. Clients that still wait then run their
+jobs themselves, as `python -m fedloom.jobs <rule> ...`.
 """
 
 import argparse
@@ -24,11 +30,12 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 
-# "<token>:<pid of Snakemake>", set by the Snakefile; empty: every job imports for itself
+# The Snakefile sets this variable to "<token>:<pid of Snakemake>". If it is empty, there is no
+# server, and every job imports for itself.
 VARIABLE = "FEDLOOM_JOB_SERVER"
-# seconds for the server to accept a connection, and for a client to ask
-PATIENCE = 10
-# bytes of a request; the kernel refuses more than some 200 KB
+# seconds within which the server must accept a connection, and a client must send its request
+REQUEST_TIMEOUT = 10
+# the most bytes that a receiver accepts; the kernel refuses to send more than some 200 KB
 MOST = 1 << 20
 # signals that a client passes on to its job
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -36,18 +43,18 @@ FORK = multiprocessing.get_context("fork")
 
 
 def main() -> None:
-    """Run a job on the server or in this process, and end with its status or by its signal."""
-    # the process that a client starts as the server
+    """Run a job on the server or in this process; end with the status or the signal of the job."""
+    # a client has started this process as the server
     if sys.argv[1] == "--serve":
         try:
             serve(socket.socket(fileno=int(sys.argv[2])), os.pidfd_open(int(sys.argv[3])))
-        # not Exception: a module that it imports may call sys.exit
+        # not Exception: a module that the server imports may call sys.exit
         except BaseException:
             log = Path(import_module("fedloom.planning.paths").LOGS, "job_server.log")
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text(traceback.format_exc())
         finally:
-            # at once: keepers go on, and torch would take half a second to end
+            # end at once: torch would take half a second, and the keepers must go on
             os._exit(0)
 
     # any other process is a client
@@ -71,7 +78,10 @@ def main() -> None:
 
 
 def tell_of_kill(arguments: list[str]) -> None:
-    """Say in a job's log, or on stderr if that fails, that it was killed, and what it asked for."""
+    """Write to a job's log that the job was killed, and how much memory it had asked for.
+
+    If the log cannot be written, print the line on stderr.
+    """
     # the job's own arguments say where it logs, and how much memory it asked for
     parser = argparse.ArgumentParser()
     parser.add_argument("--memory", default="an unknown number of")
@@ -94,24 +104,26 @@ def tell_of_kill(arguments: list[str]) -> None:
 
 
 def try_server(arguments: list[str]) -> int | None:
-    """Run a job on the server, started if need be, and pass signals on to it.
+    """Run a job on the server, which is started if there is none, and pass signals on to the job.
 
-    Return its exit status, or minus the signal that ended it; None if it did not run.
+    Return the exit status of the job, or minus the number of the signal that ended it. Return None
+    if the server did not run the job. Raise a ConnectionError if the job's keeper ended first.
     """
     token, _, snakemake = os.environ.get(VARIABLE, "").partition(":")
     if not token or not hasattr(os, "pidfd_open"):
         return None
 
-    # an abstract name leaves no file; libraries read the number of threads when they are imported
+    # An abstract address leaves no file. The number of threads is a part of it, since libraries
+    # read the number when they are imported.
     address = f"\0fedloom-{os.getuid()}-{token}-{os.environ.get('OMP_NUM_THREADS', '')}"
     start_server(address, snakemake)
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        # another user may hold the name and never accept
-        server.settimeout(PATIENCE)
+        # another user may listen at the address and never accept
+        server.settimeout(REQUEST_TIMEOUT)
 
-        # ask for the job, and learn the number of its process; the server may have ended, too many
-        # may wait, or the request may be too long
+        # Ask for the job, and receive the number of its process. This fails if the server has
+        # ended, if too many clients wait, or if the request is too long.
         request = json.dumps([str(Path.cwd()), dict(os.environ), arguments]).encode()
         try:
             server.connect(address)
@@ -127,7 +139,7 @@ def try_server(arguments: list[str]) -> int | None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(job, number)
 
-        # a signal that is ignored here is passed on too: the job may heed it
+        # a signal that is ignored here is passed on too: the job may handle it
         for number in FORWARDED:
             signal.signal(number, forward)
 
@@ -138,8 +150,11 @@ def try_server(arguments: list[str]) -> int | None:
 
 
 def start_server(address: str, snakemake: str) -> None:
-    """Start a server that listens at an address, unless one does; it ends with Snakemake's pid."""
-    # of several jobs at once, the first one binds the address, and the others get an OSError
+    """Start a server that listens at an address, unless there is one already.
+
+    `snakemake` is the pid of Snakemake, with which the server ends.
+    """
+    # if several jobs try this at once, one binds the address, and the others get an OSError
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with listener, contextlib.suppress(OSError):
         listener.bind(address)
@@ -161,46 +176,50 @@ def is_mine(connection: socket.socket) -> bool:
 
 
 def serve(listener: socket.socket, snakemake: int) -> None:
-    """Fork for every client until Snakemake, a pidfd, ends or the library changes."""
-    # a scheduler sends these to all processes, and jobs are to answer them
+    """Fork a keeper for every client, until Snakemake ends or the library changes.
+
+    `snakemake` is a pidfd of Snakemake's process.
+    """
+    # a scheduler sends these signals to all processes; only jobs are to handle them
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-    # so that a look for GPUs, which an import may take, does not start CUDA: no fork could use it
+    # An import may look for GPUs. With this variable, it does so without CUDA, which no fork could
+    # use once it is started.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     started = ctimes()
 
-    # a fork per client
+    # fork once for each client
     while snakemake not in select.select([listener, snakemake], [], [])[0]:
         with listener.accept()[0] as client:
-            client.settimeout(PATIENCE)
+            client.settimeout(REQUEST_TIMEOUT)
             if not is_mine(client):
                 continue
 
-            # without a request, the client was killed
+            # if there is no data, the client was killed
             data, opened, *_ = socket.recv_fds(client, MOST, 3)
             if data:
                 request = json.loads(data)
                 rule, _, job, *_ = request[-1]
 
-                # an error of an import ends the server, and the client meets it by itself
+                # a failed import ends the server; the client then runs the job and reports it
                 for name in modules_of(rule, job):
                     import_module(name)
                 if ctimes() != started:
                     return
                 FORK.Process(target=reply, args=(listener, client, opened, *request)).start()
 
-            # the fork has its own
+            # the fork has copies of its own
             for file in opened:
                 os.close(file)
 
 
 def ctimes() -> dict[Path, int]:
-    """Return when each file of the library was changed, in nanoseconds."""
+    """Return the time, in nanoseconds since 1970, at which each file of the library was changed."""
     return {file: file.stat().st_ctime_ns for file in Path(__file__).parents[1].rglob("*.py")}
 
 
 def modules_of(rule: str, job: str) -> list[str]:
     """Return the modules that the server imports before it forks for a job."""
-    # a job's JSON names the library of its backbone, and so the family, if it has one
+    # the JSON of a job with a backbone names the backbone's library, which determines its family
     families = import_module("fedloom.config.settings").FAMILIES
     libraries = families.keys() & re.findall(r'"library":"(\w+)"', job)
     backbones = (f"fedloom.backbones.{families[library]}" for library in libraries)
@@ -208,7 +227,10 @@ def modules_of(rule: str, job: str) -> list[str]:
 
 
 def reply(listener: socket.socket, client: socket.socket, *request: object) -> None:
-    """Run a job in a fork, and tell its client the job's process and then its exit status."""
+    """Be a job's keeper: fork the job, and tell its client how it ends.
+
+    The client receives the number of the job's process, and later the job's exit status.
+    """
     listener.close()
     job = FORK.Process(target=run_in_fork, args=request)
     job.start()
@@ -217,7 +239,7 @@ def reply(listener: socket.socket, client: socket.socket, *request: object) -> N
     with contextlib.suppress(ConnectionError):
         client.send(b"%d" % job.pid)
 
-    # a client sends nothing after its request: it is readable when it was killed
+    # a client sends nothing after its request, so its connection is readable only if it was killed
     if job.sentinel in select.select([client, job.sentinel], [], [])[0]:
         job.join()
         client.send(b"%d" % job.exitcode)
@@ -226,8 +248,8 @@ def reply(listener: socket.socket, client: socket.socket, *request: object) -> N
 
 
 def run_in_fork(opened: list[int], folder: str, environment: dict, arguments: list[str]) -> None:
-    """Become the client, by its files, folder and environment, and run its job."""
-    # the server has blocked the signals that jobs are to answer
+    """Take over the files, folder and environment of a client, and run its job."""
+    # the server has blocked the signals that jobs are to handle
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
 
     # the client's files are standard input, output and error

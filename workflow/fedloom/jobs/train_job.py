@@ -1,4 +1,4 @@
-"""Train a job's rounds, or those that are left."""
+"""Train the rounds of a job; after an earlier attempt, only the rounds that are left."""
 
 from dataclasses import replace
 from functools import partial
@@ -13,12 +13,12 @@ from fedloom.planning.job_specs import TrainJob
 
 
 def run(job: TrainJob, threads: int) -> None:
-    """Write the state after the last round, the evaluations and the rows of the rounds."""
+    """Write the state after the last round, and the tables of evaluations, rounds and clients."""
     job = replace(job, spec=choices.with_choice(job.spec))
     run = job.spec.run
 
     # the files that it writes
-    end = paths.end(job.last)
+    end = paths.four_digits(job.last)
     state = paths.path_for(paths.STATE, run, end=end)
     tables = {name: paths.path_for(file, run, end=end) for name, file in paths.JOB_TABLES.items()}
     outputs = training_job.Outputs(state, state.with_name(paths.CHECKPOINT), **tables)
@@ -28,14 +28,14 @@ def run(job: TrainJob, threads: int) -> None:
     receipts = [receipt_of(file) for file in inputs.values()]
     start = None
     if job.first:
-        start = paths.path_for(paths.STATE, run, end=paths.end(job.first))
+        start = paths.path_for(paths.STATE, run, end=paths.four_digits(job.first))
         receipts.append(receipt_of(start))
 
     with training_job.exclusive_run_folder(state.parent):
         device = prepare_torch(threads, job.spec.backbone.precision)
         task, hooks = build_task(job.spec, inputs, device)
 
-        # what the state is made from must be what the rounds before were made from
+        # all rounds of a run must be made from the same sources, weights, settings and data
         loaded = partial(backbone.weights_digest, task.backbone)
         weights = provenance.digest_of_weights(run.path, job.spec.backbone, loaded)
         made_by = {
@@ -47,7 +47,7 @@ def run(job: TrainJob, threads: int) -> None:
         if start is not None:
             provenance.check_same(run, check_receipt(start), made_by)
 
-        # train, or go on from a checkpoint of the same
+        # train, from a checkpoint with the same fingerprint if there is one
         fingerprint = training_job.fingerprint_of(job, receipts, device)
         training_job.train_rounds(task, hooks, job, start, outputs, fingerprint)
         write_receipt(state, **made_by)

@@ -1,7 +1,9 @@
-"""The device and the number format in which torch computes in a job.
+"""Choose the device on which a job computes, and the number format of its products.
 
-With `tf32` a GPU's products of float32 keep 10 bits of the fraction. With `bf16` the frozen
-backbone's products and attention are in bfloat16, by autocast; all else is always float32.
+- `float32`: all computations are in float32.
+- `tf32`: as float32, but products of float32 on a GPU keep only 10 bits of the fraction.
+- `bf16`: the frozen backbone's products and attention are in bfloat16, by autocast; all other
+  computations are in float32.
 """
 
 import logging
@@ -17,22 +19,26 @@ from fedloom.machine import gpus
 from fedloom.machine.job_events import with_event
 
 log = logging.getLogger(__name__)
-# formats of a frozen backbone's products; float16 is of caches alone
+# the number formats of a frozen backbone's products; only caches use float16
 AUTOCAST = {"bf16": torch.bfloat16, "float16": torch.float16}
 
 
 def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
-    """Fix threads and arithmetic, take a GPU if the job asks for one, and return the device."""
+    """Fix threads and arithmetic, take a GPU if the job asks for one, and return the device.
+
+    Raises:
+        FedLoomError: no GPU can be taken, torch cannot use it, or tf32 is asked for without a GPU.
+    """
     gpus.acquire_gpu()
     prepare_cpu(threads)
 
-    # cuBLAS reads this when CUDA starts, and gives the same bits twice only with it
+    # cuBLAS reads this when CUDA starts; without it, two equal calls may give different bits
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     check_gpus()
 
     # the device, and its name for the log
     if torch.cuda.is_available():
-        # only so does torch choose fused attention whose backward pass gives the same bits twice
+        # only then does torch choose a fused attention whose backward pass is deterministic
         torch.use_deterministic_algorithms(True)
         device = torch.device("cuda")
         name = torch.cuda.get_device_name(device)
@@ -49,18 +55,19 @@ def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
 
 
 def prepare_cpu(threads: int) -> None:
-    """Fix threads and arithmetic of a job that computes on CPU cores alone."""
+    """Fix the number of threads, and make what CPU cores compute deterministic."""
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     torch.use_deterministic_algorithms(True, warn_only=True)
 
-    # or torch would write all results twice; types do not know the attribute
+    # Otherwise torch would fill every new tensor before it is written. The attribute is not in
+    # torch's types.
     deterministic: Any = torch.utils.deterministic
     deterministic.fill_uninitialized_memory = False
 
 
 def check_gpus() -> None:
-    """Check that torch can use the GPUs that are visible, if there are any."""
+    """Raise a FedLoomError if GPUs are visible and torch cannot use them."""
     if torch.cuda.is_available():
         return
     if unusable := gpus.visible():
@@ -72,14 +79,17 @@ def check_gpus() -> None:
 
 
 def _allow_tf32(allowed: bool) -> None:
-    """Allow tf32 in a GPU's products, or forbid it: by torch's default, convolutions use it."""
+    """Allow or forbid tf32 in a GPU's products; by torch's default, convolutions may use it."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 
 
 @contextmanager
 def exact_float32() -> Iterator[None]:
-    """Compute in float32 within: for the server, whose sums of differences tf32 would spoil."""
+    """Compute in float32 within the block, even if tf32 is allowed otherwise.
+
+    The server needs this: tf32 is too inexact for its sums of differences.
+    """
     before = bool(torch.backends.cuda.matmul.allow_tf32)
     _allow_tf32(False)
     try:
@@ -89,8 +99,8 @@ def exact_float32() -> Iterator[None]:
 
 
 def arithmetic(precision: str, device: torch.device) -> AbstractContextManager:
-    """Return the context of a frozen backbone's products."""
+    """Return the context in which a frozen backbone computes its products in `precision`."""
     if precision not in AUTOCAST:
         return nullcontext()
-    # autocast's cache of cast weights keeps none that are frozen
+    # autocast would cache only weights that require gradients, and a frozen backbone has none
     return torch.autocast(device.type, AUTOCAST[precision], cache_enabled=False)

@@ -14,7 +14,11 @@ log = logging.getLogger("fedloom")
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Run a command; end the process with a line and its exit status where it cannot go on."""
+    """Run a command; if it cannot go on, log one line and end the process with an exit status.
+
+    The statuses are 130 after Ctrl-C, 1 if nobody reads the output, the status of a FedLoomError,
+    and 2 for a missing or unreadable file. Any other error is logged and raised again.
+    """
     try:
         yield
         sys.stdout.flush()
@@ -23,7 +27,7 @@ def one_line_errors() -> Iterator[None]:
         log.error("interrupted")
         sys.exit(128 + signal.SIGINT)
 
-    # nobody reads on, as in `fedloom methods | head`; what is left to flush goes nowhere
+    # nobody reads the output any more, as in `fedloom methods | head`; discard what is left of it
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -32,7 +36,7 @@ def one_line_errors() -> Iterator[None]:
         log.error("error: %s", error)
         sys.exit(error.status)
 
-    # a file that is missing or cannot be read is the user's; other errors of the system are not
+    # the user can fix an error about a file; any other error of the system is unexpected
     except OSError as error:
         if error.filename is None:
             _tell_unexpected(error)
@@ -47,9 +51,10 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _tell_unexpected(error: Exception) -> None:
-    """Write an error that is FedLoom's own to the log, whose silence means that a job was killed.
+    """Write an unexpected error, which is a fault of FedLoom's, to the log.
 
-    Python prints the traceback on the terminal, as it is raised again.
+    A job that logs no error before it ends is taken for killed. The caller raises the error again,
+    so Python prints the traceback on the terminal.
     """
     log.debug("", exc_info=error)
     log.error("error: %s", legible(in_words(error)))

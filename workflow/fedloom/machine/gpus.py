@@ -1,8 +1,8 @@
 """Give a job that asks for a GPU a device that no other job of this user and machine uses.
 
-Rules with the resource `gpu` hand it to their jobs in FEDLOOM_GPU. A job locks the first free
-device that CUDA_VISIBLE_DEVICES shows, or waits for one, and narrows the variable to it before
-torch starts CUDA. The lock ends with the process.
+A rule with the resource `gpu` hands its value to the job in the variable FEDLOOM_GPU. The job locks
+the first free device that CUDA_VISIBLE_DEVICES shows, or waits for one. It sets this variable to
+the locked device before torch starts CUDA. The lock ends with the process.
 """
 
 import logging
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 # the variable with the number of GPUs that this job asks for: 0 or 1
 ASKED = "FEDLOOM_GPU"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# how a word of that variable begins which names a device: an index, a UUID, or that of a MIG slice
+# matches a word of that variable if it names a device: an index, or the UUID of a GPU or MIG slice
 DEVICE_NAME = re.compile(r"\d+$|GPU-|MIG-")
-# seconds between two attempts where all devices are taken
+# seconds between two attempts to take a device
 PAUSE = 1.0
 
 # the lock of this process's device, which is kept until the process ends
@@ -35,8 +35,15 @@ _taken: list[FileLock] = []
 
 
 def acquire_gpu() -> str | None:
-    """Take a device until this process ends, if it asks for one, and hide all others."""
-    # a process that this one starts shares its device, and asks for none
+    """Take a device until this process ends, if FEDLOOM_GPU asks for one, and hide all others.
+
+    Return the name of the device: its UUID, or its index without nvidia-smi. Return None if no
+    device is asked for.
+
+    Raises:
+        FedLoomError: FEDLOOM_GPU is neither 0 nor 1, or it is 1 and no GPU is visible.
+    """
+    # the variable is removed: a process that this one starts shares its device, and asks for none
     asked = os.environ.pop(ASKED, "0")
     if asked == "0":
         return None
@@ -56,7 +63,7 @@ def acquire_gpu() -> str | None:
         time.sleep(PAUSE)
         name = _first_free(names)
 
-    # hide all others, by an index as nvidia-smi counts where there is no UUID
+    # hide all others; if the name is an index, CUDA must count devices as nvidia-smi does
     os.environ[VISIBLE] = name
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     log.debug("took GPU %s", name)
@@ -64,8 +71,8 @@ def acquire_gpu() -> str | None:
 
 
 def _first_free(names: list[str]) -> str | None:
-    """Lock the first free device and return its name; None where all are taken."""
-    # what a scheduler shows a job is its own: jobs of two allocations do not compete
+    """Lock the first free device and return its name; return None if all are taken."""
+    # a scheduler gives each allocation devices of its own, so two allocations do not share a lock
     allocation = next((os.environ[name] for name in JOB_IDS if name in os.environ), "")
 
     # all jobs of this user and machine find the locks here
@@ -86,9 +93,10 @@ def _first_free(names: list[str]) -> str | None:
 
 
 def _check_own(folder: Path) -> None:
-    """Check that a folder in a place where all users write is this user's alone.
+    """Raise a FedLoomError unless a folder belongs to this user, and no other can write to it.
 
-    Another user could have made it first, or a link, and hold or remove the locks in it.
+    It lies where all users may write. Another user could have made the folder first, or a link in
+    its place, and could then hold or remove the locks in it.
     """
     facts = folder.lstat()
     private = stat.S_ISDIR(facts.st_mode) and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -100,12 +108,12 @@ def _check_own(folder: Path) -> None:
 
 
 def visible() -> list[str]:
-    """Return the devices that CUDA_VISIBLE_DEVICES shows, by their UUIDs.
+    """Return the UUIDs of the devices that CUDA_VISIBLE_DEVICES shows.
 
-    Like CUDA, end at the first name of no device, such as Slurm's NoDevFiles.
-    Where nvidia-smi is missing, an index stands in for the UUID.
+    Like CUDA, stop at the first word that names no device, such as Slurm's NoDevFiles. If
+    nvidia-smi is missing, return an index as it is.
     """
-    # without the variable, all of them
+    # without the variable, all devices are visible
     words = os.environ.get(VISIBLE)
     if words is None:
         devices = list[str]()
@@ -113,7 +121,7 @@ def visible() -> list[str]:
             devices += of_gpu
         return devices
 
-    # words that may be names of devices: an index, or a UUID
+    # the words before the first one that cannot name a device
     names = list[str]()
     for word in words.split(","):
         name = word.strip()
@@ -123,7 +131,7 @@ def visible() -> list[str]:
     if not names:
         return []
 
-    # nobody knows how many GPUs there are where nvidia-smi is missing
+    # without nvidia-smi, indices can neither be checked nor replaced
     gpus = installed()
     if not gpus:
         return names
@@ -141,7 +149,10 @@ def visible() -> list[str]:
 
 
 def installed() -> list[list[str]]:
-    """Return the UUIDs that CUDA can use of every GPU, its own or its MIG slices'."""
+    """Return, for every GPU, the UUIDs that CUDA can use: its own, or those of its MIG slices.
+
+    Return no GPU if nvidia-smi is missing; raise a FedLoomError if nvidia-smi fails.
+    """
     if shutil.which("nvidia-smi") is None:
         return []
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
@@ -151,7 +162,7 @@ def installed() -> list[list[str]]:
             f"nvidia-smi -L: {reason}; repair the driver, or set {VISIBLE}= to compute on CPU cores"
         )
 
-    # the lines of each GPU: its own UUID, and those of its slices, which hide it
+    # the UUIDs of each GPU: first its own, then those of its slices, which replace its own
     gpus = re.split(r"^GPU", done.stdout, flags=re.M)[1:]
     uuids = [re.findall(r"\(UUID: ([^)]+)\)", gpu) for gpu in gpus]
     return [found[1:] or found for found in uuids]

@@ -8,14 +8,14 @@ from shlex import quote
 _PACKAGE = Path(__file__).resolve().parents[1]
 # the folder that holds the package fedloom
 LIBRARY = _PACKAGE.parent
-# the folder of the checkout's files, which an installed package has within it (see hatch_build.py)
+# an installed package holds the checkout's other files in this folder (see hatch_build.py)
 _BUNDLE = _PACKAGE / "bundle"
 ROOT = _BUNDLE if _BUNDLE.is_dir() else LIBRARY.parent
 SNAKEFILE = ROOT / "Snakefile"
 
 
 def plugin_folders() -> list[Path]:
-    """Return the folder of the plugins that ship, and `plugins` of the current folder."""
+    """Return the folder of the plugins that ship, and the folder `plugins` here if it exists."""
     shipped = ROOT / "plugins"
     own = Path("plugins").resolve()
     if own.is_dir() and own != shipped:
@@ -24,7 +24,10 @@ def plugin_folders() -> list[Path]:
 
 
 def resource(path: str) -> Path:
-    """Resolve a path of the config: from the current folder, or if it is missing there, of ROOT."""
+    """Return the file that a path of the config means.
+
+    The path is relative to the current folder. If it exists only in ROOT, it is relative to ROOT.
+    """
     own = Path.cwd() / os.path.expanduser(path)  # noqa: PTH111
     shipped = ROOT / path
     if not os.access(own, os.F_OK) and os.access(shipped, os.F_OK):
@@ -33,9 +36,9 @@ def resource(path: str) -> Path:
 
 
 def matching(patterns: str | list[str]) -> list[Path]:
-    """List the files that a pattern or a list of patterns names, sorted within each pattern.
+    """List the files that glob patterns match, sorted within each pattern.
 
-    A folder or file that is there by a name such as run[1] is meant literally.
+    If a folder or file exists under a name such as run[1], that part of a pattern is no pattern.
     """
     if isinstance(patterns, str):
         patterns = [patterns]
@@ -48,7 +51,7 @@ def matching(patterns: str | list[str]) -> list[Path]:
 
 
 def _literal(path: Path) -> str:
-    """Return a pattern in which all parts are escaped that exist as they are written."""
+    """Return a pattern; its first parts are escaped, as far as they exist exactly as written."""
     there = Path(path.anchor)
     parts = list(path.parts[1:])
     while parts and os.access(there / parts[0], os.F_OK):
@@ -57,5 +60,8 @@ def _literal(path: Path) -> str:
 
 
 def in_shell(path: Path) -> str:
-    """Return a path for a shell command that Snakemake formats, where braces are fields."""
+    """Return a path, quoted for a shell command.
+
+    Snakemake formats the command, so braces are doubled.
+    """
     return quote(str(path)).replace("{", "{{").replace("}", "}}")

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 
 from fedloom.common.json_types import JsonDict
 
-# bytes at the end of the events that are searched for the last progress
+# only so many bytes at the end of the events are searched for the last progress
 TAIL = 4096
 
-# its kind, under the key `event`, and what it tells
+# the kind of an event under the key `event`, and its values under other keys
 Event = JsonDict
 
 
 def with_event(kind: str, **values: object) -> dict[str, Any]:
-    """Return the arguments with which a call of a logger writes an event beside its line."""
+    """Return keyword arguments for a logger's call, which then writes an event beside its line."""
     return {"extra": {"event": {"event": kind, **values}}}
 
 
 def event_file(log_file: Path) -> Path:
-    """Return the file of a job's events, by its log."""
+    """Return the file of a job's events, which lies beside the job's log."""
     return log_file.with_suffix(".jsonl")
 
 
@@ -42,11 +42,14 @@ class EventHandler(logging.FileHandler):
         return json.dumps(getattr(record, "event"))  # noqa: B009 (no attribute that types know)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
-        """Lose an event where the disk is full: the job's own error tells of it."""
+        """Ignore an event that cannot be written; on a full disk, the job's own error says so."""
 
 
 def read_events(log_file: Path) -> list[Event]:
-    """Return the events of a job's last attempt, by its log; none if it has not begun."""
+    """Return the events of a job's last attempt, from the file beside its log.
+
+    Return no event if the job has not begun.
+    """
     try:
         text = event_file(log_file).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -55,7 +58,7 @@ def read_events(log_file: Path) -> list[Event]:
 
 
 def _parsed(lines: Iterable[str]) -> Iterator[Event]:
-    """Yield the events of lines, without those that are not whole: half written, or cut off."""
+    """Yield the events in some lines; leave out a line that is half written or cut off."""
     for line in lines:
         try:
             event = json.loads(line)
@@ -66,12 +69,15 @@ def _parsed(lines: Iterable[str]) -> Iterator[Event]:
 
 
 class Progress(NamedTuple):
-    """How far a job is: done of total, seconds so far and left, and further values as text."""
+    """How far a job is."""
 
+    # the steps that are done, of all steps
     done: int
     total: int
+    # the seconds so far, and the seconds left at the pace so far; None without a pace
     elapsed: float
     left: float | None
+    # further values, such as the loss, as text
     values: str
 
     @property
@@ -83,7 +89,10 @@ class Progress(NamedTuple):
 
 
 def last_progress(log_file: Path) -> Progress | None:
-    """Return how far a job said last that it is, by its log; None if it has not said so yet."""
+    """Return the progress that a job reported last, from the file beside its log.
+
+    Return None if the job has not reported any yet.
+    """
     # only the end is read, as a display asks twice a second
     try:
         with event_file(log_file).open("rb") as file:

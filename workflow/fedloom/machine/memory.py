@@ -1,49 +1,54 @@
-"""The memory of training, and how many clients train as one batch within it.
+"""Estimate the memory of training, and how many clients may train as one batch.
 
-Planning and the runtime call the same functions. The answers follow from sizes and the kind of
-device alone, so that a run is divided alike on all machines of a kind.
+Planning and the runtime call the same functions. Their results depend only on sizes and on the kind
+of device, so that all machines of a kind divide a run in the same way.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Numbers of four bytes that wait for the backward pass, per token, feature and block: a ViT-B/16 at
-# 224 px keeps 10.0, in bf16 6.6. If its weights train, it keeps TRAINED times as many.
+# How many numbers of four bytes training keeps for the backward pass, per token, feature and block.
+# A ViT-B/16 at 224 px keeps 10.0 in float32 and 6.6 in bf16. If the weights of the backbone train,
+# it keeps TRAINED times as many.
 SAVED = 11
 SAVED_BF16 = 8
 TRAINED = 1.7
 
-# About so many copies of a state exist at once: received, trained, gradient, one or two moments of
-# the optimiser.
+# About so many copies of a client's state exist at once: the state that the client received, the
+# state that it trains, the gradient, and one or two moments of the optimiser.
 COPIES = 5
 
-# Images of a pass without training, at least, or a large backbone would read its weights for every
-# image.
+# The fewest images of a pass without training. With fewer, a large backbone would read all of its
+# weights for each image.
 FEWEST = 16
-# Images of a pass for a cache.
+# The number of images in a pass for a cache.
 CACHED_AT_ONCE = 128
 
 # Share of a GPU's memory that images, or their patches, may take.
 RESIDENT = 0.5
-# Share of the memory that weights, states and images leave for activations that wait for the
-# backward pass. A step's peak is 1.2 times as large, and CUDA itself takes a gigabyte.
+# Activations that are kept for the backward pass may take this share of the memory that weights,
+# states and images leave free. The peak of a step is 1.2 times as large as these activations, and
+# CUDA itself takes a gigabyte.
 GPU_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How much is trained or evaluated as one batch, at most.
+    """The most that is trained or evaluated as one batch.
 
     Attributes:
-        state_bytes: of the clients that train at once: a ViT-B/16 of 343 MB trains alone.
-        floats: between two blocks of a backbone that fit the caches of a core: 80 images of the
-            micro ViT. Larger batches are not faster and need more memory.
-        text_floats: of prompts before all classes, at the inputs of a text tower's blocks: 1,000
-            classes of five clients of the micro CLIP.
-        prompts: of all clients, each before a class's name, where an image has its own context.
-        images: of a pass without training.
-        features: of images, where a pass reads nothing else; logits of 1000 classes are then 16 MB.
+        state_bytes: bytes of the states of the clients that train at once. A client that trains a
+            ViT-B/16 of 343 MB trains alone.
+        floats: numbers between two blocks of a backbone. So many fit into the caches of a core: 80
+            images of the micro ViT. Larger batches are not faster, and need more memory.
+        text_floats: numbers at the inputs of a text tower's blocks, for the prompts of all classes
+            together: the micro CLIP with 1,000 classes for five clients.
+        prompts: number of prompts of all clients, if every image has a context of its own. A prompt
+            is a context before the name of one class.
+        images: number of images in a pass without training.
+        features: number of images in a pass that reads only their features. The logits of 1,000
+            classes then take 16 MB.
     """
 
     state_bytes: int = 256 * 2**20
@@ -54,16 +59,21 @@ class BatchLimits:
     features: int = 4096
 
 
-USUAL = BatchLimits()
+USUAL_BATCH_LIMITS = BatchLimits()
 
 
 def training_bytes(
     image_floats: int, blocks: int, checkpointing: bool = False, precision: str = "float32"
 ) -> int:
-    """Return the bytes that training keeps of an image in a transformer for the backward pass.
+    """Return the bytes that training a transformer keeps of one image for the backward pass.
 
-    Its weights are frozen, and it has no prompts; `ClientStep` counts both. `image_floats` is T d,
-    of an image's T tokens. With checkpointing, only the inputs of blocks are kept, and one inside.
+    This holds for frozen weights and no prompts; `ClientStep` adds what these take.
+
+    Args:
+        image_floats: T d, where T is the number of an image's tokens, and d their width.
+        blocks: the number of blocks.
+        checkpointing: keep only the inputs of the blocks, and the inside of one block at a time.
+        precision: the number format of the backbone.
     """
     saved = SAVED
     if precision == "bf16":
@@ -84,19 +94,19 @@ class ClientStep:
     state_bytes: float
     # images that pass through the backbone at once
     images: float = 0
-    # of one image: `image_floats` and `training_bytes` of a backbone
+    # of one image: the T d numbers of its tokens, and the bytes that `training_bytes` returns
     image_floats: int = 0
     image_bytes: int = 0
-    # floats of prompts before all classes at the inputs of a text tower's blocks
+    # numbers at the inputs of a text tower's blocks, for the prompts of all classes
     text_floats: float = 0.0
-    # P d, of the P prompts that a block has beside an image's tokens
+    # P d, where P is the number of prompts that a block has beside an image's tokens
     prompt_floats: int = 0
     # True if the backbone's own weights train
     trains_weights: bool = False
 
     @property
     def kept(self) -> float:
-        """Return the bytes that wait for the backward pass."""
+        """The bytes of activations that are kept for the backward pass."""
         of_images = float(self.images * self.image_bytes)
         if of_images:
             of_images *= 1 + self.prompt_floats / self.image_floats
@@ -104,24 +114,33 @@ class ClientStep:
             of_images *= TRAINED
         return of_images + 4 * SAVED * self.text_floats
 
-    def states(self, clients: int, limits: BatchLimits = USUAL) -> float:
-        """Return the bytes of all copies of the state in a round of `clients`, uploads included."""
+    def states(self, clients: int, limits: BatchLimits = USUAL_BATCH_LIMITS) -> float:
+        """Return the bytes of all copies of states in a round of `clients`, with the uploads."""
         at_once = max(self.state_bytes, min(limits.state_bytes, clients * self.state_bytes))
         return COPIES * at_once + clients * self.state_bytes
 
 
+def images_of_a_step(batch_size: int, micro_batch: int | None) -> int:
+    """Return how many of a client's images are in memory at once while it trains."""
+    return min(batch_size, micro_batch or batch_size)
+
+
 class ForwardCounts(NamedTuple):
-    """What a step encodes: a number of images, and how often the texts of all classes."""
+    """What a step encodes: so many images, and the texts of all classes so many times."""
 
     images: float
     texts: float
 
 
 def forward_counts(inputs: Sequence[str], passes: int | str, images: float) -> ForwardCounts:
-    """Return what a step of `images` encodes of the method's forward `inputs`.
+    """Return how many images and texts a step encodes.
 
-    `passes` is a number of passes over both images and texts, or a word, as "image": then each
-    image has texts of its own.
+    Args:
+        inputs: the inputs of the method's forward pass. The step encodes images only if "images" is
+            among them, and texts only if "texts" is.
+        passes: the number of passes over images and over texts, or a word, such as "image": then
+            there is one pass over the images, and each image has texts of its own.
+        images: the number of images in the step.
     """
     image_passes: float = 1
     text_passes: float = images
@@ -137,7 +156,9 @@ def forward_counts(inputs: Sequence[str], passes: int | str, images: float) -> F
     return ForwardCounts(image_passes * images, text_passes)
 
 
-def images_at_once(image_floats: int, on_gpu: bool = False, limits: BatchLimits = USUAL) -> int:
+def images_at_once(
+    image_floats: int, on_gpu: bool = False, limits: BatchLimits = USUAL_BATCH_LIMITS
+) -> int:
     """Return how many images a pass without training encodes at once."""
     fit = limits.images
     if not on_gpu:
@@ -146,32 +167,62 @@ def images_at_once(image_floats: int, on_gpu: bool = False, limits: BatchLimits 
 
 
 def stays_on_gpu(size: float, gpu_bytes: float) -> bool:
-    """Return True if images, or their patches, of this size stay on a GPU."""
+    """Return True if images, or their patches, stay on a GPU; both sizes are in bytes."""
     return size <= RESIDENT * gpu_bytes
 
 
 def activation_bytes(gpu_bytes: float, weights: float, states: float, images: float) -> float:
-    """Return the bytes of a GPU that activations may take beside weights, states and images."""
+    """Return the bytes of a GPU that activations may take beside weights, states and images.
+
+    All arguments are in bytes.
+    """
     resident = 0.0
     if stays_on_gpu(images, gpu_bytes):
         resident = images
     return GPU_SHARE * max(0.0, gpu_bytes - weights - states - resident)
 
 
-def clients_at_once(
-    step: ClientStep, room: float | None = None, limits: BatchLimits = USUAL
+def cohort_size(
+    clients: int,
+    step: ClientStep,
+    room: float | None = None,
+    limits: BatchLimits = USUAL_BATCH_LIMITS,
+    *,
+    stacked: bool,
+    whole_cohorts: bool,
 ) -> int:
-    """Return how many clients may train as one batch; `room` is a GPU's `activation_bytes`."""
-    # as many as have room for their states
+    """Return how many of the `clients` may train as one batch, by the method and by the memory.
+
+    Args:
+        clients: number of the clients that train.
+        step, room, limits: see `clients_at_once`.
+        stacked: False if every client trains alone.
+        whole_cohorts: True if all clients must train together, whatever they take.
+    """
+    if not stacked:
+        return 1
+    if whole_cohorts:
+        return clients
+    return clients_at_once(step, room, limits)
+
+
+def clients_at_once(
+    step: ClientStep, room: float | None = None, limits: BatchLimits = USUAL_BATCH_LIMITS
+) -> int:
+    """Return how many clients may train as one batch.
+
+    `room` is the result of `activation_bytes` on a GPU, and None on CPU cores.
+    """
+    # as many clients as have room for their states
     fit = limits.state_bytes // max(1, step.state_bytes)
 
-    # on a GPU, as many as have room for their activations; one without any is not bounded
+    # on a GPU, also as many as have room for their activations, if a step keeps any
     if room is not None:
         if step.kept:
             fit = min(fit, room / step.kept)
         return max(1, int(fit))
 
-    # on a core, as many as fit its caches: the share that one client takes of them
+    # on CPU cores, also as many as fit into the caches of a core; one client takes `share` of them
     share = step.images * step.image_floats / limits.floats
     share += step.text_floats / limits.text_floats
     if share:

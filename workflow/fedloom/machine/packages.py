@@ -1,4 +1,4 @@
-"""The packages whose versions numbers depend on: stated here and nowhere else."""
+"""List the packages on whose versions the numbers of results depend; no other file lists them."""
 
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -9,7 +9,7 @@ OF_EXTRAS = ("open_clip_torch", "opacus")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of those that are installed, by name."""
+    """Return the versions of the packages that are installed, by name."""
     found = dict[str, str]()
     for name in (*PACKAGES, *OF_EXTRAS):
         with suppress(PackageNotFoundError):

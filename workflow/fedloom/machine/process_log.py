@@ -1,4 +1,4 @@
-"""Progress with time left, as lines: in the terminal, and in the job's log."""
+"""Log a process and its progress as lines: to the terminal, and to the file of a job's log."""
 
 import faulthandler
 import io
@@ -18,9 +18,9 @@ from fedloom.machine.job_events import EventHandler, with_event
 
 log = logging.getLogger(__name__)
 
-# variables with the ids of schedulers' jobs: Slurm, PBS, LSF, Grid Engine
+# the variables in which schedulers give the id of a job: Slurm, PBS, LSF, Grid Engine
 JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
-# a variable that is set where a display of the whole study shows what jobs log
+# this variable is set if a display of the whole study shows what jobs log
 QUIET_VARIABLE = "FEDLOOM_QUIET"
 
 
@@ -46,7 +46,7 @@ class _LoggedBar(tqdm):
 
 
 def _seconds_left(state: Mapping[str, Any]) -> float | None:
-    """Return the seconds that a bar's rest takes at its pace, as tqdm has it; None without one."""
+    """Return the seconds left at the pace so far, as tqdm computes them; None without a pace."""
     rate = state["rate"]
     if rate is None and state["elapsed"]:
         rate = (state["n"] - state["initial"]) / state["elapsed"]
@@ -57,7 +57,7 @@ def _seconds_left(state: Mapping[str, Any]) -> float | None:
 
 def progress(total: int, what: str, initial: int = 0) -> tqdm:
     """Return a progress bar that is logged at most every five seconds, and at its end."""
-    # takes the ends of lines that tqdm writes beside the bar
+    # tqdm writes ends of lines beside the bar, which nobody needs
     nowhere = io.StringIO()
     return _LoggedBar(
         total=total,
@@ -70,10 +70,10 @@ def progress(total: int, what: str, initial: int = 0) -> tqdm:
 
 
 class _LogFile(logging.FileHandler):
-    """The log of a job. Where the disk is full, lines are lost, but not an error: it is printed."""
+    """The log of a job. If the disk is full, lines are lost, but an error is printed instead."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
-        """Print an error that the file cannot take, unless the terminal shows it anyhow."""
+        """Print an error that cannot be written to the file, unless the terminal shows it."""
         if record.levelno >= logging.ERROR and QUIET_VARIABLE in os.environ:
             print(record.getMessage(), file=sys.stderr)
 
@@ -84,7 +84,7 @@ def log_to(path: Path | None) -> None:
     The file begins with the host, a scheduler's job id, and versions. Beside it are the job's
     events, which the display and the report read (see job_events).
     """
-    # the terminal, which is silent where a display shows what the file gets
+    # the terminal; it stays silent if a display shows the lines of the file
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.INFO)
     if path and QUIET_VARIABLE in os.environ:
@@ -97,7 +97,7 @@ def log_to(path: Path | None) -> None:
     # debug lines are for the file alone
     logging.getLogger("fedloom").setLevel(logging.DEBUG)
 
-    # the events begin first: the display reads them once the log is there
+    # the file of events is made first: the display reads it as soon as the log exists
     path.parent.mkdir(parents=True, exist_ok=True)
     logging.getLogger().addHandler(EventHandler(path))
     file = _LogFile(path, "w", encoding="utf-8", errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""The trials of a method, and the options that rule `choose` wrote for it."""
+"""Find the trials of a method, and the options that rule `choose` wrote for it."""
 
 import json
 from dataclasses import replace
@@ -14,36 +14,40 @@ from fedloom.planning.job_specs import ChooseJob, RunSpec
 from fedloom.planning.run_labels import Run
 
 
-def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
-    """Return every trial with its evaluation.parquet."""
+def trial_evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
+    """Return every trial with the path of its evaluation.parquet."""
     labels = job.dataset, job.partition + VALIDATION, job.backbone
     runs = [(trial, Run(*labels, trial.label, job.seed)) for trial in job.trials]
     return [(trial, paths.path_for(paths.EVALUATION, run)) for trial, run in runs]
 
 
 def chosen_options(file: Path) -> JsonDict:
-    """Read the options of the chosen trial, `training.` before those of training."""
-    # imports pyarrow, which plans do not need
-    from fedloom.common.run_tables import CHOICE
+    """Read the options of the chosen trial; a training option begins with `training.`.
 
-    return json.loads(read_table(file, CHOICE)["options"][0].as_py())
+    Raises:
+        FedLoomError: the file is missing or damaged.
+    """
+    # imports pyarrow, which plans do not need
+    from fedloom.common.run_tables import CHOICE_SCHEMA
+
+    return json.loads(read_table(file, CHOICE_SCHEMA)["options"][0].as_py())
 
 
 def read_trials(file: Path) -> tuple[JsonDict, list[JsonDict]]:
     """Read the options of the chosen trial and of all trials from trials.parquet."""
     # imports pyarrow, which plans do not need
-    from fedloom.common.run_tables import TRIALS
+    from fedloom.common.run_tables import TRIALS_SCHEMA
 
-    rows = read_table(file, TRIALS).to_pylist()
+    rows = read_table(file, TRIALS_SCHEMA).to_pylist()
     (best,) = (row["options"] for row in rows if row["chosen"])
     return json.loads(best), [json.loads(row["options"]) for row in rows]
 
 
 def at_edge(chosen: JsonDict, trials: list[JsonDict]) -> dict[str, str]:
-    """Return the options whose chosen number is the lowest or highest tried, and which it is."""
+    """Return the options whose chosen number is the "lowest" or the "highest" that was tried."""
     edges = {}
     for name, value in chosen.items():
-        # an option without two numbers to choose from has no edge
+        # an option has an edge only if several numbers were tried
         numbers = {each[name] for each in trials if is_number(each[name])}
         if not is_number(value) or len(numbers) < 2:
             continue
@@ -56,15 +60,19 @@ def at_edge(chosen: JsonDict, trials: list[JsonDict]) -> dict[str, str]:
 
 
 def with_choice(spec: RunSpec) -> RunSpec:
-    """Return the spec with the chosen options, if it is tuned (errors: see chosen_options)."""
+    """Return the spec of a run; if its options are tuned, with the chosen options.
+
+    Raises:
+        FedLoomError: the file of the chosen options is missing or damaged.
+    """
     if not spec.tuned:
         return spec
 
-    # what was chosen: options of the method, and options of its training
+    # split the chosen options into the method's own and those of training
     chosen = chosen_options(paths.path_for(paths.CHOICE, spec.run))
     own, training = grids.split_training_options(chosen)
 
-    # each overrides what the config gives
+    # the chosen options override those of the config
     method = replace(
         spec.method,
         options=spec.method.options | own,

@@ -1,4 +1,4 @@
-"""The jobs of a study, each made from the settings and a rule's wildcards, or labels of a run."""
+"""Make the jobs of a study from its settings and a rule's wildcards, or a run's labels."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +17,11 @@ from fedloom.planning.runs import output_seeds
 
 
 def make_job(settings: Settings, rule: str, wildcards: Wildcards) -> job_specs.Job:
-    """Return the job of a rule; that of `train` without the digest of its sources."""
+    """Return the job of a rule; a job of `train` lacks the digest of its sources.
+
+    Raises:
+        ValueError: there is no such rule.
+    """
     w = wildcards
     match rule:
         # jobs of images and of backbones, which runs share
@@ -54,21 +58,27 @@ def make_job(settings: Settings, rule: str, wildcards: Wildcards) -> job_specs.J
 
 
 def _dataset_job(settings: Settings, w: Wildcards) -> job_specs.DatasetJob:
-    """Return the job that writes a store, which a recipe's estimates and notes do not change."""
+    """Return the job that writes a store.
+
+    It leaves out the estimates and notes of a recipe, so that a change of these runs no job.
+    """
     dataset = settings.datasets[w.dataset]
     plain = replace(dataset, expected=config.Expected(), domains=None, notes=())
     return job_specs.DatasetJob(plain)
 
 
 def _partition_job(settings: Settings, w: Wildcards) -> job_specs.PartitionJob:
-    """Return the job that divides images, which datasets of later tests do not change."""
+    """Return the job that divides images over clients.
+
+    It leaves out `transfer_to`, which names datasets to test on: these do not change the division.
+    """
     partition = settings.partitions[w.partition]
     keys = {key: value for key, value in partition.settings.items() if key != "transfer_to"}
     return job_specs.PartitionJob(w.dataset, replace(partition, settings=keys), int(w.seed))
 
 
 def _prototypes_job(settings: Settings, w: Wildcards) -> job_specs.PrototypesJob:
-    """Return the job that computes the warm start from a sample of the study's size."""
+    """Return the job that computes the warm start, from as many clients as a round samples."""
     study = study_of(settings, w.partition)
     return job_specs.PrototypesJob(
         dataset=w.dataset,
@@ -81,10 +91,13 @@ def _prototypes_job(settings: Settings, w: Wildcards) -> job_specs.PrototypesJob
 
 
 def _train_job(settings: Settings, w: Wildcards) -> job_specs.TrainJob:
-    """Return the job that trains the rounds up to the wildcard `end`, without its sources."""
+    """Return the job that trains the rounds up to the wildcard `end`.
+
+    It lacks the digest of its sources.
+    """
     study = study_of_run(settings, w)
     rounds = rounds_of(settings, w)
-    evaluated, sampled = evaluations(study, rounds)
+    evaluated, sampled = rounds_to_evaluate(study, rounds)
 
     # a job that samples no clients does not depend on how many would be sampled
     evaluate_clients = None
@@ -136,7 +149,7 @@ def _evaluate_job(settings: Settings, w: Wildcards) -> job_specs.EvaluateJob:
 
 def artefact_job(settings: Settings, w: Wildcards) -> job_specs.ArtefactJob:
     """Return the job that computes a table from the state after a run's last round."""
-    # test sets alone are of other datasets too
+    # only the artefact TEST_SETS reads other datasets
     targets: tuple[str, ...] = ()
     if w.artefact == TEST_SETS:
         targets = transferred_to(settings, w)
@@ -189,7 +202,7 @@ def figure_job(settings: Settings, label: str) -> job_specs.FigureJob:
 
 
 def _tuned(settings: Settings, output: Output) -> job_specs.Tuned | None:
-    """Return how the options of a table's methods were chosen, if they were."""
+    """Return how the options of a table's methods were chosen; None if the config sets them."""
     tune = settings.study.tune
     labels = [method for method in output.methods if method in settings.trials]
     if tune is None or not labels:
@@ -222,7 +235,7 @@ def _shown(settings: Settings, output: Output) -> job_specs.PlotInputs:
 
 
 def _reported(settings: Settings, output: Output) -> dict[str, config.Reported]:
-    """Return the reported rounds of an output's runs by label, see job_specs.PlotInputs."""
+    """Return the rounds of an output's runs that tables report, by the keys of PlotInputs."""
     result = dict[str, config.Reported]()
     partitions = {scenario.partition for scenario in output.scenarios}
     for partition in partitions:
@@ -236,14 +249,14 @@ def _reported(settings: Settings, output: Output) -> dict[str, config.Reported]:
 
 
 def _plotted_methods(settings: Settings, output: Output) -> Iterator[job_specs.PlottedMethod]:
-    """Yield methods as a table or figure shows them, members of a grid together."""
+    """Yield the methods of a table or figure; the members of a grid together are one of them."""
     methods = [settings.methods[m] for m in settings.select.methods if m in output.methods]
     for label, group in groupby(methods, _label_of_group):
         members = list(group)
         plugin = find_method(members[0].plugin)
         grid = settings.grids.get(label)
 
-        # members that train different parts have none in common
+        # if the members of a grid train different parts, no part is stated
         parts = {plugin.trained_part(method.options) for method in members}
         trains = ""
         if len(parts) == 1:
@@ -261,7 +274,7 @@ def _plotted_methods(settings: Settings, output: Output) -> Iterator[job_specs.P
 
 
 def _label_of_group(method: config.Method) -> str:
-    """Return the label under which a method is shown: that of its grid, or its own."""
+    """Return the label under which a method is shown: its grid's label, or its own."""
     if method.member is not None:
         return method.member.grid
     return method.label
@@ -273,8 +286,8 @@ def run_spec(settings: Settings, run: Run) -> job_specs.RunSpec:
     method = method_of(settings, run.partition, run.method)
     trials = trials_of(settings, run)
 
-    # the number of rounds counts only where a schedule or the method reads it, so that other
-    # studies can be extended; methods without training have no schedule
+    # The number of rounds counts only if the schedule or the method reads it, so that all other
+    # studies can be extended. A method without training has no schedule.
     tried = [trial.options.get("training.schedule") for trial in trials]
     is_cosine = "cosine" in (method.training.get("schedule"), *tried)
     schedule_rounds = None
@@ -303,18 +316,18 @@ def run_spec(settings: Settings, run: Run) -> job_specs.RunSpec:
 
 
 def transferred_to(settings: Settings, labels: Run | Wildcards) -> tuple[str, ...]:
-    """Return the datasets, others than the run's, that its clients are tested on after training."""
+    """Return the labels of the other datasets on which a run's clients are tested in the end."""
     targets = settings.partitions[labels.partition].settings.get("transfer_to", ())
     return tuple(label for label in targets if label != labels.dataset)
 
 
 def study_of_run(settings: Settings, labels: Run | Wildcards) -> Study:
-    """Return the study as the run of these labels has it, see fedloom.config.protocols."""
+    """Return the study with the values that the run of these labels has (config.protocols)."""
     return study_of(settings, labels.partition, labels.method)
 
 
 def trials_of(settings: Settings, labels: Run | Wildcards) -> tuple[config.Trial, ...]:
-    """Return the trials that a run's options are chosen from; none if they are the config's."""
+    """Return the trials from which a run's options are chosen; none if the config sets them."""
     if is_trial(settings, labels.partition):
         return ()
     return settings.trials.get(labels.method, ())
@@ -325,7 +338,7 @@ def backbone_of(settings: Settings, labels: Run | Wildcards) -> config.Backbone:
     study = settings.study
     backbone = settings.backbones[labels.backbone]
 
-    # a default is left out: the settings of the backbone stay as the config has them
+    # defaults are not added: the settings then stay as they are in the config
     added = JsonDict()
     if study.precision != "float32":
         added["precision"] = study.precision
@@ -335,14 +348,17 @@ def backbone_of(settings: Settings, labels: Run | Wildcards) -> config.Backbone:
 
 
 def rounds_of(settings: Settings, wildcards: Wildcards) -> range:
-    """Return the rounds of a training job, counted from 0."""
+    """Return the rounds of a training job, counted from 0; the job is named by its last round."""
     size = settings.study.rounds_per_job
     last = int(wildcards.end)
     return range((last - 1) // size * size, last)
 
 
-def evaluations(study: Study, rounds: range) -> list[tuple[int, ...]]:
-    """Return those of a job's rounds after which clients are evaluated: all, sampled."""
+def rounds_to_evaluate(study: Study, rounds: range) -> list[tuple[int, ...]]:
+    """Return two lists of a job's rounds: those after which clients are evaluated, and sampled.
+
+    After a round of the second list, only a sample of the clients is evaluated.
+    """
     of_job = []
     for numbers in (protocols.evaluated_rounds(study), protocols.sampled_rounds(study)):
         # evaluations count rounds from 1, jobs from 0

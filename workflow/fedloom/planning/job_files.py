@@ -1,4 +1,4 @@
-"""The files that a job reads and writes, which follow from the job alone."""
+"""List the files that a job reads and writes; they follow from the job alone."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,14 +8,14 @@ from fedloom.common.receipts import receipt_of
 from fedloom.config.kinds import KINDS
 from fedloom.planning import choices, job_specs, output_runs, paths
 
-# the ends of the names of results that may be large; the receipts beside them have their digests
-LARGE = (".arrow", ".safetensors")
+# the suffixes of results that may be large; each has a receipt beside it with its digest
+LARGE_SUFFIXES = (".arrow", ".safetensors")
 
 
 def outputs(rule: str, job: job_specs.Job) -> list[Path]:
-    """Return the files that a job writes, with the receipts beside large ones.
+    """Return the files that a job writes, including the receipts beside large files.
 
-    The job's log and receipt are named after the first.
+    The log and the receipt of the job are named after the first file.
     """
     match job:
         case job_specs.DatasetJob():
@@ -40,7 +40,7 @@ def outputs(rule: str, job: job_specs.Job) -> list[Path]:
             return [paths.path_for(paths.BLOCK_ACCURACY, **vars(job))]
 
         case job_specs.TrainJob():
-            end = paths.end(job.last)
+            end = paths.four_digits(job.last)
             state = paths.path_for(paths.STATE, job.spec.run, end=end)
             patterns = _run_tables(paths.JOB_TABLES, job.confusion)
             tables = [paths.path_for(pattern, job.spec.run, end=end) for pattern in patterns]
@@ -69,22 +69,22 @@ def outputs(rule: str, job: job_specs.Job) -> list[Path]:
     raise ValueError(f"no rule '{rule}'")
 
 
-def inputs(rule: str, job: job_specs.Job) -> list[Path]:
-    """Return the results that a job reads, each large file by its receipt."""
+def job_inputs(rule: str, job: job_specs.Job) -> list[Path]:
+    """Return the results that a job reads, with the receipt of each large file in its place."""
     match job:
         case job_specs.DatasetJob():
             return []
 
         case job_specs.PartitionJob() | job_specs.CacheJob():
-            return _receipts(paths.inputs(rule, dataset=job.dataset).values())
+            return _receipts(paths.data_inputs(rule, dataset=job.dataset).values())
 
         case job_specs.PrototypesJob() | job_specs.BlockAccuracyJob():
-            return _receipts(paths.inputs(rule, **vars(job)).values())
+            return _receipts(paths.data_inputs(rule, **vars(job)).values())
 
         case job_specs.PartitionChartJob():
             # the store's receipt has the names of the classes
             store = paths.path_for(paths.STORE, dataset=job.dataset)
-            return _receipts([*paths.inputs(rule, **vars(job)).values(), store])
+            return _receipts([*paths.data_inputs(rule, **vars(job)).values(), store])
 
         case job_specs.TrainJob():
             # the first job of a run begins without a state
@@ -102,11 +102,11 @@ def inputs(rule: str, job: job_specs.Job) -> list[Path]:
             return found
 
         case job_specs.ChooseJob():
-            return [evaluation for _, evaluation in choices.evaluations(job)]
+            return [evaluation for _, evaluation in choices.trial_evaluations(job)]
 
         case job_specs.EvaluateJob():
             # of every training job: the receipt of its state, and its tables
-            ends = [paths.end(number) for number in job.ends]
+            ends = [paths.four_digits(number) for number in job.ends]
             patterns = [
                 paths.receipt(paths.STATE),
                 *_run_tables(paths.JOB_TABLES, job.confusion),
@@ -124,10 +124,15 @@ def inputs(rule: str, job: job_specs.Job) -> list[Path]:
 
 
 def _of_run(spec: job_specs.RunSpec, states: list[int]) -> list[Path]:
-    """Return what a job of a run reads: its data, its states after rounds, its chosen options."""
-    # large files, by their receipts
+    """Return the files that a job of a run reads.
+
+    These are the run's data, its states after the rounds `states`, and its chosen options.
+    """
+    # large files are represented by their receipts
     large = [*paths.run_inputs(spec.run, spec.method.needs).values()]
-    large += [paths.path_for(paths.STATE, spec.run, end=paths.end(number)) for number in states]
+    large += [
+        paths.path_for(paths.STATE, spec.run, end=paths.four_digits(number)) for number in states
+    ]
     files = _receipts(large)
 
     if spec.tuned:
@@ -136,8 +141,8 @@ def _of_run(spec: job_specs.RunSpec, states: list[int]) -> list[Path]:
 
 
 def _run_tables(patterns: dict[str, str], confusion: bool) -> list[str]:
-    """Return the patterns of the tables that a run has."""
-    return [pattern for name, pattern in patterns.items() if confusion or name != "confusion"]
+    """Return the patterns of the tables that a run has; the table `confusion` is optional."""
+    return [patterns[name] for name in paths.table_names(confusion)]
 
 
 def _with_receipt(file: Path) -> list[Path]:

@@ -1,8 +1,13 @@
-"""Receipts of jobs: what results were made from, which planning compares with the study.
+"""Write the receipts of jobs, and find results that are stale.
 
-A receipt has the digests of the job, of its source files and of its inputs, and the sha256 of each
-small output; large ones have receipts beside them. Snakemake keeps similar records in .snakemake,
-which do not come along where results are copied, and which people delete to remove a lock.
+The receipt of a job says what its result was made from, and planning compares this with what the
+study asks for. It holds:
+
+- the digests of the job, of its source files and of its inputs;
+- the sha256 of each small output. A large output has a receipt of its own beside it.
+
+Snakemake keeps similar records in .snakemake. But these are left behind when results are copied,
+and people delete that folder to remove a lock.
 """
 
 from collections import Counter
@@ -19,15 +24,16 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.study_jobs import jobs_of_study
 
 # why a result is made again
-SETTINGS = "made from other settings"
+FROM_OTHER_SETTINGS = "made from other settings"
 SOURCES = "made from other source files"
 FROM_OTHER_DATA = "made from other data"
 UNKNOWN = "without a receipt"
 CHANGED = "changed since it was written"
-# the digest of a result that is neither there nor in a receipt that holds
+# stands for the digest of a result that is missing, and that no valid receipt describes
 NO_DIGEST = ""
-# by the fact of a receipt; the job of `train` has the digest of its sources, too
-REASONS = {"sources": SOURCES, "job": SETTINGS, "inputs": FROM_OTHER_DATA}
+# The reason to give if a fact of a receipt differs. The first one that differs is given. Sources
+# come first: a job of `train` contains their digest, so that "job" differs too.
+REASONS = {"sources": SOURCES, "job": FROM_OTHER_SETTINGS, "inputs": FROM_OTHER_DATA}
 
 
 @dataclass(frozen=True)
@@ -39,43 +45,49 @@ class Making:
     made_from: dict[str, str]
 
 
-def begin(rule: str, job: Job, sources: str) -> Making:
-    """Digest what a job's result is to be made from, and remove the receipt of its last result.
+def begin_job(rule: str, job: Job, sources: str) -> Making:
+    """Compute the digests of what a job reads, and remove the receipt of its last result.
 
-    Killed from here on, the job leaves outputs without a receipt, which are not taken for results.
+    If the job is killed after this, its outputs have no receipt, and are not taken for results.
     """
-    # an input that is missing lets the job fail, with an error of its own
-    inputs = job_files.inputs(rule, job)
+    # if an input is missing, the job will fail with an error of its own
+    inputs = job_files.job_inputs(rule, job)
     there = {str(file): sha256(file) for file in inputs if file.is_file()}
 
     _file_of(rule, job).unlink(missing_ok=True)
     return Making(rule, job, _made_from(job, sources, there))
 
 
-def end(making: Making) -> None:
+def end_job(making: Making) -> None:
     """Write the receipt of a job that has written its outputs."""
     outputs = job_files.outputs(making.rule, making.job)
-    small = [file for file in outputs if file.suffix not in job_files.LARGE]
+    small = [file for file in outputs if file.suffix not in job_files.LARGE_SUFFIXES]
     digests = {str(file): sha256(file) for file in small}
     facts = making.made_from | {"outputs": digests}
     write_sealed(_file_of(making.rule, making.job), facts)
 
 
 def _file_of(rule: str, job: Job) -> Path:
-    """Return where the receipt of a job lies."""
+    """Return the path of the receipt of a job."""
     return paths.job_receipt(job_files.outputs(rule, job)[0])
 
 
 def _made_from(job: Job, sources: str, inputs: Mapping[str, str]) -> dict[str, str]:
-    """Return the digests of a job, of its source files, and of its inputs by their names."""
+    """Return the digests of a job, its sources and its inputs, from the digest of each input."""
     return {"job": digest(to_json(job)), "sources": sources, "inputs": digest(inputs)}
 
 
 def stale(plan: Plan) -> dict[Path, str]:
-    """Return the results of a study that are to be made again, by their first files, and why.
+    """Return the results of a study that are stale, by their first files, and the reason for each.
 
-    They were made from other settings, source files or data than the study asks for, or changed
-    since. Results that are missing are not among them, nor those that only follow from stale ones.
+    A result is stale in three cases:
+
+    - it was made from other settings, source files or data than the study asks for;
+    - it was changed later;
+    - it has no receipt.
+
+    A missing result is not included. Nor is a result that is only made from stale ones: Snakemake
+    makes it again by itself.
     """
     # every job of the study, with its rule, by the first file that it writes
     jobs = dict[Path, tuple[str, Job]]()
@@ -90,7 +102,7 @@ def stale(plan: Plan) -> dict[Path, str]:
 
     result = dict[Path, str]()
     for file, job in jobs.items():
-        # what is missing is made anyhow
+        # a missing result is made anyhow
         if not file.is_file():
             continue
 
@@ -114,16 +126,17 @@ def _forget_outdated(
     receipts: Mapping[Path, JsonDict | None],
     digests: dict[str, str],
 ) -> None:
-    """Give NO_DIGEST to the outputs of jobs whose result is missing and would be another one now.
+    """If a result is missing and outdated, set the digests of its job's outputs to NO_DIGEST.
 
-    People delete caches and states once they are used, and that makes nothing stale. But what was
-    made from a missing result is stale if the study now asks for another one.
+    People delete caches and states after their use. This alone makes no result stale. But the study
+    may now ask for another result in the place of a missing one. Then the missing one is outdated,
+    and every result that was made from it is stale.
     """
     missing = [
         file for file, receipt in receipts.items() if receipt is not None and not file.is_file()
     ]
 
-    # what follows from a missing result may be missing too: look again after each that is outdated
+    # a missing result may be made from another missing one: look again after each outdated one
     is_settled = False
     while not is_settled:
         is_settled = True
@@ -131,7 +144,7 @@ def _forget_outdated(
             receipt = receipts[file]
             assert receipt is not None
 
-            # what is made from its outputs is not what the study asks for
+            # results that were made from its outputs are not what the study asks for
             if _differing(plan, jobs[file], receipt, digests):
                 for output in receipt["outputs"]:
                     digests[output] = NO_DIGEST
@@ -145,19 +158,19 @@ def _forget_outdated(
 def _differing(
     plan: Plan, job: tuple[str, Job], receipt: JsonDict, digests: Mapping[str, str]
 ) -> list[str]:
-    """Return in what a result was made otherwise than the study asks for, as REASONS have it."""
+    """Return all REASONS why a result is not what the study asks for; none if it is."""
     # what the result would be made from now
     rule, content = job
-    inputs = {str(file): _digest_of(file, digests) for file in job_files.inputs(rule, content)}
+    inputs = {str(file): _digest_of(file, digests) for file in job_files.job_inputs(rule, content)}
     now = _made_from(content, plan.sources(rule, content), inputs)
 
     return [reason for fact, reason in REASONS.items() if receipt[fact] != now[fact]]
 
 
 def _digests_of(receipts: Iterable[JsonDict | None]) -> dict[str, str]:
-    """Return the digests of small results by their names, as the receipts of their jobs have them.
+    """Return the digests of small outputs by their paths, from the receipts of their jobs.
 
-    A result may have been deleted since.
+    An output may have been deleted since then.
     """
     digests = dict[str, str]()
     for receipt in receipts:
@@ -167,7 +180,7 @@ def _digests_of(receipts: Iterable[JsonDict | None]) -> dict[str, str]:
 
 
 def _digest_of(file: Path, digests: Mapping[str, str]) -> str:
-    """Return the digest of a result, or NO_DIGEST."""
+    """Return the known digest of a result; else the digest of its file; without one, NO_DIGEST."""
     if str(file) in digests:
         return digests[str(file)]
     if file.is_file():
@@ -176,7 +189,7 @@ def _digest_of(file: Path, digests: Mapping[str, str]) -> str:
 
 
 def _is_changed(receipt: JsonDict) -> bool:
-    """Return True if a small output is there that is not as its job wrote it."""
+    """Return True if a small output exists, and is not what its job wrote."""
     for name, written in receipt["outputs"].items():
         file = Path(name)
         if file.is_file() and sha256(file) != written:
@@ -198,7 +211,7 @@ def _read(rule: str, job: Job) -> JsonDict | None:
 def note(reasons: Iterable[str], again: bool) -> str:
     """Return a line that counts stale results by the reasons of `stale`.
 
-    It says that they are made `again`, or else that they are kept.
+    If `again` is true, the line says that they are made again; otherwise, that they are kept.
     """
     counted = Counter(reasons)
     counts = ", ".join(f"{number} {reason}" for reason, number in counted.items())

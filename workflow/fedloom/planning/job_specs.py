@@ -1,6 +1,7 @@
-"""What a rule hands to its job: one frozen dataclass per rule, sent as canonical JSON.
+"""Define what a rule hands to its job: a frozen dataclass, which is sent as canonical JSON.
 
-It holds all that its result depends on and nothing else; its files follow from its labels.
+There is one dataclass per rule. It holds all that the result of the job depends on, and nothing
+else. The paths of the job's files follow from its labels.
 """
 
 import json
@@ -52,7 +53,7 @@ class PrototypesJob:
     backbone: str
     seed: int
     clients_per_round: int
-    # the seed of the sample of clients; None: the run's
+    # the seed of the sample of clients; None: the run's seed
     sampling: int | None = None
 
 
@@ -69,20 +70,21 @@ class MethodSpec:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Everything that a run's numbers depend on; checkpoints carry its fingerprint."""
+    """Everything that the numbers of a run depend on; checkpoints contain its fingerprint."""
 
     run: Run
     backbone: config.Backbone
     method: MethodSpec
     clients_per_round: int
     rounds_per_job: int
-    # where cosine or a method depends on them; else None, so that the study can be extended
+    # the number of rounds, if the cosine schedule or the method depends on it; else None, so that
+    # the study can be extended
     schedule_rounds: int | None
     # False: every client is a separate cohort
     stacked: bool = True
     # True: the options that rule `choose` wrote override the method's
     tuned: bool = False
-    # seeds that replace the run's
+    # seeds that replace the run's seed
     fixed_seeds: config.ResolvedSeeds = field(default_factory=config.ResolvedSeeds)
 
 
@@ -99,7 +101,7 @@ class TrainJob:
     global_test: bool
     # the digest of the run's source files (fedloom.planning.staleness)
     sources: str
-    # also count answers by class and predicted class
+    # also count test images by class and predicted class
     confusion: bool = False
     # the run is a trial of study.tune, which may diverge
     trial: bool = False
@@ -110,7 +112,7 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class ChooseJob:
-    """Choose the best of a method's trials, which share a seed, by their accuracy after `last`."""
+    """Choose the best of a method's trials by accuracy after round `last`; they share a seed."""
 
     dataset: str
     partition: str
@@ -128,7 +130,7 @@ class EvaluateJob:
     run: Run
     ends: tuple[int, ...]
     confusion: bool
-    # the run is a trial of study.tune, whose loss may stay that of guessing
+    # the run is a trial of study.tune; its loss may stay as high as that of guessing
     trial: bool
 
 
@@ -153,7 +155,7 @@ class BlockAccuracyJob:
 
 @dataclass(frozen=True)
 class PartitionChartJob:
-    """Draw the classes of every client."""
+    """Draw how many training images of each class every client has."""
 
     dataset: str
     partition: str
@@ -162,7 +164,7 @@ class PartitionChartJob:
 
 @dataclass(frozen=True)
 class PlottedMethod:
-    """A method in a table or figure, or members of a grid."""
+    """A method in a table or figure, or the members of a grid together."""
 
     label: str
     title: str
@@ -173,21 +175,22 @@ class PlottedMethod:
     # the server trains on images of held-out clients
     sees_held_out: bool = False
     grid: config.Grid | None = None
-    # of the grid's members, which by thousands would not fit a command line of 128 KiB
+    # the positions of the members in the grid; thousands of members would not fit into a command
+    # line of 128 KiB
     positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class PlotInputs:
-    """The runs of a table or figure: scenarios, methods and seeds, crossed in that order."""
+    """The runs of a table or figure: all combinations of scenarios, methods and seeds."""
 
     # each "dataset/partition/backbone"
     scenarios: tuple[str, ...]
     methods: tuple[PlottedMethod, ...]
     seeds: tuple[int, ...]
-    # the table to read beside evaluations
+    # the artefact to read beside evaluations
     artefact: str | None
-    # by partition, and by "partition/method" where a method has other rounds
+    # the reported rounds, by partition; if a method has other rounds, also by "partition/method"
     reported: dict[str, config.Reported]
 
 
@@ -195,7 +198,7 @@ class PlotInputs:
 class Tuned:
     """How the options of a table's methods were chosen."""
 
-    # those that have trials
+    # the labels of the methods that have trials
     methods: tuple[str, ...]
     # the number of trials of each method
     trials: int
@@ -216,7 +219,7 @@ class TableJob:
     # the module that defines the kind
     module: str
     title: str | None
-    # the keys of the kind, and what it adds
+    # the keys of the kind with their values, and what the kind adds
     settings: JsonDict
     # the paper's numbers, if the table has them
     published: JsonDict | None
@@ -233,8 +236,9 @@ class FigureJob:
     kind: str
     module: str
     settings: JsonDict
-    # None if the kind shows frozen backbones, then each is a "dataset/backbone" of `backbones`
+    # the runs; None if the kind shows frozen backbones
     shown: PlotInputs | None
+    # the frozen backbones, each as "dataset/backbone"; empty if the kind shows runs
     backbones: tuple[str, ...]
 
 
@@ -261,7 +265,7 @@ def to_json(job: Job) -> str:
 
 
 def from_json(text: str, kind: type[AnyJob]) -> AnyJob:
-    """Read a job of the given kind; refuse a text that is not its JSON."""
+    """Read a job of a kind from JSON; raise a FedLoomError if the text is not JSON of that kind."""
     try:
         return cattrs.structure(json.loads(text), kind)
     except (ValueError, TypeError, KeyError, cattrs.BaseValidationError) as error:

@@ -1,4 +1,4 @@
-"""Plans of studies."""
+"""Read a study's config files and changes, and make its plan."""
 
 import os
 import sys
@@ -10,44 +10,60 @@ from fedloom.common.folders import is_folder
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import CONFIG as CONFIG_KEY
 from fedloom.common.key_path import InvalidKeyError
-from fedloom.config.reading import Change, locate_error, merge, merge_values, read_all, read_change
+from fedloom.config.reading import (
+    Change,
+    locate_error,
+    merge_configs,
+    merge_values,
+    read_all,
+    read_change,
+)
 from fedloom.config.resolve import resolve_with
 from fedloom.config.settings import Settings
 from fedloom.hooks.manifest import find_method
-from fedloom.machine.extras import require
+from fedloom.machine.extras import require_extra
 from fedloom.machine.install import ROOT, resource
 from fedloom.planning import paths, staleness
 from fedloom.planning.plan import Plan
 
-# the default study, and the config of the current folder: in a checkout they are one file
+# the default study, and the config of the current folder; in a checkout, both are the same file
 DEFAULT_CONFIG = ROOT / "config.yaml"
 OWN_CONFIG = Path("config.yaml")
-# sections to whose changes the study's keys adapt
+# if one of these sections is changed, the study's inherited keys are lowered to fit
 FITTED = {"study", "partitions", "select"}
-# the key of `overrides` that holds "key=value" for each change
+# the key of `overrides` that holds a list of changes, each as "key=value"
 CHANGES_KEY = "set"
-# a variable that `fedloom run` sets, which prints notes and the table at the end itself
+# `fedloom run` sets this variable: it prints notes, and the table at the end, itself
 LAUNCHER = "FEDLOOM_LAUNCHER"
 
 
 def load_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> Plan:
-    """Read a study as `read_plan` does, whose backbones' packages must be there."""
+    """Read a study as `read_plan` does; also check that its backbones' packages are installed.
+
+    Raises:
+        FedLoomError: a package is missing, or the study is wrong.
+    """
     plan = read_plan(files, overrides)
     for label in plan.settings.select.backbones:
-        require(plan.settings.backbones[label].library)
+        require_extra(plan.settings.backbones[label].library)
     return plan
 
 
 def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> Plan:
-    """Read config.yaml and the study's files over it, then `overrides` (Snakemake's --config).
+    """Read a study, and return its plan.
 
-    Their key `set` is a list of changes, as "study.rounds=4": Snakemake would make text of the
-    numbers in a mapping.
+    Args:
+        files: the study's files. They override config.yaml, and later ones override earlier ones.
+        overrides: keys that override all files (Snakemake's --config). Their key `set` is a list of
+            changes, such as "study.rounds=4": in a mapping, Snakemake would turn numbers into text.
+
+    Raises:
+        FedLoomError: a file or a key is wrong; the error says where it was written.
     """
     below = files_below(files)
     contents = read_all([*below, *map(Path, files)])
 
-    # mappings of --config, and over them the changes of single keys
+    # the mappings of --config, which the changes of single keys override
     given = dict(overrides or {})
     changes = [read_change(text) for text in given.pop(CHANGES_KEY, ())]
     for keys, value, _ in changes:
@@ -57,18 +73,18 @@ def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> 
     inherited = 1
     if files:
         inherited = len(read_all(below))
-    set_by_files = merge(contents[inherited:])
+    set_by_files = merge_configs(contents[inherited:])
 
-    # the keys that the user set: by changes, else in the study's own files; keys that the study
-    # inherits are lowered to fit them
+    # The keys that the user set: by changes, or else in the study's own files. Keys that the study
+    # inherits are lowered to fit them.
     own = given or set_by_files or None
     if given and set_by_files:
-        # changes do not unselect the tables and figures that the study's own files select
+        # with changes, the study keeps the tables and figures that its own files select
         own = merge_values(set_by_files, given)
         if given.keys() & FITTED:
             own["study"] = given.get("study", {})
 
-    merged = merge(contents, given)
+    merged = merge_configs(contents, given)
     read = [path for path, _ in contents]
     settings = resolve(merged, read, changes, own)
 
@@ -77,7 +93,7 @@ def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> 
         for note in settings.notes:
             print(f"note: {legible(note)}", file=sys.stderr)
 
-    # a plugin's file that is not Python is an error here, before any job
+    # if a plugin's file is not valid Python, raise the error here, before any job
     for name in sorted({settings.methods[label].plugin for label in settings.select.methods}):
         staleness.files_of((), (find_method(name),))
     return Plan(settings, merged, tuple(read), tuple(changes))
@@ -91,7 +107,7 @@ def _nested(keys: Sequence[str], value: JsonValue) -> JsonValue:
 
 
 def check_images(plan: Plan) -> None:
-    """Check that local images which no job has stored yet are there, before a job fails."""
+    """Raise a FedLoomError if local images are missing that a job of the study has to read."""
     for label in plan.settings.select.datasets:
         entry = plan.settings.datasets[label].settings
 
@@ -105,7 +121,10 @@ def check_images(plan: Plan) -> None:
 
 
 def files_below(files: Sequence[Path], folder: Path = Path()) -> list[Path]:
-    """Return the config files below a study's: the default one, and OWN_CONFIG below a user's."""
+    """Return the config files that a study's files override.
+
+    They are DEFAULT_CONFIG, and, unless the study ships with FedLoom, OWN_CONFIG of the folder.
+    """
     own = folder / OWN_CONFIG
     bundled = any(Path(file).resolve().is_relative_to(ROOT / "workflow") for file in files)
     if bundled or not own.exists():
@@ -119,10 +138,17 @@ def resolve(
     changes: Iterable[Change] = (),
     own: JsonDict | None = None,
 ) -> Settings:
-    """Check a merged config, and return its labels with the settings behind them.
+    """Check a merged config, and return its settings.
 
-    An error names the place in `files`, or the change. `own` is what the study itself sets, or the
-    command line; by default all.
+    Args:
+        merged: the merged config.
+        files: the files that it was merged from, for the place in an error.
+        changes: the changes that were made, for the same.
+        own: the keys that the study or the command line sets; the others are inherited. By default,
+            all keys are set.
+
+    Raises:
+        FedLoomError: a key is wrong; the error names the line or the change that sets it.
     """
     try:
         return resolve_with(merged, own)

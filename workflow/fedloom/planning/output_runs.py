@@ -1,4 +1,4 @@
-"""The runs of a table or figure, one by one, with the files that they are read from."""
+"""List the runs of a table or figure, with the files from which each is read."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -34,14 +34,14 @@ class PlottedRun(Run):
     rounds: Path
     # the dataset's images, whose receipt names the classes
     store: Path
-    # the method's table, if the kind is made of one
+    # the artefact, if the kind reads one
     artefact: Path | None = None
-    # its position, if its method is in a grid
+    # the member of a grid that its method is, if it is one
     member: GridMember | None = None
-    # the next two are those of job_specs.PlottedMethod
+    # the next two fields are copied from job_specs.PlottedMethod
     trains: str = ""
     sees_held_out: bool = False
-    # figures give their runs different ones
+    # a figure gives each of its runs a style of its own
     style: LineStyle = LineStyle("#000000", 0, "o")
 
 
@@ -58,7 +58,7 @@ class PlottedBackbone:
 
 def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
     """List the runs that a table or figure shows."""
-    # a grid is as many methods as it has members
+    # a grid has a row for each member
     rows = list[tuple[PlottedMethod, str, str, GridMember | None]]()
     for method in inputs.methods:
         for label, title, member in _members(method):
@@ -95,7 +95,10 @@ def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
 
 
 def _members(method: PlottedMethod) -> list[tuple[str, str, GridMember | None]]:
-    """Return label and title of a method, or of the members of a grid, and their positions."""
+    """Return label, title and grid member of a method, or of each member of a grid.
+
+    A method that is not in a grid has None for its member.
+    """
     if method.grid is None:
         return [(method.label, method.title, None)]
     members = grids.members(method.grid)
@@ -111,14 +114,17 @@ def plotted_backbones(job: FigureJob) -> list[PlottedBackbone]:
         accuracy = paths.path_for(paths.BLOCK_ACCURACY, **labels)
 
         # its accuracy was computed from the store and the features
-        read = paths.inputs("block_accuracy", **labels)
+        read = paths.data_inputs("block_accuracy", **labels)
         item = PlottedBackbone(dataset, backbone, accuracy, read["features"], read["store"])
         items.append(item)
     return items
 
 
 def files(job: TableJob | FigureJob, spec: KindSpec) -> list[str]:
-    """List the files that a table or figure is made of: of images and features the receipts."""
+    """List the files that a table or figure reads.
+
+    The receipts of stores and features are listed in the place of these large files.
+    """
     # a figure of frozen backbones: their accuracies by block, or their features
     found: list[Path] = []
     if job.shown is None:

@@ -1,4 +1,4 @@
-"""The facts of a study, at the top of its report."""
+"""Collect the facts of a study that stand at the top of its report."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,7 +11,7 @@ def overview(settings: Settings) -> dict[str, str | list[str]]:
     select = settings.select
     study = settings.study
 
-    # the seeds of runs, and those that replace them in some draws
+    # the seeds of runs, and the fixed seeds that replace them for some purposes
     seeds = ", ".join(map(str, study.seeds))
     values = study.fixed_seeds.model_dump(exclude={"partition"}, exclude_none=True)
     if values:
@@ -47,7 +47,7 @@ def _notes(entries: Mapping[str, Dataset | Backbone], labels: Iterable[str]) -> 
 
 def _rounds(settings: Settings) -> str | list[str]:
     """Say how many rounds and clients runs have, by partition and method where they differ."""
-    # the partitions of which the same is to be said
+    # maps a text to the partitions that it describes
     named: dict[str, list[str]] = {}
     methods = [settings.methods[label] for label in settings.select.methods]
     for partition in settings.select.partitions:
@@ -58,7 +58,7 @@ def _rounds(settings: Settings) -> str | list[str]:
                 text += f"; {method.title} {method.rounds}"
         named.setdefault(text, []).append(partition)
 
-    # one text for all needs no names
+    # if one text describes all partitions, it needs no names
     if len(named) == 1:
         return next(iter(named))
     return [f"{', '.join(partitions)}: {text}" for text, partitions in named.items()]

@@ -1,10 +1,10 @@
-"""Where every result lies: patterns with Snakemake's wildcards, which `path_for` fills in."""
+"""Define the path of every result, as a pattern with wildcards of Snakemake (see `path_for`)."""
 
 from collections.abc import Collection
 from pathlib import Path
 
 from fedloom.common.receipts import receipt_of
-from fedloom.planning.run_labels import NAME, Run
+from fedloom.planning.run_labels import RUN_NAME, Run
 
 RESULTS = "results"
 STORE = "results/datasets/{dataset}/images.arrow"
@@ -17,19 +17,20 @@ PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.saf
 BLOCK_ACCURACY = "results/block_accuracy/{dataset}/{backbone}.parquet"
 # the digest of a hub's weights
 WEIGHTS = "results/weights/{backbone}.json"
-# the sizes of backbones that do not ship
+# the sizes of backbones that do not ship, as they were counted here
 BACKBONE_SIZES = "results/backbone_sizes.json"
 
-# a run: its states after the rounds of its jobs, and its progress between two of them beside them
-RUN = f"results/runs/{NAME}"
+# a run: its state after the last round of each job, and, beside the states, the checkpoint of the
+# job at work
+RUN = f"results/runs/{RUN_NAME}"
 STATE = RUN + "/rounds/{end}.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 EVALUATION = RUN + "/evaluation.parquet"
 ROUNDS = RUN + "/rounds.parquet"
-# by name: the tables of a run, and those of its jobs, which are joined to them
-TABLES = ("evaluation", "rounds", "clients", "confusion")
-RUN_TABLES = {name: f"{RUN}/{name}.parquet" for name in TABLES}
-JOB_TABLES = {name: f"{RUN}/rounds/{{end}}.{name}.parquet" for name in TABLES}
+# the tables of a run by name, and those of its jobs, from which the former are joined
+RUN_TABLE_NAMES = ("evaluation", "rounds", "clients", "confusion")
+RUN_TABLES = {name: f"{RUN}/{name}.parquet" for name in RUN_TABLE_NAMES}
+JOB_TABLES = {name: f"{RUN}/rounds/{{end}}.{name}.parquet" for name in RUN_TABLE_NAMES}
 TRIALS = "results/choices/{dataset}/{partition}/{backbone}/{method}/trials.parquet"
 CHOICE = "results/choices/{dataset}/{partition}/{backbone}/{method}/chosen.parquet"
 ARTEFACT = RUN + "/artefacts/{artefact}.parquet"
@@ -40,7 +41,7 @@ FIGURE = "results/figures/{study}/{label}.pdf"
 REPORT = "results/report/{study}.html"
 # the record of a study's runs, once it has finished
 RECORD = "results/studies/{study}.parquet"
-# the keys of a study that Python gave
+# the keys of a study that was started from Python
 GIVEN = "results/studies/{study}.yaml"
 # a folder for a paper's supplement
 EXPORT = "results/export/{study}"
@@ -50,7 +51,7 @@ LOGS = "results/logs"
 # the receipts of jobs: what their results were made from
 RECEIPTS = "results/receipts"
 
-# the files that jobs read of a dataset and its partition, and which of them rules before runs read
+# the data files of a run by name, and, for each rule before training, the names of those it reads
 DATA_OF_A_RUN = {
     "store": STORE,
     "partition": PARTITION,
@@ -67,8 +68,13 @@ INPUTS = {
 }
 
 
+def table_names(confusion: bool) -> list[str]:
+    """Return the names of the tables that a run has: all, or all but `confusion`."""
+    return [name for name in RUN_TABLE_NAMES if confusion or name != "confusion"]
+
+
 def path_for(pattern: str, run: Run | None = None, /, **wildcards: object) -> Path:
-    """Fill in a pattern's wildcards, from a run's labels and by name."""
+    """Return the path of a pattern; its wildcards are filled in from a run's labels and by name."""
     labels = dict[str, object]()
     if run is not None:
         labels.update(vars(run))
@@ -76,7 +82,7 @@ def path_for(pattern: str, run: Run | None = None, /, **wildcards: object) -> Pa
     return Path(pattern.format(**labels))
 
 
-def inputs(rule: str, **wildcards: object) -> dict[str, Path]:
+def data_inputs(rule: str, **wildcards: object) -> dict[str, Path]:
     """Return the data files that a job of this rule reads, by name."""
     return {name: path_for(DATA_OF_A_RUN[name], **wildcards) for name in INPUTS[rule]}
 
@@ -93,8 +99,8 @@ def other_inputs(dataset: str, run: Run, needs: Collection[str]) -> dict[str, Pa
     return {name: path_for(DATA_OF_A_RUN[name], run, dataset=dataset) for name in names}
 
 
-def end(number: int) -> str:
-    """Write the last round of a job as the wildcard `end` has it."""
+def four_digits(number: int) -> str:
+    """Return the wildcard `end` of a job: its last round, in four digits."""
     return f"{number:04}"
 
 
@@ -104,12 +110,18 @@ def receipt(pattern: str) -> str:
 
 
 def log(rule: str, pattern: str) -> str:
-    """Return the log of the rule that makes `pattern`: its name, with the rule for its folder."""
+    """Return the log of the rule that makes `pattern`.
+
+    It is the pattern with `.log` for its suffix, and LOGS/<rule> for its first two folders.
+    """
     _, _, name = pattern.split("/", 2)
     return f"{LOGS}/{rule}/{Path(name).with_suffix('.log')}"
 
 
 def job_receipt(file: Path) -> Path:
-    """Return the receipt of the job that makes a result: its path and ".json" below RECEIPTS."""
+    """Return the path of the receipt of the job that makes a result.
+
+    It is the path of the result and ".json", below RECEIPTS.
+    """
     below = file.relative_to(RESULTS)
     return Path(RECEIPTS, below.with_name(f"{below.name}.json"))

@@ -1,4 +1,4 @@
-"""The plan of a study: what the Snakefile asks, rule by rule."""
+"""Answer what the Snakefile asks about a study, rule by rule."""
 
 import os
 from collections.abc import Sequence
@@ -27,18 +27,21 @@ from fedloom.planning.runs import runs, scenarios
 
 @dataclass(frozen=True)
 class Plan:
-    """Answers what Snakemake asks; methods take a rule's wildcards, or as `labels` a run too."""
+    """The plan of a study, which answers the questions of the Snakefile.
+
+    Its methods take the wildcards of a rule. Where the argument is `labels`, it may be a Run too.
+    """
 
     settings: Settings
     # the merged config from which the settings were made
     config: JsonDict = field(default_factory=dict)
     # the files that the settings were read from, later ones over earlier ones
     files: tuple[Path, ...] = ()
-    # changes of single keys, over the files
+    # changes of single keys, which override the files
     changes: tuple[Change, ...] = ()
-    # the digests of source files by their names, as far as they are known
+    # a cache of the digests of single source files, by name
     _digests_of_files: dict[str, str] = field(default_factory=dict)
-    # the digests of the sources of jobs, by the modules and the folders of plugins that they use
+    # a cache of the digests of all sources of a job, by its modules and its plugins' folders
     _digests_of_jobs: dict[tuple[tuple[str, ...], tuple[Path, ...]], str] = field(
         default_factory=dict
     )
@@ -78,11 +81,10 @@ class Plan:
     @property
     def run_tables(self) -> list[str]:
         """The names of the tables that a run has (paths.RUN_TABLES)."""
-        confusion = self.settings.study.confusion
-        return [name for name in paths.RUN_TABLES if confusion or name != "confusion"]
+        return paths.table_names(self.settings.study.confusion)
 
     def job(self, rule: str, wildcards: Wildcards) -> job_specs.Job:
-        """Return the job of a rule, see fedloom.planning.job_factory."""
+        """Return the job of a rule (see fedloom.planning.job_factory)."""
         job = job_factory.make_job(self.settings, rule, wildcards)
         if isinstance(job, job_specs.TrainJob):
             return replace(job, sources=self.sources(rule, job))
@@ -101,7 +103,7 @@ class Plan:
         return job_factory.run_spec(self.settings, run)
 
     def study(self, labels: Run | Wildcards) -> Study:
-        """Return the study as a run has it, see fedloom.config.protocols."""
+        """Return the study with the values that a run has (see fedloom.config.protocols)."""
         return job_factory.study_of_run(self.settings, labels)
 
     def sources(self, rule: str, job: job_specs.Job) -> str:
@@ -116,15 +118,15 @@ class Plan:
     def resources(
         self, rule: str, wildcards: Wildcards, attempt: int = 1, on_gpu: bool = False
     ) -> Resources:
-        """Return the request of a job of this rule to a cluster."""
+        """Return the memory and time that a job of this rule asks a cluster for."""
         return request(self.settings, rule, wildcards, attempt, on_gpu)
 
     def run_inputs(self, labels: Run | Wildcards) -> dict[str, Path]:
-        """Return the data files that a run reads, see paths.run_inputs."""
+        """Return the data files that a run reads (see paths.run_inputs)."""
         return paths.run_inputs(Run.of(labels), self.settings.methods[labels.method].needs)
 
     def other_inputs(self, wildcards: Wildcards) -> list[Path]:
-        """Return the data files of other datasets that clients are tested on for an artefact."""
+        """Return the data files of the other datasets on which an artefact tests the clients."""
         needs = self.settings.methods[wildcards.method].needs
         run = Run.of(wildcards)
         files = list[Path]()
@@ -135,48 +137,48 @@ class Plan:
     def job_files(
         self, labels: Run | Wildcards, pattern: str, ends: Sequence[int] | None = None
     ) -> list[str]:
-        """Return a file of every job of a run, or of those that end at these rounds."""
+        """Return the file of a pattern for every job of a run, or for those that end at `ends`."""
         run = Run.of(labels)
         if ends is None:
             ends = job_ends(self.study(labels))
-        return [str(paths.path_for(pattern, run, end=paths.end(number))) for number in ends]
+        return [str(paths.path_for(pattern, run, end=paths.four_digits(number))) for number in ends]
 
     def start(self, wildcards: Wildcards, pattern: str) -> list[str]:
-        """Return a file of the job before; the first job of a run has none."""
+        """Return the file of a pattern for the job before; none for the first job of a run."""
         first = job_factory.rounds_of(self.settings, wildcards).start
         if first == 0:
             return []
         return self.job_files(wildcards, pattern, [first])
 
     def last(self, wildcards: Wildcards, pattern: str) -> str:
-        """Return a file of the last job of a run."""
+        """Return the file of a pattern for the last job of a run."""
         return self.job_files(wildcards, pattern)[-1]
 
     def trials(self, wildcards: Wildcards) -> list[str]:
-        """Return the evaluations of a method's trials."""
+        """Return the evaluation.parquet of each of a method's trials."""
         job = job_factory.choose_job(self.settings, wildcards)
-        return [str(path) for _, path in choices.evaluations(job)]
+        return [str(path) for _, path in choices.trial_evaluations(job)]
 
     def choice(self, labels: Run | Wildcards) -> list[str]:
-        """Return the file with the options that a run is trained with, if they are tuned."""
+        """Return the file with the chosen options of a run; none if its options are not tuned."""
         if not job_factory.trials_of(self.settings, labels):
             return []
         return [str(paths.path_for(paths.CHOICE, Run.of(labels)))]
 
     def weights(self, wildcards: Wildcards) -> list[str]:
-        """Return the backbone's local weights file, unless it ships and so is always there."""
+        """Return a backbone's local weights file; none if a hub has it, or FedLoom ships it."""
         path = local_weights(self.settings.backbones[wildcards.backbone])
         if path is None or path.is_relative_to(ROOT / "workflow"):
             return []
         return [os.path.relpath(path)]
 
     def shown_files(self, rule: str, wildcards: Wildcards) -> list[str]:
-        """Return the Parquet files that a table or figure is made of."""
+        """Return the files that a table or figure reads (see output_runs.files)."""
         make = self.table_job if rule == "table" else self.figure_job
         return output_runs.files(make(wildcards.label), self._kind(rule, wildcards).spec)
 
     def caption(self, rule: str, wildcards: Wildcards) -> str:
-        """Return what the report says of the kind of a table or figure."""
+        """Return the report's text on the kind of a table or figure."""
         return self._kind(rule, wildcards).caption
 
     def _kind(self, rule: str, wildcards: Wildcards) -> OutputKind:

@@ -1,7 +1,8 @@
-"""The settings, data, sources and weights of a run, as its receipts record them.
+"""Compare what the jobs of a run were made from: settings, data, sources and weights.
 
-On a cluster each job plans by itself, so two jobs of one run may be planned with different source
-files or weights; such jobs are never mixed. A run's evaluation.parquet has the digests of MADE_BY.
+The receipts of the jobs record these as digests. On a cluster each job plans by itself, so two jobs
+of one run may find different source files or weights. The results of such jobs are never mixed. The
+metadata of a run's evaluation.parquet has the digests of MADE_BY.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,39 +19,47 @@ from fedloom.planning.choices import with_choice
 from fedloom.planning.job_specs import RunSpec
 from fedloom.planning.run_labels import Run
 
-# the facts of a receipt that evaluations keep
+# the facts of a state's receipt that are copied to evaluation.parquet
 MADE_BY = ("settings", "data")
 
 
 def digest_of_settings(spec: RunSpec) -> str:
-    """Digest the settings of a run, with the options that were chosen for it."""
+    """Return the digest of a run's settings, including the options that were chosen for it."""
     return digest(asdict(with_choice(spec)))
 
 
 def facts_of_job(run: Run, last: int) -> dict[str, str]:
-    """Return the digests of MADE_BY of the job that ended after round `last`."""
-    facts = read_receipt(paths.path_for(paths.STATE, run, end=paths.end(last)))
+    """Return the digests of MADE_BY for the job of a run that ended after round `last`."""
+    facts = read_receipt(paths.path_for(paths.STATE, run, end=paths.four_digits(last)))
     return {key: facts[key] for key in MADE_BY}
 
 
 def facts_of_run(run: Run, folder: Path = Path()) -> dict[str, str]:
-    """Return the digests of MADE_BY of a run's evaluations; `folder` holds `results`."""
+    """Return the digests of MADE_BY for a run's evaluations; `folder` holds `results`."""
     facts = read_facts(folder / paths.path_for(paths.EVALUATION, run))
     return {key: facts.get(key, "") for key in MADE_BY}
 
 
 def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) -> str | None:
-    """Return the sha256 of a local weights file as planned, or of a hub's weights as `loaded`.
+    """Return the sha256 of a backbone's weights; None if they are untrained.
 
-    A hub states no digest, so the first job that loads weights writes theirs to a file, and all
-    others compare; errors begin with the result `what`. Untrained weights have none.
+    For a local file, it is the sha256 that planning computed. A hub states no digest: the first job
+    that loads a hub's weights writes their digest to a file, and all later jobs compare theirs.
+
+    Args:
+        what: the result that a job makes, with which an error begins.
+        backbone: the backbone.
+        loaded: computes the digest of the weights that the job has loaded.
+
+    Raises:
+        FedLoomError: the weights of a hub differ from those of earlier jobs.
     """
     if local_weights(backbone) is not None:
         return backbone.sha256
     if backbone.library == "torchvision":
         return None
 
-    # a hub states no digest: the first job that loads its weights writes one down
+    # what identifies the weights of a hub, and the digest that an earlier job wrote, if any
     of = {"library": backbone.library}
     of |= {key: backbone.settings.get(key) for key in ("name", "weights", "image_size")}
     now = {"of": of, "sha256": loaded()}
@@ -71,7 +80,10 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
 
 
 def check_same(run: Run, before: Mapping[str, object], now: Mapping[str, object]) -> None:
-    """Check that a job was made from the same as the job before it, by the facts of receipts."""
+    """Raise a FedLoomError if a job is not made from the same things as the job before it.
+
+    `before` and `now` are the facts of the two jobs' receipts.
+    """
     for key in now:
         if before.get(key) != now.get(key):
             folder = paths.path_for(paths.STATE, run, end=0).parent

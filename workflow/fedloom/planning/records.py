@@ -1,4 +1,7 @@
-"""What a study's run ends with: its record, which needs no plan, and its last lines."""
+"""Write what a study ends with: its record, and the last lines on the terminal.
+
+Later commands read the record, and need no plan of the study.
+"""
 
 import io
 import json
@@ -30,17 +33,23 @@ log = logging.getLogger(__name__)
 
 
 def write_record(plan: Plan) -> None:
-    """Write a row per run and per tuning trial of a study, if all of them have finished.
+    """Write the record of a study, if all of its runs and tuning trials have finished.
 
-    The columns are those of a Run, of `_given`, and the digests of what the run was made from, with
-    the sha256 of its evaluations, and whether the study has its answers to `test_sets`. The file's
-    metadata has the `study`, its `settings` as YAML, and `versions` as JSON, which stay if no run
-    was trained since. Nothing is written if a run was made with other settings.
+    The record is a table with a row for each run and each trial. Its columns are:
+
+    - the labels of the run, and what it was given (see `_given`);
+    - the digests of what it was made from, and the sha256 of its evaluations;
+    - whether the study has the artefact `test_sets` of the run.
+
+    The metadata of the file has the name of the `study`, its `settings` as YAML, and `versions` of
+    packages as JSON. The versions stay as they are if no run was trained since. If a run was made
+    with other settings, the record is not written.
     """
-    # takes 0.1 s, and plans need none of it
+    # imported here, since it takes 0.1 s and plans do not need it
     import pyarrow as pa
 
-    # all results must be there: a table may need no run, or the user asked for some tables alone
+    # Results may be missing: a table may need no run, or the user may have asked for some tables
+    # only.
     every = [*plan.runs, *trial_runs(plan.settings)]
     tested = {*runs(plan.settings, TEST_SETS)}
     files = [paths.path_for(paths.EVALUATION, run) for run in every]
@@ -74,7 +83,11 @@ def write_record(plan: Plan) -> None:
 
 
 def read_record(study: str, folder: Path) -> "pa.Table":
-    """Return what `write_record` wrote of a study; `folder` holds `results`."""
+    """Return the record that `write_record` wrote; `folder` holds `results`.
+
+    Raises:
+        FedLoomError: the study has no record, as it has not finished.
+    """
     file = folder / paths.path_for(paths.RECORD, study=study)
     if not file.is_file():
         hint = ""
@@ -84,17 +97,17 @@ def read_record(study: str, folder: Path) -> "pa.Table":
         raise FedLoomError(f"{file}: study '{study}' must have finished; run it{hint}")
 
     # imports pyarrow, which plans do not need
-    from fedloom.common.run_tables import RECORD
+    from fedloom.common.run_tables import RECORD_SCHEMA
 
-    return read_table(file, RECORD)
+    return read_table(file, RECORD_SCHEMA)
 
 
 def _as_yaml(plan: Plan) -> str:
-    """Write the merged config, in which inherited keys are as the study has them, as YAML."""
+    """Return the merged config as YAML, with the values of inherited keys that the study has."""
     content = dict(plan.config)
     content["study"] = plan.settings.study.model_dump(mode="json", exclude_unset=True)
 
-    # the tables and figures that are selected, by default all
+    # the tables and figures that the study has
     select = dict(plan.config["select"])
     select["tables"] = list(plan.settings.select.tables)
     select["figures"] = list(plan.settings.select.figures)
@@ -106,7 +119,7 @@ def _as_yaml(plan: Plan) -> str:
 
 
 def _given(plan: Plan, run: Run) -> dict[str, str | float | None]:
-    """Return what a run was given, which no seed changes."""
+    """Return a run's title, options, learning rate, split and rounds; no seed changes these."""
     method = choices.with_choice(plan.run_spec(run)).method
 
     # options of wrappers stand beside the method's own
@@ -120,7 +133,7 @@ def _given(plan: Plan, run: Run) -> dict[str, str | float | None]:
     if find_method(method.plugin).trained:
         learning_rate = float(method.training["lr"])
 
-    # trials are evaluated on training images that their clients held back
+    # a trial is evaluated on training images that its clients held back
     split = "test"
     if run.partition.endswith(VALIDATION):
         split = "validation"
@@ -135,7 +148,7 @@ def _given(plan: Plan, run: Run) -> dict[str, str | float | None]:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of Python, of the packages of jobs, and of this checkout."""
+    """Return the versions of Python and of jobs' packages, and the commit of this checkout."""
     versions = {"python": python_version()} | packages.versions()
     if (ROOT / ".git").exists() and shutil.which("git"):
         command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -146,11 +159,11 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def summary(plan: Plan) -> str:
+def summary_of_results(plan: Plan) -> str:
     """Return the first table and the folders of all results, for the end of a run."""
     logs = f"logs    {paths.LOGS}"
 
-    # a run of other targets than the study's tables has logs alone
+    # if the user asked for other files than the study's tables, only the logs are named
     if not plan.tables or not Path(plan.tables[0]).is_file():
         return logs
 
@@ -163,7 +176,10 @@ def summary(plan: Plan) -> str:
 
 
 def failures(since: float) -> str:
-    """Return the error lines of the jobs that failed since then, with their logs."""
+    """Return the error lines of the jobs that failed, each with the name of its log.
+
+    Only logs that were written after `since` (in seconds since 1970) are read.
+    """
     logs = [log for log in Path(paths.LOGS).rglob("*.log") if log.stat().st_mtime >= since]
     errors = list[str]()
     for log in sorted(logs):

@@ -1,16 +1,16 @@
-"""A run, named by its labels, and the wildcards of rules."""
+"""Define a run, which is named by its labels, and the wildcards of rules."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 # the name of a run, which is its folder
-NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"
+RUN_NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"
 
 
 class Wildcards(SimpleNamespace):
-    """The wildcards of a rule; only those that the rule's pattern names are there.
+    """The wildcards of a rule. An object has only those that the rule's pattern names.
 
-    Snakemake passes an object of its own, which has the same attributes.
+    Snakemake passes an object of its own class, which has the same attributes.
     """
 
     dataset: str
@@ -22,7 +22,7 @@ class Wildcards(SimpleNamespace):
     # "features" or "patches"
     cache: str
     artefact: str
-    # the last round of a training job, see paths.end
+    # the last round of a training job, see paths.four_digits
     end: str
     # of a table or figure
     study: str
@@ -47,4 +47,4 @@ class Run:
     @property
     def path(self) -> str:
         """The run's folder below results/runs, which is also its name in logs."""
-        return NAME.format(**vars(self))
+        return RUN_NAME.format(**vars(self))

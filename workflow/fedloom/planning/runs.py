@@ -1,4 +1,4 @@
-"""Runs: their names, and which of them a study has."""
+"""Find the runs that a study has, and the run that a folder is of."""
 
 import re
 from dataclasses import replace
@@ -8,15 +8,19 @@ from pathlib import Path
 from fedloom.common.errors import FedLoomError, shortened, suggestion
 from fedloom.config.settings import VALIDATION, Output, Scenario, Settings
 from fedloom.planning.paths import EVALUATION, path_for
-from fedloom.planning.run_labels import NAME, Run
+from fedloom.planning.run_labels import RUN_NAME, Run
 
 
 def finished(name: str) -> Run:
-    """Return the run that a folder below results/runs is of; it must have finished."""
+    """Return the run that a folder below results/runs is of.
+
+    Raises:
+        FedLoomError: the name is not that of a run's folder, or the run has not finished.
+    """
     # the labels are the folder's last parts
     found = re.search(r"([^/]+)/([^/]+)/([^/]+)/([^/]+)/seed(\d+)/?$", name)
     if found is None:
-        form = NAME.replace("{", "<").replace("}", ">")
+        form = RUN_NAME.replace("{", "<").replace("}", ">")
         raise FedLoomError(f"{name}: must be the folder of a run, {form}")
     dataset, partition, backbone, method, seed = found.groups()
     run = Run(dataset, partition, backbone, method, int(seed))
@@ -38,7 +42,10 @@ def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
 
 
 def runs(settings: Settings, artefact: str | None = None) -> list[Run]:
-    """List every run that a table or figure shows, or one of an artefact, in the config's order."""
+    """List every run that a table or figure shows, in the config's order.
+
+    If an artefact is given, only tables and figures that read this artefact count.
+    """
     select = settings.select
     outputs = [settings.tables[label] for label in select.tables]
     outputs += [settings.figures[label] for label in select.figures]
@@ -50,7 +57,7 @@ def runs(settings: Settings, artefact: str | None = None) -> list[Run]:
             seeds = output_seeds(settings, output)
             shown |= set(product(output.scenarios, output.backbones, output.methods, seeds))
 
-    # all combinations in the config's order, for the runs to have it
+    # go through all combinations in the config's order, so that the runs have this order
     found = []
     every = product(select.scenarios, select.backbones, select.methods, settings.study.seeds)
     for each in every:
@@ -77,7 +84,7 @@ def trial_runs(settings: Settings) -> list[Run]:
 
 
 def scenarios(settings: Settings) -> list[Scenario]:
-    """List the scenarios that a study's runs have; of a study without outputs, all it selects."""
+    """List the scenarios of a study's runs; without tables and figures, all that it selects."""
     select = settings.select
     if not select.tables and not select.figures:
         return list(select.scenarios)

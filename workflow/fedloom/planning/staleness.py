@@ -1,7 +1,8 @@
-"""The source files that a job's result depends on: the static import closure of its module.
+"""Find the source files that a job's result depends on, by following imports from its module.
 
-A name that a package re-exports, as `fl.mean` after `import fedloom.toolbox as fl`, leads to the
-module that defines it. Modules that a job imports by name follow from the job, see `code_of`.
+Nothing is imported: the imports are read from the source. If a package re-exports a name, such as
+`fl.mean` after `import fedloom.toolbox as fl`, the name leads to the module that defines it. Some
+modules are imported at run time, by a name in the job: these follow from the job (see `code_of`).
 """
 
 import ast
@@ -20,12 +21,12 @@ from fedloom.hooks.manifest import find_method
 from fedloom.machine.install import LIBRARY
 from fedloom.planning import job_specs
 
-# modules of fedloom, and plugins
+# the modules of fedloom, and the plugins, that a job starts from
 Code = tuple[tuple[str, ...], tuple[PluginManifest, ...]]
 
 
 def code_of(rule: str, job: job_specs.Job | job_specs.RunSpec) -> Code:
-    """Return the code that a rule's job starts from; imports lead to the rest."""
+    """Return the modules and plugins that a rule's job starts from; imports lead to the rest."""
     modules = [f"fedloom.jobs.{rule}_job"]
     plugins = list[PluginManifest]()
 
@@ -37,7 +38,7 @@ def code_of(rule: str, job: job_specs.Job | job_specs.RunSpec) -> Code:
         else:
             plugins.append(plugin)
 
-    # the modules that a job imports by a name that it holds
+    # the modules and plugins that the job names
     match job:
         case job_specs.DatasetJob():
             for source in _sources(job.dataset.source, job.dataset.settings):
@@ -63,7 +64,7 @@ def code_of(rule: str, job: job_specs.Job | job_specs.RunSpec) -> Code:
 
 
 def _sources(source: str, settings: JsonDict) -> list[str]:
-    """Return the names of a source and of those of its parts."""
+    """Return the name of a source, and the names of the sources of its parts."""
     names = [source]
     for part in settings.get("parts", {}).values():
         names += _sources(part["source"], part)
@@ -71,9 +72,13 @@ def _sources(source: str, settings: JsonDict) -> list[str]:
 
 
 def files_of(modules: Iterable[str], plugins: Iterable[PluginManifest] = ()) -> list[str]:
-    """Return the source files that code leads to, as paths from the working directory.
+    """Return the source files that modules and plugins lead to, as paths from the current folder.
 
-    Of a plugin: all files of its folder, or all modules of the package that it was installed with.
+    A plugin leads to all Python and TOML files of its folder. If it was installed with a package,
+    it leads to all modules of that package.
+
+    Raises:
+        FedLoomError: a module does not exist, or a file is not valid Python.
     """
     files: set[Path] = set()
     for name in modules:
@@ -97,10 +102,10 @@ def files_of(modules: Iterable[str], plugins: Iterable[PluginManifest] = ()) -> 
 def digest_of(
     modules: Iterable[str], plugins: Iterable[PluginManifest], known: dict[str, str] | None = None
 ) -> str:
-    """Return a digest of the source files that code leads to.
+    """Return a digest of the source files that modules and plugins lead to.
 
-    It has their names without folders, so that results stay valid when a checkout or an environment
-    moves. `known` keeps the digests of files from call to call.
+    The digest covers the files' names without folders, so that results stay valid when a checkout
+    or an environment moves. `known` is a cache of files' digests, for several calls.
     """
     known = {} if known is None else known
     names_and_digests = []
@@ -136,13 +141,17 @@ def _imported(file: Path) -> list[Path]:
 
 @cache
 def _imports(file: Path) -> list[tuple[str, list[str]]]:
-    """Return the modules of fedloom that a file imports outside TYPE_CHECKING, with their names."""
+    """Return the modules of fedloom that a file imports, each with the names that it reads of it.
+
+    Imports under `if TYPE_CHECKING:` do not count. An empty list of names stands for the module as
+    a whole.
+    """
     tree = read_python(file)
     found = list[tuple[str, list[str]]]()
     for node in _nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                # `import fedloom.toolbox as fl` names what it reads of the module later
+                # after `import fedloom.toolbox as fl`, the names are read as attributes of `fl`
                 names = list[str]()
                 if alias.asname:
                     names = _names_read(tree, alias.asname)
@@ -156,7 +165,10 @@ def _imports(file: Path) -> list[tuple[str, list[str]]]:
 
 
 def _names_read(tree: ast.AST, alias: str) -> list[str]:
-    """Return the names that are read of a module, `fl.mean`; [] if it is used in another way."""
+    """Return the attributes that are read of a module, such as `mean` for `fl.mean`.
+
+    Return [] if the module is used in another way.
+    """
     nodes = [*ast.walk(tree)]
     uses = {node for node in nodes if isinstance(node, ast.Name) and node.id == alias}
     reads = [node for node in nodes if isinstance(node, ast.Attribute) and node.value in uses]
@@ -170,7 +182,7 @@ def _names_read(tree: ast.AST, alias: str) -> list[str]:
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the statements of a syntax tree outside `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
-        # no import lies in an expression
+        # an expression contains no import
         of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         if of_types or isinstance(node, ast.expr):
             continue

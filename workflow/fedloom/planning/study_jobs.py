@@ -1,4 +1,4 @@
-"""All jobs of a study, without asking Snakemake."""
+"""List all jobs of a study, without asking Snakemake."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,18 +13,18 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run, Wildcards
 from fedloom.planning.runs import trial_runs
 
-# the labels of each job by the file that it makes, by rule
+# for each rule, maps the first file of each job to the job's labels
 Jobs = defaultdict[str, dict[Path, Wildcards]]
 
 
 def jobs_of_study(plan: Plan) -> Jobs:
-    """Return the jobs by rule: the labels of each by the file that it makes."""
+    """Return all jobs of a study: for each rule, the labels of each job by its first file."""
     settings = plan.settings
     jobs = Jobs(dict)
     for run in (*plan.runs, *trial_runs(settings)):
         _add_run(jobs, plan, run)
 
-    # what runs of all seeds share: a chart of the partition, and the chosen options
+    # the jobs that runs of all seeds share: a chart of the partition, and the choice of options
     for run in plan.runs:
         labels = vars(run) | {"seed": settings.study.seeds[0]}
         _add(jobs, "partition", paths.PARTITION, **labels)
@@ -37,7 +37,7 @@ def jobs_of_study(plan: Plan) -> Jobs:
     for label in settings.select.figures:
         _add(jobs, "figure", paths.FIGURE, study=plan.name, label=label)
 
-    # what tables and figures read beside the evaluations of runs
+    # the jobs that make what tables and figures read beside the evaluations of runs
     tables = [plan.table_job(label) for label in settings.select.tables]
     figures = [plan.figure_job(label) for label in settings.select.figures]
     for output in (*tables, *figures):
@@ -48,7 +48,7 @@ def jobs_of_study(plan: Plan) -> Jobs:
 
 
 def _add(jobs: Jobs, rule: str, pattern: str, **labels: object) -> None:
-    """Add a job of a rule that makes the file of a pattern; the same job may be added again."""
+    """Add a job of a rule, which makes the file of a pattern; a job may be added several times."""
     jobs[rule][paths.path_for(pattern, **labels)] = Wildcards(**labels)
 
 
@@ -57,7 +57,7 @@ def _add_run(jobs: Jobs, plan: Plan, run: Run) -> None:
     labels = vars(run)
     reads = plan.run_inputs(run)
 
-    # its data; prototypes are made from features
+    # the jobs that make its data; prototypes are made from features
     _add(jobs, "dataset", paths.STORE, **labels)
     _add(jobs, "partition", paths.PARTITION, **labels)
     if "prototypes" in reads:
@@ -68,12 +68,12 @@ def _add_run(jobs: Jobs, plan: Plan, run: Run) -> None:
         _add(jobs, "cache", paths.CACHE, **labels, cache="patches")
 
     for end in job_ends(study_of_run(plan.settings, run)):
-        _add(jobs, "train", paths.STATE, **labels, end=paths.end(end))
+        _add(jobs, "train", paths.STATE, **labels, end=paths.four_digits(end))
     _add(jobs, "evaluate", paths.EVALUATION, **labels)
 
 
 def _add_shown(jobs: Jobs, plan: Plan, shown: PlotInputs) -> None:
-    """Add the artefacts of the runs that are shown, and the data of other datasets for them."""
+    """Add the jobs that make the artefacts of shown runs, and the data of other datasets."""
     for run in plotted_runs(shown):
         if shown.artefact:
             labels = vars(Run.of(run))
@@ -88,7 +88,7 @@ def _add_shown(jobs: Jobs, plan: Plan, shown: PlotInputs) -> None:
 
 
 def _add_backbones(jobs: Jobs, pairs: Iterable[str]) -> None:
-    """Add the jobs that measure frozen backbones, each pair "dataset/backbone"."""
+    """Add the jobs that measure frozen backbones; each pair is "dataset/backbone"."""
     for pair in pairs:
         dataset, backbone = pair.split("/")
         _add(jobs, "cache", paths.CACHE, dataset=dataset, backbone=backbone, cache="features")

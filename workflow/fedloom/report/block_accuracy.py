@@ -9,16 +9,21 @@ from torch import Tensor
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_table
-from fedloom.common.run_tables import BLOCK_ACCURACY
+from fedloom.common.run_tables import BLOCK_ACCURACY_SCHEMA
 from fedloom.common.tensor_files import tensor
 from fedloom.data.store import ImageStore
 
 
 def nearest_prototype(tokens: Tensor, labels: Tensor, test: Tensor) -> tuple[float, float]:
-    """Compute top-1 and top-5 accuracy in percent of the test images, by distance to class means.
+    """Return top-1 and top-5 accuracy in percent of a nearest-class-mean classifier on test images.
 
-    The means are of the `tokens` [N, d] of all other images; a class without such images is never
-    near. `labels` is int64 [N], and `test` bool [N].
+    The mean of a class is that of the tokens of its other images. A class without other images is
+    never near.
+
+    Args:
+        tokens: the class tokens of all images, [N, d].
+        labels: the classes, int64 [N].
+        test: True for test images, bool [N].
     """
     # the mean of each class, [C, d]
     classes = int(labels.max()) + 1
@@ -39,7 +44,7 @@ def nearest_prototype(tokens: Tensor, labels: Tensor, test: Tensor) -> tuple[flo
 
 
 def depth(features: Path) -> int:
-    """Return how many blocks the network has whose class tokens a file holds."""
+    """Return the number of blocks of the network whose class tokens are in a file."""
     with safetensors.safe_open(features, "pt") as file:
         return file.get_slice("inputs").get_shape()[1]
 
@@ -47,8 +52,9 @@ def depth(features: Path) -> int:
 def class_tokens(features: Path, block: int) -> Tensor:
     """Return the class tokens [N, d] of all images at the input of a block, in float32.
 
-    Those of the M blocks, counted from 1, are `inputs` [N, M, d] of a safetensors file, and those
-    at the network's output, block M + 1, are `final` [N, d].
+    The M blocks are counted from 1, and block M + 1 is the network's output. The safetensors file
+    holds the inputs as `inputs` [N, M, d] and the output as `final` [N, d]. Raises a FedLoomError
+    if there is no such block.
     """
     last = depth(features) + 1
     if block > last:
@@ -63,10 +69,10 @@ def write(store: ImageStore, features: Path, out: Path) -> None:
     labels = torch.from_numpy(store.labels)
     test = torch.tensor(store.test)
 
-    # one block at a time, for all may not fit into memory
+    # one block at a time, because all blocks may not fit into memory
     rows = []
     for block in range(1, depth(features) + 2):
         tokens = class_tokens(features, block)
         rows.append((block, *nearest_prototype(tokens, labels, test)))
     columns = [pa.array(column) for column in zip(*rows, strict=True)]
-    write_table(out, pa.table(columns, schema=BLOCK_ACCURACY))
+    write_table(out, pa.table(columns, schema=BLOCK_ACCURACY_SCHEMA))

@@ -1,4 +1,4 @@
-"""Read the numbers of runs from their Parquet files, and where they lie in a grid."""
+"""Read the numbers of runs from their Parquet files, and the positions of runs in a grid."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import pyarrow as pa
 from fedloom.common.files import read_table, write_table
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import read_receipt
-from fedloom.common.run_tables import OF_RUNS
+from fedloom.common.run_tables import RUN_SCHEMAS
 from fedloom.config import grids
 from fedloom.config.settings import GridMember, Reported
 from fedloom.planning.output_runs import PlottedRun
@@ -18,25 +18,29 @@ from fedloom.planning.run_labels import Run
 # groups of clients, and whether they train
 IS_PARTICIPATING = {"participating": True, "held_out": False}
 SCENARIO = ("dataset", "partition", "backbone")
-# relative error of a loss in float32: one that training leaves as it was is that of guessing
+# relative rounding error of a loss in float32; a loss that is lower by less counts as guessing
 ROUNDING = 1e-6
 
 
 def frame(path: Path, columns: pa.Schema | None = None) -> pd.DataFrame:
-    """Read a Parquet file of FedLoom as a data frame, which must have `columns`.
+    """Read a Parquet file of FedLoom as a data frame; raise a FedLoomError if it lacks `columns`.
 
-    By default these are the columns of a run's table of that name, if there is such a table.
+    If the file has the name of a run's table, the columns of that table are the default.
     """
     return read_table(path, columns or columns_of(path)).to_pandas()
 
 
 def columns_of(path: str | Path) -> pa.Schema | None:
-    """Return the columns of the table of a run or of a job with this name; None for other files."""
-    return OF_RUNS.get(Path(path).stem.split(".")[-1])
+    """Return the columns of the run's or job's table with this file name; None for other files."""
+    return RUN_SCHEMAS.get(Path(path).stem.split(".")[-1])
 
 
 def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
-    """Read an evaluation.parquet with one row per round and client, personalised or before it."""
+    """Read an evaluation.parquet; return one row per round and client.
+
+    The row is that after personalisation, if the method has the hook; or, if `personalized` is
+    False, that before it.
+    """
     rows = frame(path)
     if personalized:
         return personal(rows)
@@ -58,7 +62,7 @@ def artefact(run: PlottedRun) -> pd.DataFrame:
 def by_test_set(run: PlottedRun) -> dict[str, float]:
     """Return the mean accuracy in percent over clients on each test set of fedloom.common.ids."""
     assert run.artefact is not None, "the kind names no artefact"
-    rows = frame(run.artefact, OF_RUNS["test_sets"])
+    rows = frame(run.artefact, RUN_SCHEMAS["test_sets"])
     means = percent(rows).groupby(rows["test_set"], sort=False).mean()
     return {str(name): float(mean) for name, mean in means.items()}
 
@@ -71,7 +75,7 @@ def class_names(run: PlottedRun) -> list[str]:
 def grouped(
     series: Sequence[PlottedRun], keys: Sequence[str] = SCENARIO
 ) -> dict[tuple[str, ...], list[PlottedRun]]:
-    """Group runs by some of their labels, in their order."""
+    """Group runs by the labels `keys`; groups and runs keep their order."""
     groups: dict[tuple[str, ...], list[PlottedRun]] = {}
     for run in series:
         groups.setdefault(tuple(getattr(run, key) for key in keys), []).append(run)
@@ -81,14 +85,18 @@ def grouped(
 def over_seeds(
     runs: Sequence[PlottedRun], curve: Callable[[PlottedRun], pd.Series]
 ) -> pd.DataFrame:
-    """Return `mean` and sample deviation `std` (NaN of one run) of the runs' numbers, by index."""
+    """Return the `mean` and the sample standard deviation `std` of several runs' curves, by index.
+
+    `std` is NaN if there is only one run.
+    """
     return pd.concat([curve(run) for run in runs]).groupby(level=0, sort=False).agg(["mean", "std"])
 
 
 def join(parts: Sequence[Path], out: Path, run: Run, facts: dict[str, str]) -> None:
-    """Write the jobs' rows as one Parquet file with the run's labels, and facts as metadata.
+    """Join the tables of a run's jobs into one Parquet file.
 
-    A column that only some of the jobs have is null in the rows of the others.
+    The labels of the run are its first columns, and `facts` its metadata. A column that only some
+    of the jobs have is null in the rows of the others.
     """
     tables = [read_table(part, columns_of(part)) for part in parts]
     table = pa.concat_tables(tables, promote_options="default")
@@ -103,16 +111,22 @@ def join(parts: Sequence[Path], out: Path, run: Run, facts: dict[str, str]) -> N
 
 
 def loss_not_below_guessing(rounds: pd.DataFrame) -> bool:
-    """Return True if the median loss over the last half of the rounds is not below guessing's."""
+    """Return True if the median loss of the last half of the rounds is not below that of guessing.
+
+    `rounds` has a row per round, with `train_loss` and `guessing_loss`.
+    """
     last = rounds.sort_values("round").tail((len(rounds) + 1) // 2)
     return bool(last["train_loss"].median() >= last["guessing_loss"].iloc[0] * (1 - ROUNDING))
 
 
 def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]:
-    """Return the means of `curves` over the reported rounds, of groups with rows, in percent.
+    """Return the mean of each column of `curves` over the reported rounds, in percent.
 
-    With `reported.worst_of`, the worst is the lowest mean over clients in these rounds (PEP-FedPT,
-    footnote 4). With a trigger, `backdoor_rate` is the mean over clients that take part.
+    - A group without rows is left out.
+    - If `reported.worst_of` names rounds, the worst of a group is the lowest of its means over
+      clients in these rounds (PEP-FedPT, footnote 4).
+    - If clients answered images with a trigger, `backdoor_rate` is the mean over participating
+      clients.
     """
     every = curves(evaluation)
     numbers = every[every.index.isin(reported.rounds)].mean()
@@ -129,10 +143,11 @@ def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]
 
 
 def curves(evaluation: pd.DataFrame) -> pd.DataFrame:
-    """Compute accuracies in percent by evaluated round, NaN for a group without rows.
+    """Return accuracies in percent by evaluated round; NaN for a group without rows.
 
-    They are the unweighted mean and the minimum over clients that take part in training, and over
-    those held out (PEP-FedPT, Section 5), and `global` on all test images.
+    `<group>_mean` and `<group>_worst` are the unweighted mean and the minimum over the clients of a
+    group, which is `participating` or `held_out` (PEP-FedPT, Section 5). `global` is the accuracy
+    on all test images.
     """
     server = evaluation["client_id"] == SERVER_MODEL
     parts = dict[str, pd.Series]()
@@ -149,12 +164,15 @@ def percent(rows: pd.DataFrame) -> pd.Series:
 
 
 def by_round(rows: pd.DataFrame) -> pd.Series:
-    """Return the mean accuracy in percent of rows of evaluation.parquet, by round."""
+    """Return the mean over rows of evaluation.parquet of their accuracy in percent, by round."""
     return percent(rows).groupby(rows["round"]).mean()
 
 
 def pooled(evaluation: pd.DataFrame, reported: Reported) -> float:
-    """Return the accuracy in percent of all participating clients' test images together."""
+    """Return the accuracy in percent on the test images of all participating clients together.
+
+    It is the mean over the reported rounds.
+    """
     chosen = evaluation["round"].isin(reported.rounds) & evaluation["participating"]
     total = evaluation[chosen].groupby("round")[["num_correct", "num_test"]].sum()
     return float(percent(total).mean())
@@ -172,7 +190,11 @@ def axis_values(run: PlottedRun) -> dict[str, str]:
 
 
 def of_members(series: Sequence[PlottedRun]) -> pd.DataFrame:
-    """Return a row per member of a grid: its values, mean `accuracy` over seeds, and deviation."""
+    """Return a row per member of a grid, with its value on every axis.
+
+    `accuracy` and `std` are the mean and the standard deviation over seeds of the mean accuracy
+    over participating clients, in percent.
+    """
     records = []
     for run in series:
         mean = accuracies(evaluation(run.evaluation), run.reported)["participating_mean"]

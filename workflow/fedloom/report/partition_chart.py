@@ -10,23 +10,23 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from fedloom.common.files import read_table
-from fedloom.common.ids import UNASSIGNED
-from fedloom.common.run_tables import PARTITION
+from fedloom.common.ids import UNASSIGNED, client_domain
+from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.report.figures import style
 
 # inches of a client's column and a class's row, where the page allows it
 CELL = 0.24
-# face, edge and line's width in points of bubbles, by whether their clients are held out; blue and
-# vermilion of Okabe and Ito, told apart by all
+# colour of the face, colour of the edge, and width of the edge in points, by whether a client is
+# held out; Okabe and Ito's blue and vermilion can be told apart with any colour vision
 LOOKS = {False: ("#0072B2", "none", 0.0), True: ("none", "#D55E00", 1.2)}
-# more classes have no names, and more clients no numbers
+# if there are more classes, the axis has no names; if there are more clients, it has no numbers
 MOST_TICK_LABELS = 40
 
 
-def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
+def draw_partition(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
     """Draw a partition's Parquet file; equal partitions give equal bytes."""
-    table = read_table(partition, PARTITION).to_pandas()
-    # few-shot training leaves images out
+    table = read_table(partition, PARTITION_SCHEMA).to_pandas()
+    # some images belong to no client, for example with few shots
     table = table[table["client_id"] != UNASSIGNED]
 
     # the training images of every client and class
@@ -35,15 +35,15 @@ def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) 
     counts = np.zeros((len(clients), len(class_names)), int)  # [K, C]
     np.add.at(counts, (train["client_id"], train["label"]), 1)
 
-    # the domains of every client, if there are several
+    # every client's domain, by its training and its test images, if there are several domains
     domains = []
     if table["domain"].nunique() > 1:
-        domains = clients["domain"].agg(lambda names: "+".join(sorted(set(names)))).tolist()
+        domains = clients["domain"].agg(client_domain).tolist()
 
     held_out = ~clients["participating"].any().to_numpy()
     with style.applied():
         figure = _figure(counts, held_out, domains, class_names)
-        style.save(figure, {"png": out_png, "pdf": out_pdf})
+        style.save_figure(figure, {"png": out_png, "pdf": out_pdf})
 
 
 def _figure(
@@ -64,7 +64,7 @@ def _figure(
     ) -> PathCollection:
         """Draw bubbles for numbers of images, of clients that are held `out` or train."""
         face, edge, line = LOOKS[out]
-        # the line belongs to the area
+        # the edge is part of a bubble's area
         width = np.maximum(np.sqrt(images * area) - line, 0.7)
         look = {"facecolors": face, "edgecolors": edge, "linewidths": line, "label": label}
         return axes.scatter(x, y, s=width**2, clip_on=False, **look)
@@ -97,7 +97,7 @@ def _figure(
 
 
 def _label_domains(axes: Axes, domains: list[str]) -> None:
-    """Name the domains above their clients, with a line between two of them."""
+    """Write the names of domains above their clients, and draw a line between two domains."""
     if any("+" in name for name in domains):
         names = {part for name in domains for part in name.split("+")}
         axes.set_title(f"clients hold several of {len(names)} domains", fontsize=8, loc="left")
@@ -109,7 +109,7 @@ def _label_domains(axes: Axes, domains: list[str]) -> None:
         if clients[0]:
             axes.axvline(clients[0] - 0.5, color="0.6", linewidth=0.8)
 
-        # names are slanted where they would run into each other
+        # names are slanted if they would run into each other
         rotation = 0
         alignment = "center"
         if len(clients) < 4:

@@ -1,6 +1,7 @@
 """Check what a table or figure requires of its study; its class lists the checks in `requires`.
 
-They take the settings of the whole config, the output and the key path of its entry.
+A check takes the settings of the whole config, the output, and the key path of the output's entry.
+It raises a FedLoomError if the requirement is not met.
 """
 
 from functools import partial
@@ -11,7 +12,7 @@ from fedloom.config.settings import GridMember, Output, Settings
 
 
 def held_out(settings: Settings, output: Output, where: KeyPath) -> None:
-    """Require that some partition that the output shows holds clients out."""
+    """Require that at least one partition that the output shows holds clients out."""
     if not any(settings.partitions[s.partition].holds_out for s in output.scenarios):
         raise where.error("no partition of the study holds clients out (held_out)")
 

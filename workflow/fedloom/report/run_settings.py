@@ -15,7 +15,7 @@ from fedloom.planning import choices, paths
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
 
-# keys of `study` that describe it, and those that are shown elsewhere
+# keys of `study` that only describe it, and keys that the report shows elsewhere
 NOT_OF_A_RUN = {"name", "paper", "shows", "deviations", "open_questions", "seeds", "training"}
 NOT_OF_A_RUN |= {"report", "tune", "fixed_seeds"}
 
@@ -60,10 +60,12 @@ def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
 def _of_method(
     plan: Plan, run: Run, label: str, above: tuple[list[str], ...]
 ) -> Iterator[tuple[str, Setting]]:
-    """Yield a run's plugin, its options, those of its wrappers, and its training options.
+    """Yield a run's plugin, its options, the options of its wrappers, and its training options.
 
-    `label` is that of the method in the config, or of the grid that the method belongs to; `above`
-    are the parts of the config that set training options.
+    Args:
+        plan, run: the run and its plan.
+        label: label of the method in the config; of a member of a grid, the label of the grid.
+        above: key paths of the parts of the config that set training options, the strongest first.
     """
     spec = choices.with_choice(plan.run_spec(run))
     plugin = find_method(spec.method.plugin)
@@ -72,7 +74,7 @@ def _of_method(
     def setting(
         name: str, value: JsonValue, declared: bool, *places: Sequence[str | int]
     ) -> Setting:
-        """Return a setting; grids and trials come before the config, and method.toml after it."""
+        """Return a setting; its origin is a grid or a trial, else the config, else method.toml."""
         if name in varied:
             return Setting(value, varied[name])
         default = "default"
@@ -101,9 +103,9 @@ def _of_method(
 def _setting(
     plan: Plan, value: JsonValue, *places: Sequence[str | int], default: str = "default"
 ) -> Setting:
-    """Return a value with its origin: the first of the places that --set or a file of the plan has.
+    """Return a value with its origin: the first of the `places` that --set or a config file sets.
 
-    A file may hold another value than that of the run, which was then capped.
+    If that file holds another value, the run's value was capped, and the origin says so.
     """
     for keys in places:
         changes = [change.text for change in plan.changes if has_prefix(keys, change.keys)]
@@ -125,7 +127,7 @@ def _setting(
 
 
 def _varied(plan: Plan, run: Run) -> dict[str, str]:
-    """Return the options that a grid, a trial or the choice among trials gives a run, and which."""
+    """Return the origin of each option that a grid, a trial or a choice of trials gives a run."""
     method = plan.settings.methods[run.method]
     spec = plan.run_spec(run)
 
@@ -136,7 +138,7 @@ def _varied(plan: Plan, run: Run) -> dict[str, str]:
     if method.member is not None:
         return dict.fromkeys(method.member.options, f"grid of methods.{method.member.grid}")
 
-    # the trial that the run is
+    # the trial to which the run belongs
     for trial in chain.from_iterable(plan.settings.trials.values()):
         if trial.label == run.method:
             return dict.fromkeys(trial.options, "study.tune")

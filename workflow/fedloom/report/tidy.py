@@ -1,6 +1,7 @@
 """Return all evaluations of a study as one table: a data frame, or a lazy view of DuckDB.
 
-Both take its record (fedloom.planning.records) with the `filename` of every run's evaluations.
+Both are made from the study's record (fedloom.planning.records), to which `with_files` adds the
+paths of the runs' evaluations.
 """
 
 from pathlib import Path
@@ -14,7 +15,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.files import check_table, read_table
 from fedloom.common.ids import OWN_IMAGES, SERVER_MODEL
 from fedloom.hooks.manifest import TEST_SETS
-from fedloom.machine.extras import require
+from fedloom.machine.extras import require_extra
 from fedloom.planning import paths, provenance
 from fedloom.planning.run_labels import Run
 from fedloom.report.metrics import columns_of, percent
@@ -22,7 +23,7 @@ from fedloom.report.metrics import columns_of, percent
 if TYPE_CHECKING:
     import duckdb
 
-COLUMNS = {
+TIDY_COLUMNS = {
     "title": "the method's name in tables and figures",
     "method": "the method's label in the study",
     "options": "its options as JSON, with those that trials chose, and its wrappers' options",
@@ -46,15 +47,16 @@ COLUMNS = {
     "loss": "mean cross-entropy of the images, in nats",
 }
 # the columns that are labels of a run
-OF_RUNS = ("title", "method", "options", "dataset", "partition", "backbone", "split")
+RUN_COLUMNS = ("title", "method", "options", "dataset", "partition", "backbone", "split")
 CLIENT_GROUPS = ("participating", "held_out", "participating_before", "held_out_before", "global")
-# the names of these columns in runs' files
-RENAMED = {"client": "client_id", "correct": "num_correct", "total": "num_test"}
+# the names that columns have in runs' files, if they differ
+RENAMED_COLUMNS = {"client": "client_id", "correct": "num_correct", "total": "num_test"}
 # the columns that are read from runs' files
 READ = ("round", "client_id", "domain", "participating", "personalized")
 READ += ("num_correct", "num_test", "loss", "test_set")
+SELECTED = [f'"{RENAMED_COLUMNS.get(name, name)}" as "{name}"' for name in TIDY_COLUMNS]
 SQL = f"""
-select {", ".join(f'"{RENAMED.get(name, name)}" as "{name}"' for name in COLUMNS)} from (select *,
+select {", ".join(SELECTED)} from (select *,
   100.0 * num_correct / num_test as accuracy,
   coalesce(test_set, case when client_id = {SERVER_MODEL} then 'global' else
     case when participating then 'participating' else 'held_out' end ||
@@ -68,11 +70,19 @@ where round <= rounds and test_set is distinct from '{OWN_IMAGES}')
 
 
 def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
-    """Return the runs of a record, or its tuning trials, with `filename`; `folder` holds `results`.
+    """Return a study's runs, or its tuning trials, with the path of their evaluations, `filename`.
 
-    A run with answers to unseen classes or datasets has a second row, with their file. Labels are
-    categories, in the order of the study. An error names a run whose evaluations are of other
-    settings or data: another study with the same labels trained it since.
+    A run that was also tested on unseen classes or datasets has a second row, with the path of
+    these results. Labels are categories in the order of the study.
+
+    Args:
+        record: the study's record.
+        folder: the folder that holds `results`.
+        trials: whether to return the tuning trials.
+
+    Raises:
+        FedLoomError: there are no trials; or another study has since made a run with the same
+            labels, but from other settings or data.
     """
     # the runs, or the trials
     study = record.schema.metadata[b"study"].decode()
@@ -94,28 +104,28 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
 
     # their files, and labels as categories
     runs["filename"] = [str(folder / paths.path_for(paths.EVALUATION, run)) for run in every]
-    for label in OF_RUNS:
+    for label in RUN_COLUMNS:
         runs[label] = pd.Categorical(runs[label], runs[label].unique())
 
-    # a row more for a run with other test sets
+    # add a row for each run with other test sets
     tested = [folder / paths.path_for(paths.ARTEFACT, run, artefact=TEST_SETS) for run in every]
     others = runs.assign(filename=list(map(str, tested)))[runs[TEST_SETS]]
     return pd.concat([runs, others])
 
 
-def frame(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per run, evaluated round, client and group, with the columns of COLUMNS."""
+def tidy_frame(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per run, evaluated round, client and group, with the columns of TIDY_COLUMNS."""
     # the rows of all files, with the number of their run
     tables = []
     for position, file in enumerate(runs["filename"]):
         table = read_table(Path(file), columns_of(file))
-        # all images are clients' own where no column says it
+        # a file without this column has results on clients' own images alone
         if "test_set" not in table.column_names:
             table = table.append_column("test_set", pa.nulls(len(table), pa.string()))
         tables.append(table.select(READ).append_column("run", [np.full(len(table), position)]))
     rows = pa.concat_tables(tables).to_pandas(categories=["domain", "test_set"])
 
-    # a second file repeats clients' own images, which the first one has
+    # a second file of a run repeats the results on clients' own images
     rows = rows[rows["test_set"] != OWN_IMAGES].reset_index(drop=True)
 
     # the group of each row
@@ -134,19 +144,22 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
     # another study may have trained the run on for more rounds
     rows = rows[rows["round"] <= rows["rounds"]]
 
-    columns = [RENAMED.get(name, name) for name in COLUMNS]
-    return rows[columns].set_axis(list(COLUMNS), axis=1).reset_index(drop=True)
+    columns = [RENAMED_COLUMNS.get(name, name) for name in TIDY_COLUMNS]
+    return rows[columns].set_axis(list(TIDY_COLUMNS), axis=1).reset_index(drop=True)
 
 
 def relation(runs: pd.DataFrame) -> "duckdb.DuckDBPyRelation":
-    """Return the rows of `frame` as a relation of DuckDB, which reads files when it is queried."""
-    require("duckdb")
+    """Return the rows of `tidy_frame` as a relation of DuckDB.
+
+    DuckDB reads the files when the relation is queried.
+    """
+    require_extra("duckdb")
     import duckdb
 
     connection = duckdb.connect()
     connection.register("runs", runs)
 
-    # files are verified here, for DuckDB does not
+    # verify the files here, because DuckDB does not
     names = [*runs["filename"]]
     for name in names:
         check_table(Path(name), columns_of(name))

@@ -1,8 +1,11 @@
 """Decide whether a paper's claims on differences between methods hold, by 95 % intervals.
 
-An experiment has few seeds, too few to resample. So the interval is that of Student's t over the
-seeds' differences; with two seeds it is thirteen standard errors wide each way. Where seeds agree
-by chance, t is too narrow; so the interval also spans a paired bootstrap over every seed's clients.
+An interval reaches from the lowest to the highest end of two intervals:
+
+1. Student's t over the differences of the seeds. An experiment has too few seeds to resample them.
+   With two seeds, this interval reaches thirteen standard errors to each side.
+2. A paired bootstrap over the clients of each seed. If seeds agree by chance, the first interval
+   alone is too narrow.
 """
 
 import math
@@ -17,7 +20,7 @@ from fedloom.common.seeds import numpy_generator
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-# the most seeds that a study may be told to add, and the probability with which they would decide
+# the highest number of seeds that a verdict recommends, and the probability that they decide
 MOST_SEEDS = 100
 POWER = 0.8
 Ends = tuple[float | None, float | None]
@@ -25,8 +28,10 @@ ABOVE_ZERO: Ends = (0.0, None)
 HOLDS = "holds"
 FAILS = "does not hold"
 UNDECIDED = "undecided"
-# accuracies [R rounds, ..., K clients] -> [...]: mean over clients and rounds; of the worst client,
-# the mean over rounds; of the mean over clients, the lowest of all rounds
+# functions from accuracies [R rounds, ..., K clients] to numbers [...]:
+# mean: the mean over clients and rounds
+# worst: the minimum over clients, then the mean over rounds
+# lowest: the mean over clients, then the minimum over rounds
 STATISTICS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": lambda values: values.mean(-1).mean(0),
     "worst": lambda values: values.min(-1).mean(0),
@@ -38,7 +43,7 @@ STATISTICS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 class Term:
     """A method's accuracies in one scenario, as a summand of a difference."""
 
-    # its factor in the sum, as 1, -1, or 1/5 of an average of five
+    # its factor in the sum: 1, -1, or for example 1/5 in an average over five scenarios
     weight: float
     # terms with the same text have the same clients, which are resampled together
     clients: str
@@ -46,28 +51,29 @@ class Term:
     statistic: str
     # [R rounds, K clients] by seed; K is 1 for a number of the run
     values: dict[int, np.ndarray]
-    # whether values are bounds, as rounds until a target that no round met
+    # whether values are lower bounds, for example of the rounds to a target that was not reached
     at_least: bool = False
-    # whether they follow from the method alone, so that no seed changes them
+    # whether values are counts that follow from the method alone and are equal for all seeds
     count: bool = False
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The weighted sum of terms, the mean over the seeds that all of them have."""
+    """The weighted sum of several terms, over the seeds that all terms have."""
 
+    # the mean over seeds
     value: float
     # the sample standard deviation over seeds, 0 for one seed
     deviation: float
     seeds: int
-    # the sum for every draw of clients; empty if no term has two or more clients
+    # the mean over seeds for every draw of clients; empty if no term has two or more clients
     resampled: np.ndarray
-    # signs of the terms that are only bounds
+    # the signs of the weights of terms that are only lower bounds
     bounded: set[float]
 
     def over_clients(self, confidence: float) -> list[float]:
-        """Return the ends of a percentile bootstrap over clients, if there is one."""
-        # imported here, for a plan imports tables for their keys alone
+        """Return both ends of the percentile bootstrap over clients; [] if there is none."""
+        # imported here, because a plan imports tables only for their keys
         import scipy
 
         if not len(self.resampled):
@@ -77,13 +83,16 @@ class Difference:
         return [float(end) for end in both]
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
-        """Return the outer ends of Student's interval and the bootstrap's, infinite for bounds."""
+        """Return the lowest and the highest end of Student's interval and the bootstrap's.
+
+        If a term is only a bound, the end that it leaves open is infinite.
+        """
         half = self.deviation * _factor(max(2, self.seeds), confidence)
         ends = [*self.over_clients(confidence), self.value - half, self.value + half]
         low = float(min(ends))
         high = float(max(ends))
 
-        # a bound leaves the end open on its side
+        # a lower bound leaves one end open: the higher one if its weight is positive
         if -1 in self.bounded:
             low = -math.inf
         if 1 in self.bounded:
@@ -95,7 +104,7 @@ def difference(terms: Sequence[Term], resamples: int = RESAMPLES) -> Difference:
     """Compute the weighted sum of the terms, and a paired bootstrap over every seed's clients."""
     seeds = sorted(set.intersection(*(set(term.values) for term in terms)))
 
-    # the sum of every seed, and over seeds that of every draw of clients
+    # the sum of terms by seed, and the sum over all seeds by draw of clients
     rng = numpy_generator(0, "paired bootstrap")
     drawn = dict[tuple[int, str], np.ndarray]()
     by_seed = np.zeros(len(seeds))
@@ -126,7 +135,10 @@ def difference(terms: Sequence[Term], resamples: int = RESAMPLES) -> Difference:
 
 
 def _factor(seeds: Any, confidence: float) -> Any:
-    """Return half the width of Student's interval of a mean, in standard deviations over seeds."""
+    """Return half the width of Student's interval of a mean over seeds.
+
+    The unit is the standard deviation over seeds. `seeds` is a number or an array of numbers.
+    """
     import scipy
 
     return scipy.stats.t.ppf((1 + confidence) / 2, seeds - 1) / np.sqrt(seeds)
@@ -140,10 +152,10 @@ class Verdict:
     # position of the comparison among those of the claim
     rival: int
     difference: Difference
-    # why it is undecided where the interval alone does not say so
+    # why the claim is undecided, if the interval alone does not show it
     reason: str = ""
-    # the verdict that more seeds would lead to, and the number of seeds with which one comparison
-    # would be decided with a probability of POWER; infinite if they are more than MOST_SEEDS
+    # the verdict to which more seeds would lead, and the number of seeds in all that it takes with
+    # a probability of POWER; infinite if that is more than MOST_SEEDS
     leaning: str | None = None
     power: float = math.inf
 
@@ -151,17 +163,27 @@ class Verdict:
 def decide(
     rivals: Sequence[Sequence[Term]], within: Ends = ABOVE_ZERO, resamples: int = RESAMPLES
 ) -> Verdict:
-    """Decide whether the difference of every rival's terms lies between two ends.
+    """Decide whether a claim holds: whether the difference to every rival lies in a range.
 
-    The claim holds if every 95 % interval does. It does not hold if an interval lies outside; as
-    one of several rivals may be ahead by chance, the probability of error of these is divided by
-    their number (Bonferroni). One seed decides nothing but counts, and neither do equal seeds.
+    - The claim holds if the 95 % interval of every difference lies within the range.
+    - It does not hold if an interval lies outside. One of several rivals may lie outside by chance.
+      Therefore the probability of error of these intervals is divided by the number of rivals
+      (Bonferroni).
+    - Otherwise it is undecided.
+
+    One seed decides nothing except counts, and neither does a difference that is the same in all
+    seeds.
+
+    Args:
+        rivals: the terms of the difference to each rival.
+        within: the lower and the upper end of the range; None: no end.
+        resamples: number of draws of clients in the bootstrap.
     """
     found = [difference(terms, resamples) for terms in rivals]
     corrected = 1 - (1 - CONFIDENCE) / len(rivals)
     judged = [_judge(each, within, corrected) for each in found]
 
-    # the rival that is nearest to contradict the claim
+    # the rival that comes nearest to contradicting the claim
     rival = min(range(len(rivals)), key=lambda k: (judged[k].inside, found[k].value))
 
     # what all rivals together decide
@@ -174,7 +196,7 @@ def decide(
     leaning = None
     power = math.inf
 
-    # counts decide even with one seed; all else needs more, and intervals on one side of an end
+    # counts decide even with one seed; all other numbers need several seeds that differ
     if all(constant) and all(term.count for term in chain.from_iterable(rivals)):
         text = FAILS
         if all_inside:
@@ -201,19 +223,21 @@ def decide(
 class Judged:
     """How far the intervals of one difference lie within a range, and beyond it."""
 
-    # how far the 95 % interval lies within the range, and beyond one of its ends; negative: not
+    # how far the whole 95 % interval lies within the range; negative if a part of it does not
     inside: float
+    # how far the whole 95 % interval lies beyond an end of the range; negative if a part does not
     beyond: float
-    # how far the interval that is corrected for several rivals lies beyond an end
+    # the same as `beyond` for the wider interval, which is corrected for several rivals
     outside: float
-    # True if all seeds have the same difference, as of worst clients that are all at 0 %
+    # True if the interval is a single number, for example if all worst clients are at 0 %
     is_constant: bool
 
 
 def _judge(found: Difference, within: Ends, corrected: float) -> Judged:
-    """Return how a difference's intervals lie; `corrected` is the confidence of the wider one.
+    """Compare the intervals of a difference with a range.
 
-    A difference that is the same in all seeds has no wider interval, and is never outside.
+    `corrected` is the confidence of the wider interval. A difference that is the same in all seeds
+    has no wider interval, and is never outside.
     """
     low, high = found.interval()
     inside, beyond = _margins((low, high), within)
@@ -224,10 +248,12 @@ def _judge(found: Difference, within: Ends, corrected: float) -> Judged:
 
 
 def _power(found: Sequence[Difference], within: Ends, corrected: float) -> tuple[str | None, float]:
-    """Return the verdict that more seeds would lead to, none for bounds, and how many it takes.
+    """Return the verdict to which more seeds would lead, and how many seeds in all it takes.
 
-    A claim is refuted by one comparison whose mean is outside the range, if its wider interval is
-    narrow enough; if no mean is outside, all intervals must be narrow enough.
+    - If a mean lies outside the range, the claim fails as soon as the wider interval of one such
+      difference is narrow enough.
+    - If no mean lies outside, the claim holds as soon as all intervals are narrow enough.
+    - If a difference is only a bound, the result is None and infinity.
     """
     if any(each.bounded for each in found):
         return None, math.inf
@@ -238,28 +264,33 @@ def _power(found: Sequence[Difference], within: Ends, corrected: float) -> tuple
 
 
 def _seeds_needed(difference: Difference, within: Ends, confidence: float) -> float:
-    """Return how many seeds it takes until the interval does not reach the end of the range.
+    """Return how many seeds it takes until the interval lies within or outside the range.
 
-    With them it does not with probability POWER, since the mean scatters too. Mean and deviations
-    are taken to stay as they are; the interval narrows as Student's t over seeds, and as
-    1 / sqrt(seeds) over clients.
+    With this number of seeds, it does so with probability POWER, since the mean scatters, too. The
+    result is infinite above MOST_SEEDS. The estimate assumes the following:
+
+    - The mean and the deviations stay as they are.
+    - The interval narrows as Student's t over seeds, and as 1 / sqrt(seeds) over clients.
     """
     import scipy
 
-    # half the interval with each number of seeds: the wider one of those over seeds and clients
+    # half the width of the interval, by number of seeds: the larger one of seeds and clients
     counts = np.arange(2, MOST_SEEDS + 1)
     mean = difference.value
     clients = max((abs(end - mean) for end in difference.over_clients(confidence)), default=0.0)
     of_clients = clients * np.sqrt(difference.seeds / counts)
     halves = np.maximum(difference.deviation * _factor(counts, confidence), of_clients)
 
-    # and how far the mean may scatter
+    # add how far the mean may scatter
     halves += difference.deviation / np.sqrt(counts) * scipy.stats.norm.ppf(POWER)
     return min(counts[halves < max(_margins((mean, mean), within))].tolist(), default=math.inf)
 
 
 def _margins(interval: tuple[float, float], within: Ends) -> tuple[float, float]:
-    """Return how far an interval lies inside the claimed range, and how far beyond it."""
+    """Return how far an interval lies inside the claimed range, and how far beyond it.
+
+    A number is negative if a part of the interval does not lie there.
+    """
     low, high = within
     margins = []
     if low is not None:

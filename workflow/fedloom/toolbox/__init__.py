@@ -1,6 +1,7 @@
-"""The library of a method: everything that a plugin imports from FedLoom is named here.
+"""The library of a method: a plugin imports everything that it needs from FedLoom from here.
 
-`ViTTask` and `CLIPTask` are `Task` with the class of the backbone, for the annotations of a plugin.
+`ViTTask` and `CLIPTask` are the class `Task` with the class of the backbone. Plugins use them as
+annotations.
 """
 
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ from fedloom.backbones.vit import replace as replace
 from fedloom.common.errors import FedLoomError as FedLoomError
 from fedloom.common.ids import SERVER_MODEL as SERVER_MODEL
 from fedloom.common.ids import entry_of as entry_of
+from fedloom.common.initial_values import init_linear as init_linear
+from fedloom.common.initial_values import init_uniform as init_uniform
 from fedloom.common.renamed import renamed
 from fedloom.common.trees import Tree as Tree
 from fedloom.common.trees import leaves as leaves
@@ -50,8 +53,6 @@ from fedloom.toolbox.cross_attention import init_cross_attention as init_cross_a
 from fedloom.toolbox.cross_attention import read_tokens as read_tokens
 from fedloom.toolbox.image_contexts import contextual_logits as contextual_logits
 from fedloom.toolbox.image_contexts import split_images as split_images
-from fedloom.toolbox.initial_values import init_linear as init_linear
-from fedloom.toolbox.initial_values import init_uniform as init_uniform
 from fedloom.toolbox.inserts import adapter as adapter
 from fedloom.toolbox.inserts import at_block as at_block
 from fedloom.toolbox.inserts import deep_prompts as deep_prompts
@@ -88,7 +89,7 @@ from fedloom.toolbox.training import guessing_losses as guessing_losses
 from fedloom.toolbox.training import make_updates as make_updates
 from fedloom.toolbox.training import squared_distance as squared_distance
 
-# functions by the names that they had before 2026-11-27
+# old names (before 2026-11-27) of functions -> their new names
 RENAMED = {"split_known": "split_by_received", "init_reader": "init_cross_attention"}
 
 if not TYPE_CHECKING:

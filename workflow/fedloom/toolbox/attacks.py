@@ -1,4 +1,4 @@
-"""What attackers do to a run's data, for wrappers: who attacks, and with which labels."""
+"""What attackers do to the data of a run: who attacks, and with which labels. For wrappers."""
 
 from dataclasses import replace
 
@@ -14,9 +14,13 @@ from fedloom.federated.task import Task
 def draw_attackers(task: Task, share: float) -> list[int]:
     """Return the ids of a share of the participating clients, ascending, the same in every round.
 
-    All attacks of a seed take them from one order: a larger share has those of a smaller one.
+    All attacks with the same seed take the first clients of the same random order. So a larger
+    share contains the clients of a smaller one.
+
+    Raises:
+        FedLoomError: there would be no attacker, or no honest client.
     """
-    # how many, of whom one must attack and one must not
+    # the number of attackers: at least one client must attack, and at least one must not
     clients = task.data.participating
     count = round(share * len(clients))
     if not 0 < count < len(clients):
@@ -25,15 +29,16 @@ def draw_attackers(task: Task, share: float) -> list[int]:
             f"and leave an honest client, got {count}; change it"
         )
 
-    # the first of an order that depends on the seed alone
+    # the first clients of an order that depends only on the seed
     order = torch.randperm(len(clients), generator=torch_generator(task.seed, "attackers"))
     return sorted(clients[position] for position in order[:count].tolist())
 
 
 def relabelled(data: Federation, rows: np.ndarray, classes: np.ndarray | int) -> Federation:
-    """Return the data with other classes [n] of the images `rows` [n], and their class priors.
+    """Return the data with other labels, and the class priors that follow from them.
 
-    Of a stream, priors are those of all images that have arrived (`data.train_so_far`).
+    The images `rows` [n] get the labels `classes` [n], or all the same one. In a stream, the priors
+    are those of all images that have arrived (`data.train_so_far`).
     """
     labels = data.labels.cpu().numpy().copy()
     labels[rows] = classes

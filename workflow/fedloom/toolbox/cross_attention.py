@@ -1,4 +1,4 @@
-"""A network that reads tokens by cross-attention, with an MLP behind it, as in a Perceiver.
+"""A network that reads tokens by cross-attention, followed by an MLP, as in a Perceiver.
 
 Jaegle et al., "Perceiver: General Perception with Iterative Attention" (ICML 2021).
 """
@@ -8,17 +8,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.backbones.vit import linear
+from fedloom.common.initial_values import init_uniform
 from fedloom.common.trees import Tree
-from fedloom.toolbox.initial_values import init_uniform
 
 
 def init_cross_attention(
     width: int, read: int, generator: torch.Generator, device: torch.device
 ) -> Tree:
-    """Draw a network whose queries have `width` d and whose keys have width `read` d'.
+    """Draw the parameters of a network with queries of width d and keys of width d'.
 
-    Projections are drawn as torch's MultiheadAttention draws them (Glorot's uniform, of the three
-    as one matrix where d' = d); its output and the MLP as torch draws linear layers.
+    The projections q, k and v are drawn from Glorot's uniform distribution, as torch's
+    MultiheadAttention draws them: together as one matrix if d' = d, else each for itself. The
+    output layer and the MLP are drawn as torch draws linear layers.
+
+    Args:
+        width: d.
+        read: d'.
     """
 
     def uniform(bound: float, *shape: int) -> Tensor:
@@ -30,7 +35,7 @@ def init_cross_attention(
     def norm(size: int) -> Tree:
         return {"scale": torch.ones(size, device=device), "shift": zeros(size)}
 
-    # Glorot's bound follows from the rows and columns that are drawn as one matrix
+    # Glorot's bound is sqrt(6 / fan), where fan is the sum of the rows and columns of the matrix
     d = width
     if read == d:
         fan_q = 4 * d
@@ -39,7 +44,7 @@ def init_cross_attention(
         fan_q = 2 * d
         fan = d + read
 
-    # draws come from one stream: to change the order of these entries would change the numbers
+    # all draws come from one random stream, so another order of these entries gives other numbers
     return {
         "norm_queries": norm(d),
         "norm_keys": norm(read),
@@ -64,22 +69,25 @@ def read_tokens(
     heads: int,
     values: Tensor | None = None,
 ) -> Tensor:
-    """Return what each of the queries [K, m, d] has read, with the clients' networks.
+    """Return what each query has read from the tokens, [K, m, d], with each client's network.
 
-    The networks are those of `init_cross_attention`. The attention has no skip connection. The MLP
-    has one, and gates one half of 8 d hidden units by the GELU of the other half.
+    The networks are those of `init_cross_attention`. The attention has no skip connection, but the
+    MLP has one. The MLP has 8 d hidden units; the GELU of one half gates the other half.
 
     Args:
-        keys: [K, n, d']; they pass a norm, as queries do.
-        given: which keys a client's network reads, bool [K, n].
-        values: [K, n, d']; default: the keys behind their norm.
+        params: the clients' networks [K, ...].
+        queries: [K, m, d]; they pass a layer norm.
+        keys: the tokens that are read, [K, n, d']; they pass a layer norm.
+        given: bool [K, n], which keys the client's network reads.
+        heads: number of heads of the attention.
+        values: [K, n, d']; default: the keys after their layer norm.
     """
 
-    # [K, ., d] to [K, heads, ., d / heads]
+    # map [K, ., d] to [K, heads, ., d / heads]
     def project(x: Tensor, name: str) -> Tensor:
         return apply_linear(x, params[name]).unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    # what passes a norm, and what does not
+    # keys pass a norm; values do not, unless they are the keys
     keys = apply_norm(keys, params["norm_keys"])
     if values is None:
         values = keys
@@ -97,10 +105,13 @@ def read_tokens(
 
 
 def apply_linear(x: Tensor, layer: Tree) -> Tensor:
-    """Return x W^T + b [K, ..., o] of x [K, ..., i], `weight` W [K, o, i] and `bias` b [K, o]."""
+    """Return x W^T + b [K, ..., o] for x [K, ..., i].
+
+    `layer` has the `weight` W [K, o, i] and the `bias` b [K, o].
+    """
     return linear(x, layer["weight"], layer["bias"])
 
 
 def apply_norm(x: Tensor, norm: Tree) -> Tensor:
-    """Return the layer norm [K, n, d] of x [K, n, d] with scale and shift [K, d]."""
+    """Return the layer norm [K, n, d] of x [K, n, d], with `scale` and `shift` [K, d]."""
     return F.layer_norm(x, x.shape[-1:]) * norm["scale"][:, None] + norm["shift"][:, None]

@@ -1,6 +1,6 @@
-"""Classify images by texts whose context depends on the image, in parts that fit the memory.
+"""Classify images with texts whose context depends on the image, in parts that fit into memory.
 
-A context is encoded in front of every class name, so B images need B x C texts.
+A context stands in front of every class name, so B images need B x C texts.
 """
 
 from collections.abc import Iterable
@@ -12,18 +12,18 @@ from fedloom.federated.task import CLIPTask
 
 
 def split_images(task: CLIPTask, values: Tensor) -> tuple[Tensor, ...]:
-    """Divide values [K, B, ...] of images into the parts [K, b, ...] that are encoded at once."""
-    # contexts before a class's name that one image of each client makes
+    """Split values [K, B, ...] of images into parts [K, b, ...] that are encoded at once."""
+    # the number of texts for one image of each client
     prompts = len(values) * len(task.data.classes)
     return values.split(max(1, task.limits.prompts // prompts), 1)
 
 
 def contextual_logits(task: CLIPTask, features: Tensor, contexts: Iterable[Tensor]) -> Tensor:
-    """Compute logits [K, B, C] of images, each under its own context.
+    """Compute logits [K, B, C] of images, each with a context of its own.
 
     Args:
-        features: the images' features [K, B, d'].
-        contexts: the contexts [K, b, L, d] of the images of each part of `split_images`.
+        features: features of the images [K, B, d'].
+        contexts: for each part of `split_images`, the contexts [K, b, L, d] of its images.
     """
     clip = task.backbone
     parts = list[Tensor]()

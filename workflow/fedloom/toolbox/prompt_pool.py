@@ -1,12 +1,15 @@
-"""Key-query prompt selection (Wang et al., "Learning to Prompt", CVPR 2022), as PFPT takes it up.
+"""Prompts that are selected from a pool by keys and queries, as PFPT does.
 
-The query of an image is the final class token of the frozen, unprompted backbone; a prompt is its
-own key. A client works with the prompts that most of its training images select; the server's
-model, which has no training images, selects prompts for each image.
+The selection is that of Wang et al., "Learning to Prompt" (CVPR 2022):
 
-For methods that average shallow prompts, the pool is `params[POOL]`: a client trains the prompts
-that it picked (`train_picked`), and the server averages a prompt over the clients that picked it
-(`mean_of_picked`). Without option `selection` there is no pool, and clients train all prompts.
+1. The query of an image is the final class token of the frozen backbone without prompts.
+2. A prompt is its own key.
+3. A client uses the prompts that most of its training images select. The server's model has no
+   training images, so it selects prompts for each image that it predicts.
+
+Methods that average shallow prompts keep the pool in `params[POOL]`. A client trains the prompts
+that it has picked (`train_picked`). The server averages each prompt over the clients that picked it
+(`mean_of_picked`). Without the option `selection` there is no pool, and clients train all prompts.
 """
 
 from typing import Any
@@ -30,20 +33,24 @@ POOL = "shared_prompts"
 
 
 def cosine_similarity(queries: Tensor, keys: Tensor) -> Tensor:
-    """Compute the cosines [K, B, P] of queries [K, B, d] and keys [K, P, d]."""
+    """Return the cosines [K, B, P] between queries [K, B, d] and keys [K, P, d]."""
     return F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).mT
 
 
 @torch.no_grad()
 def top_prompts(task: Task, clients: Cohort, prompts: Tensor, count: int) -> Tensor:
-    """Select `count` of the prompts [K, P, d] for each client, or all; indices are ascending.
+    """Return the indices [K, n] of the `count` prompts that each client selects, ascending.
 
-    Every training image votes for the `count` prompts of the highest cosine. Where votes are equal,
-    the prompt with the higher sum of cosines is taken.
+    Every training image votes for the `count` prompts with the highest cosine to its query. The
+    prompts with the most votes are selected. Of prompts with equal votes, the one with the higher
+    sum of cosines wins. If there are fewer than `count` prompts, all are selected.
+
+    Args:
+        prompts: [K, P, d].
     """
     count = min(count, prompts.shape[1])
 
-    # the votes, and the sums of cosines, of every prompt [K, P]
+    # the votes for every prompt, and its sum of cosines, [K, P] each
     votes = torch.zeros(prompts.shape[:2], dtype=torch.float64, device=prompts.device)
     total = torch.zeros_like(votes)
     for batch in iterate_examples(task, [task.data.train[k] for k in clients.ids]):
@@ -52,14 +59,21 @@ def top_prompts(task: Task, clients: Cohort, prompts: Tensor, count: int) -> Ten
         votes += (chosen * batch.mask[..., None]).sum(1)
         total += (cosines.double() * batch.mask[..., None]).sum(1)
 
-    # sorted by votes; the sort is stable, so prompts with equal votes stay sorted by their sums
+    # sort by sums, then by votes; a stable sort keeps prompts with equal votes sorted by sums
     by_total = total.argsort(dim=1, descending=True, stable=True)
     by_votes = votes.gather(1, by_total).argsort(dim=1, descending=True, stable=True)
     return by_total.gather(1, by_votes)[:, :count].sort().values
 
 
 def init_params(task: Task[FrozenViT]) -> Tree:
-    """Make a head and `options.prompts` prompts [P, d], of them `options.pool` with `selection`."""
+    """Return a head and prompts, without a client axis.
+
+    There are `options.prompts` prompts [P, d], or with the option `selection` a pool of
+    `options.pool`.
+
+    Raises:
+        FedLoomError: the pool holds fewer prompts than each client picks.
+    """
     options = task.options
     if options.selection and options.pool < options.prompts:
         raise FedLoomError(
@@ -74,23 +88,24 @@ def init_params(task: Task[FrozenViT]) -> Tree:
 
 
 def gather_prompts(prompts: Tensor, indices: Tensor) -> Tensor:
-    """Return the prompts [K, n, d] of [K, P, d] at indices [K, n]."""
+    """Return the prompts [K, n, d] at indices [K, n] of prompts [K, P, d]."""
     return prompts.gather(1, indices[..., None].expand(-1, -1, prompts.shape[-1]))
 
 
 def prompts_for_prediction(
     task: Task, clients: Cohort, batch: Batch, prompts: Tensor, count: int
 ) -> Tensor:
-    """Select `count` of the prompts [K, P, d] to predict with, or all.
+    """Return the prompts to predict with: `count` of the prompts [K, P, d], or all if P <= count.
 
     Returns:
-        Prompts [K, n, d] that each client's training images select; for the server's model, which
-        has none, prompts [1, B, n, d] that each image of the batch selects.
+        For clients, prompts [K, n, d] that each client's training images select. For the server's
+        model, which has no training images, prompts [1, B, n, d] that each image of the batch
+        selects.
     """
     if prompts.shape[1] <= count:
         return prompts
 
-    # clients select by their training images, the server's model by each image of the batch
+    # clients select by their training images, and the server's model by each image of the batch
     if not clients.is_server_model:
         return gather_prompts(prompts, top_prompts(task, clients, prompts, count))
     cosines = cosine_similarity(batch.features, prompts)  # [1, B, P]
@@ -100,11 +115,14 @@ def prompts_for_prediction(
 def train_picked(
     task: Task, received: Tree, clients: Cohort, loss: Loss = shallow_loss
 ) -> list[Update]:
-    """Let every client train, and upload, the head and the `options.prompts` prompts it picks."""
+    """Train the head and the picked prompts of every client, and return the clients' uploads.
+
+    A client picks `options.prompts` prompts of the pool.
+    """
     params = received["params"]
     count = task.options.prompts
 
-    # from a pool, train the picked prompts alone, and upload which they are
+    # with a pool, train only the picked prompts, and upload their indices too
     extras: dict[str, Any] = {}
     if params[POOL].shape[1] > count:
         indices = top_prompts(task, clients, params[POOL], count)  # [K, count]
@@ -117,19 +135,26 @@ def train_picked(
 
 
 def predict_picked(task: Task[FrozenViT], received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C] with the prompts that each client, or each image, picks."""
+    """Return logits [K, B, C] with the prompts that each client, or each image, picks."""
     params = received["params"]
     prompts = prompts_for_prediction(task, clients, batch, params[POOL], task.options.prompts)
     return shallow_logits(task, {**params, POOL: prompts}, batch)
 
 
 def mean_of_picked(params: Tree, updates: list[Update], weighted: bool = False) -> Tree:
-    """Average updates of `train_picked` as `mean` does, but a prompt over those that picked it."""
+    """Return the mean of updates of `train_picked`; a prompt's mean is over clients that picked it.
+
+    All other parameters are averaged as `mean` does. A prompt that nobody picked stays as it was.
+
+    Args:
+        params: the server's parameters before.
+        weighted: True weighs each client by its number of training images.
+    """
     averaged = mean(updates, weighted)
     if "indices" not in updates[0].payload:
         return averaged
 
-    # each prompt's weighted sum, and its weights, over the clients that picked it
+    # for each prompt, sum over the clients that picked it: the weighted prompts, and the weights
     pool = params[POOL]
     total = torch.zeros_like(pool)
     weight = torch.zeros_like(pool[:, :1])

@@ -1,14 +1,15 @@
-"""A model whose trained part is an option: all weights of the backbone, some, prompts, or the head.
+"""A model whose trained part is an option: all weights, some weights, prompts, or only the head.
 
-Methods that were published for whole networks (FedRep, Per-FedAvg, ...) read two options here:
+Methods that were published for whole networks (FedRep, Per-FedAvg, ...) have two options:
 
-    train: a regular expression, for the backbone's weights whose names it is found in ("": all);
-        "prompts", for shallow prompts before frozen weights; "head", for a linear head alone.
-    prompts: number of prompts, with `train: prompts`.
+- `train`: a regular expression. The backbone's weights are trained whose names it matches; an empty
+  one matches all. Two values are special: "prompts" trains shallow prompts before frozen weights,
+  and "head" trains only a linear head.
+- `prompts`: the number of prompts, with `train: prompts`.
 
-The parameters are `head` [K, C, d] and the body: `weights` {name: [K, ...]},
-`shared_prompts` [K, P, d], or nothing; on a ResNet also batch norm's running `statistics`
-{name: [K, c]}, which `train_model` averages over the images that it trained on.
+The parameters of the model are `head` [K, C, d] and its body. The body is `weights` {name: [K,
+...]}, or `shared_prompts` [K, P, d], or nothing. On a ResNet it also has the running `statistics`
+{name: [K, c]} of batch norm. `train_model` averages these over the images that it trained on.
 """
 
 from typing import Any
@@ -17,16 +18,20 @@ from torch import Tensor
 
 from fedloom.backbones.vit import insert, linear
 from fedloom.common.errors import FedLoomError
+from fedloom.common.initial_values import init_uniform
 from fedloom.common.trees import Tree
 from fedloom.data.federation import Batch
 from fedloom.federated.local_training import Trained, train_locally
 from fedloom.federated.task import Cohort, Task
-from fedloom.toolbox.initial_values import init_uniform
 from fedloom.toolbox.training import cross_entropy
 
 
 def init_body(task: Task[Any]) -> Tree:
-    """Return the part of the model below the head that `options.train` names, no client axis."""
+    """Return the body of the model, as `options.train` names it, without a client axis.
+
+    Raises:
+        FedLoomError: the backbone takes no prompts, or `options.train` matches no weight.
+    """
     pattern = task.options.train
     backbone = task.backbone
     if pattern == "head":
@@ -42,7 +47,7 @@ def init_body(task: Task[Any]) -> Tree:
     if not weights:
         raise FedLoomError(f"{task.method}: option train: no weight has '{pattern}' in its name")
 
-    # the weights, and on a ResNet the running statistics of batch norm
+    # on a ResNet, add the running statistics of batch norm
     body: Tree = {"weights": weights}
     if hasattr(backbone, "init_statistics"):
         body["statistics"] = backbone.init_statistics()
@@ -55,7 +60,10 @@ def init_model(task: Task[Any]) -> Tree:
 
 
 def random_head(task: Task[Any], *ids: int, purpose: str = "random head") -> Tensor:
-    """Draw a linear head [C, d] as torch.nn.Linear does, for `purpose` and `ids`, in any round."""
+    """Draw a linear head [C, d] as torch.nn.Linear does.
+
+    The draw depends on `purpose` and `ids`, and is the same in every round.
+    """
     width = task.backbone.width
     return init_uniform(
         width**-0.5,
@@ -67,7 +75,7 @@ def random_head(task: Task[Any], *ids: int, purpose: str = "random head") -> Ten
 
 
 def model_features(task: Task[Any], params: Tree, images: Tensor) -> Tensor:
-    """Compute the features [K, B, d] of uint8 images [K, B, H, W, channels]."""
+    """Return the features [K, B, d] of uint8 images [K, B, H, W, channels]."""
     model = task.backbone
     if "shared_prompts" in params:
         tokens = insert(model.embed(images), params["shared_prompts"])
@@ -77,14 +85,18 @@ def model_features(task: Task[Any], params: Tree, images: Tensor) -> Tensor:
 
 
 def model_logits(task: Task[Any], params: Tree, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C]; batch norm uses running statistics."""
+    """Return logits [K, B, C]. Batch norm uses running statistics."""
     return linear(model_features(task, params, batch.images), params["head"])
 
 
 def model_loss(
     task: Task[Any], params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> Tensor | tuple[Tensor, Tree]:
-    """Compute the cross-entropy [K, B]; with batch norm, the moments of the images beside it."""
+    """Return the cross-entropy [K, B]. With batch norm, return the moments of the images, too.
+
+    Batch norm then uses the statistics of each client's batch. The moments {name: [K, B, c]} are
+    added to counters.
+    """
     if "statistics" not in params:
         return cross_entropy(model_logits(task, params, batch), batch.labels)
     logits, moments = task.backbone.forward_batch(
@@ -94,11 +106,12 @@ def model_loss(
 
 
 def train_model(task: Task[Any], received: Tree, clients: Cohort, params: Tree) -> Trained:
-    """Train body and head of every client; on a ResNet, compute new running statistics as well."""
+    """Train the body and the head of every client. On a ResNet, also compute running statistics."""
     if "statistics" not in params:
         return train_locally(task, model_loss, received, clients, params=params)
 
-    # statistics are not trained: they are averages of the moments that counters add up
+    # statistics are not trained: counters sum the moments of the images, and statistics average
+    # them
     names = tuple(name for name in params if name != "statistics")
     counters = task.backbone.init_counters(len(clients))
     trained = train_locally(

@@ -1,4 +1,4 @@
-"""Losses, gradients and uploads of local training."""
+"""Losses and gradients of local training, and the updates that clients upload."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -7,44 +7,50 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.common.trees import Tree, build, leaves, unstack
+from fedloom.common.trees import Tree, build_tree, leaves, unstack
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, Update
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy [K, B] of every example, from logits [K, B, C] and labels [K, B]."""
+    """Return the cross-entropy [K, B] of every example.
+
+    Args:
+        logits: [K, B, C].
+        labels: [K, B].
+    """
     return F.cross_entropy(logits.mT, labels, reduction="none")
 
 
 def cross_entropy_among(logits: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
-    """Return the cross-entropy [K, B] of every example among its client's classes alone.
+    """Return the cross-entropy [K, B] of every example, with only its client's classes.
 
     Args:
-        logits: of all classes [K, B, C].
-        labels: [K, B]; the loss of a label that is not among its client's classes is infinite.
-        classes: each client's classes, bool [K, C].
+        logits: logits of all classes [K, B, C].
+        labels: [K, B]. If a label is not among its client's classes, its loss is infinite.
+        classes: the classes of each client, bool [K, C].
     """
     return cross_entropy(logits.masked_fill(~classes[:, None], float("-inf")), labels)
 
 
 def guessing_losses(classes: Tensor) -> Tensor:
-    """Return the loss [K] that a guess among each client's classes has: the log of their number.
+    """Return the loss [K] of a random guess among each client's classes: the log of their number.
 
-    It is the metric `guessing_loss` of clients that train with `cross_entropy_among`.
+    Clients that train with `cross_entropy_among` report it as the metric `guessing_loss`.
 
     Args:
-        classes: each client's classes, bool [K, C], at least one.
+        classes: the classes of each client, bool [K, C]; at least one.
     """
-    # as the runtime computes log C: the last bit of torch's logarithm may be another
+    # use the same function as the runtime, since torch's logarithm may differ in the last bit
     logs = [math.log(count) for count in classes.sum(-1).tolist()]
     return torch.tensor(logs, dtype=torch.float64)
 
 
 def squared_distance(params: Tree, start: Tree) -> Tensor:
-    """Return each client's squared distance [K] between two trees of tensors [K, ...].
+    """Return each client's squared L2 distance [K] between two trees of tensors [K, ...].
 
-    FedProx (Li et al., MLSys 2020, Eq. 2) adds mu/2 times that to the start to a client's loss.
+    FedProx (Li et al., MLSys 2020, Eq. 2) adds mu/2 times this distance, between the parameters and
+    those that the client started from, to the loss.
     """
     origin = dict(leaves(start))
     moved = [(value - origin[path]).flatten(1).square().sum(1) for path, value in leaves(params)]
@@ -52,9 +58,9 @@ def squared_distance(params: Tree, start: Tree) -> Tensor:
 
 
 def gradients(value: Tensor, params: Tree) -> Tree:
-    """Return the gradient of a scalar by every tensor of a tree, as a tree of the same names."""
+    """Return the gradient of a scalar with respect to every tensor of a tree, as a tree."""
     flat = dict(leaves(params))
-    return build(zip(flat, torch.autograd.grad(value, [*flat.values()]), strict=True))
+    return build_tree(zip(flat, torch.autograd.grad(value, [*flat.values()]), strict=True))
 
 
 def make_updates(
@@ -67,17 +73,18 @@ def make_updates(
     metrics: Mapping[str, Tensor] | None = None,
     **extras: Tensor,
 ) -> list[Update]:
-    """Return one update per client that uploads its trained parameters.
+    """Return one update per client, which uploads the client's trained parameters.
 
     Args:
-        earlier: the phases of local training that went before `trained` in this round. The training
-            loss is the mean over the steps of all, so that it can be compared among methods.
-        kept: names of the parameters that the client keeps to itself instead of uploading them.
-        state: tensors [K, ...] that the client keeps beside them.
-        metrics: a number per client [K], by name, for clients.parquet.
-        extras: tensors [K, ...] that are uploaded beside the parameters.
+        trained: the result of local training.
+        earlier: results of earlier phases of local training in this round. The training loss is the
+            mean over the steps of all phases, so that it can be compared between methods.
+        kept: names of parameters that clients do not upload but keep.
+        state: other tensors [K, ...] that clients keep.
+        metrics: numbers per client [K], by name, for clients.parquet.
+        extras: tensors [K, ...] that are uploaded besides the parameters.
     """
-    # what all clients send, what they keep, and what they report
+    # what all clients send, keep and report
     params = {name: value for name, value in trained.params.items() if name not in kept}
     payload = {"params": params, **extras}
     personal = {name: trained.params[name] for name in kept}
@@ -85,7 +92,7 @@ def make_updates(
     numbers = {name: values.tolist() for name, values in (metrics or {}).items()}
     phases = [*earlier, trained]
 
-    # divided by client
+    # one update for each client
     updates = list[Update]()
     for k, examples in enumerate(clients.num_examples):
         of_client = {"train_loss": _mean_loss(phases, k)}

@@ -1,7 +1,7 @@
 """CLIP models of open_clip."""
 
-from fedloom.machine.extras import require
+from fedloom.machine.extras import require_extra
 
-require("open_clip")
+require_extra("open_clip")
 
 from fedloom.backbones.clip.model import load as load  # noqa: E402

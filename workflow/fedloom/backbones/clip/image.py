@@ -1,4 +1,4 @@
-"""The image towers of open_clip models, each read at its class token and at its patches."""
+"""The image towers of open_clip models, which give a class token and patch tokens."""
 
 from typing import Any
 
@@ -15,32 +15,36 @@ from fedloom.common.errors import FedLoomError
 
 
 class ImageTower:
-    """A ViT of open_clip's or timm's, or a ResNet, which has no blocks.
+    """An image tower: a ViT of open_clip or timm, or a ResNet of CLIP, which has no blocks.
 
-    The last step of a tower (norm and projection, or attention pool) treats all tokens alike, so
-    that it maps patches into the joint space as well, where FedOTP needs them.
+    The last step of a tower (norm and projection, or attention pool) is applied to all tokens. So
+    patches, too, are mapped into the joint space of images and texts, where FedOTP needs them.
 
     Attributes:
-        width: d of the T tokens, the class token included; of a ResNet, d_joint.
-        image_floats: T d; the tokens of a ResNet are those of its last feature map.
+        width: d of the T tokens, one of which is the class token. For a ResNet it is d_joint.
+        image_floats: T d. The tokens of a ResNet are the places of its last feature map.
     """
 
     def __init__(self, tower: Any, name: str):
-        """Take the tower of model `name`; refuse one whose feature is not its class token."""
+        """Take the image tower of the model `name`.
+
+        Raises:
+            FedLoomError: the tower's feature of an image is not its class token.
+        """
         self._tower = tower
         trunk = getattr(tower, "trunk", tower)
         self._embedding = blocks.Embedding(trunk)
 
-        # where the parts of each kind of tower lie
+        # where each kind of tower has its parts
         self._prefixes = 1
         self.blocks: Any = nn.ModuleList()
         pool = "token"
         if isinstance(tower, ModifiedResNet):
-            # a ResNet of CLIP's own, with the mean of all places as its class token
+            # a ResNet of CLIP; its class token is the mean over all places
             self.width: int = tower.output_dim
             self.image_floats: int = tower.attnpool.positional_embedding.numel()
         elif isinstance(tower, VisionTransformer):
-            # a ViT of open_clip's
+            # a ViT of open_clip
             pool = "attention"
             if tower.attn_pool is None:
                 pool = tower.pool_type
@@ -52,7 +56,7 @@ class ImageTower:
             self.width = tower.positional_embedding.shape[1]
             self.image_floats = tower.positional_embedding.numel()
         elif isinstance(trunk, TimmViT):
-            # a ViT of timm's within a tower of open_clip's
+            # a ViT of timm inside a tower of open_clip
             pool = trunk.global_pool
             self.blocks = trunk.blocks
             self._first_norm = trunk.norm_pre
@@ -74,12 +78,17 @@ class ImageTower:
     def __call__(
         self, x: Tensor, weights: Weights, inserts: Inserts | None, checkpointing: bool
     ) -> tuple[Tensor, Tensor]:
-        """Return class tokens [..., d_joint] and T patches [..., T, d_joint] of images.
+        """Return class tokens [..., d_joint] and T patch tokens [..., T, d_joint] of images.
 
-        Images are [..., 3, H, W], with weights or inserts [K, B, 3, H, W]. Weights [K, ...] go by
-        name within the tower. Prompts that an insert put behind the class token are left out.
+        Patch tokens do not include prompts that an insert put behind the class token.
+
+        Args:
+            x: normalised images [..., 3, H, W]; with weights or inserts [K, B, 3, H, W].
+            weights: the clients' parameters [K, ...], by name within the tower.
+            inserts: functions by block and place.
+            checkpointing: True computes the inside of blocks again in the backward pass.
         """
-        # a ResNet; `first_norm` refuses weights and inserts, which it cannot take
+        # a ResNet takes no weights and inserts; `first_norm` raises the error about them
         tower = self._tower
         if isinstance(tower, ModifiedResNet):
             if weights or inserts:
@@ -89,7 +98,7 @@ class ImageTower:
             x = _attention_pool(tower.attnpool, maps).unflatten(0, x.shape[:-3])
             return x[..., 0, :], x[..., 1:, :]
 
-        # the tokens of a ViT
+        # a ViT: compute its tokens
         x = self._embedding.embed(x.flatten(0, -4), x.shape[:-3], below(weights, self._inside))
         patches = x.shape[-2] - self._prefixes
         if weights or inserts:
@@ -102,7 +111,7 @@ class ImageTower:
                 x = blocks.read_block(block, x, blocks.EVERY)
             x = x.unflatten(0, shape)
 
-        # norms and projection of all tokens
+        # apply the norms and the projection to all tokens
         for name in self._last:
             x = layer(tower.get_submodule(name), x, below(weights, f"{name}."))
         if getattr(tower, "proj", None) is not None:
@@ -113,13 +122,17 @@ class ImageTower:
         return x[..., 0, :], x[..., -patches:, :]
 
     def first_norm(self) -> nn.Module:
-        """Return the norm that tokens pass before the first block, an identity if there is none."""
+        """Return the norm before the first block; it is an identity if the ViT has none.
+
+        Raises:
+            FedLoomError: the tower is a ResNet.
+        """
         if not self.blocks:
             raise FedLoomError("a CLIP with a ResNet: only a tower of blocks has tokens or trains")
         return self._first_norm
 
     def patch_embeddings(self, x: Tensor) -> Tensor:
-        """Return the patches [N, T, d] of images [N, 3, H, W] that enter the first norm."""
+        """Return the patch tokens [N, T, d] of images [N, 3, H, W] as they enter the first norm."""
         entering = list[Tensor]()
         norm = self.first_norm()
         with norm.register_forward_pre_hook(lambda _, inputs: entering.append(inputs[0])):
@@ -128,12 +141,15 @@ class ImageTower:
 
 
 def _attention_pool(pool: AttentionPool2d, x: Tensor) -> Tensor:
-    """Return all outputs [N, 1 + T, d_joint], not the first alone, of feature maps [N, d, H, W]."""
-    # the mean of all places in front of them, where a ViT has its class token
+    """Return all outputs [N, 1 + T, d_joint] of CLIP's attention pool, not only the first.
+
+    The feature maps are [N, d, H, W], with T = H W.
+    """
+    # put the mean over all places in front, where a ViT has its class token
     x = x.flatten(2).permute(2, 0, 1)  # [T, N, d]
     x = torch.cat([x.mean(0, keepdim=True), x]) + pool.positional_embedding[:, None]
 
-    # the attention, of [N, heads, 1 + T, d / heads]
+    # attention between queries, keys and values [N, heads, 1 + T, d / heads]
     q, k, v = (
         project(x).unflatten(-1, (pool.num_heads, -1)).permute(1, 2, 0, 3)
         for project in (pool.q_proj, pool.k_proj, pool.v_proj)

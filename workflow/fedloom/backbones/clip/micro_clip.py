@@ -1,7 +1,8 @@
-"""The micro CLIP: the embedded default of the CLIP family, of open_clip's own classes.
+"""The micro CLIP, a small CLIP of open_clip's own classes, which ships with FedLoom.
 
-Importing this module registers it with open_clip and its image tower with timm. Of the 49,408 rows
-of the vocabulary, a file of weights holds those that training moved; the others are drawn again.
+It is the default backbone for CLIP methods. When this module is imported, it registers the model
+with open_clip, and the image tower with timm. The vocabulary has 49,408 rows. A file of weights
+holds only the rows that training changed. The other rows are drawn again with the same seed.
 """
 
 from pathlib import Path
@@ -14,47 +15,53 @@ from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from fedloom.backbones.micro_vit import GREY, micro_vit
+from fedloom.backbones.micro_vit import GREY_PREPROCESSING, micro_vit
 from fedloom.common.seeds import torch_generator
 from fedloom.machine.install import ROOT
 
-NAME = "micro_clip"
+MICRO_CLIP = "micro_clip"
 # number of blocks of the image tower
-BLOCKS = 8
+MICRO_BLOCKS = 8
 VOCABULARY = "token_embedding.weight"
-ROWS = "token_embedding.rows"
+ROWS_WEIGHT = "token_embedding.rows"
 
 open_clip.add_model_config(ROOT / "workflow/resources/micro_clip.json")
 
 
 @register_model
 def micro_clip_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
-    """Build the micro ViT with the first eight of its blocks."""
-    kwargs.setdefault("depth", BLOCKS)
+    """Return the micro ViT with only the first eight of its blocks."""
+    kwargs.setdefault("depth", MICRO_BLOCKS)
     return micro_vit(pretrained, **kwargs)
 
 
 def fresh() -> open_clip.CLIP:
-    """Build the untrained model; all but its vocabulary is drawn from torch's global stream."""
-    config: Any = open_clip.get_model_config(NAME)
-    model = open_clip.CLIP(**config)
-    open_clip.set_model_preprocess_cfg(model, {"size": 32, **GREY})
+    """Return the untrained model.
 
-    # the vocabulary, as open_clip draws it, but with a seed
+    The vocabulary is drawn with a fixed seed, and all else from torch's global generator.
+    """
+    config: Any = open_clip.get_model_config(MICRO_CLIP)
+    model = open_clip.CLIP(**config)
+    open_clip.set_model_preprocess_cfg(model, {"size": 32, **GREY_PREPROCESSING})
+
+    # draw the vocabulary as open_clip does, but with a fixed seed
     weight: Tensor = model.get_parameter(VOCABULARY)
-    generator = torch_generator(0, f"{NAME}: vocabulary")
+    generator = torch_generator(0, f"{MICRO_CLIP}: vocabulary")
     weight.data = 0.02 * torch.randn(weight.shape, generator=generator)
     return model
 
 
-def build(path: Path) -> open_clip.CLIP:
-    """Build the model with the weights of a file, which raises for those of another model."""
+def build_micro_clip(path: Path) -> open_clip.CLIP:
+    """Return the model with the weights of a file.
+
+    An error is raised if the file has weights of another model.
+    """
     model = fresh()
     state = {name: value.float() for name, value in safetensors.torch.load_file(path).items()}
 
-    # the rows of the vocabulary that the file holds, in place of those that were drawn
+    # the file's rows of the vocabulary replace those that were drawn
     vocabulary = model.get_parameter(VOCABULARY).data.clone()
-    vocabulary[state.pop(ROWS).long()] = state[VOCABULARY]
+    vocabulary[state.pop(ROWS_WEIGHT).long()] = state[VOCABULARY]
     state[VOCABULARY] = vocabulary
     model.load_state_dict(state)
     return model

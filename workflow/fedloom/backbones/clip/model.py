@@ -1,4 +1,4 @@
-"""A CLIP of open_clip: image and text features in one space, prompts of any length."""
+"""A CLIP of open_clip: image and text features in one joint space, prompts of any length."""
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -14,23 +14,25 @@ from fedloom.backbones.blocks import Inserts, Weights, below, check_weights
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.image import ImageTower
 from fedloom.backbones.clip.text import TOKENS_AT_ONCE, Inside, TextTower
-from fedloom.backbones.weights import check_finite, plain_clip_file, weights_file
+from fedloom.backbones.weights import check_finite, checked_weights_file, plain_clip_file
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.json_types import JsonDict
-from fedloom.config.settings import weights_file as named_file
+from fedloom.config.settings import compute_settings
+from fedloom.config.settings import local_weights_file as named_file
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
 
 
 class FrozenCLIP(Backbone):
-    """A CLIP whose weights are frozen unless a method brings clients' own.
+    """A CLIP whose weights are frozen, unless a method gives each client weights.
 
-    All features are of unit length: every loss and every logit of CLIP is computed from such.
+    All features have unit length (an L2 norm of 1). Every loss and every logit of CLIP is computed
+    from such features. In shapes, d_joint is the number of entries of a feature.
 
     Attributes:
         width: d, the width of a context's tokens.
         image_width: the width of the image tower's tokens.
-        text_depth, image_depth: numbers of blocks of the towers; a ResNet has none.
+        text_depth, image_depth: numbers of blocks of the towers. A ResNet has no blocks.
     """
 
     def __init__(
@@ -44,14 +46,17 @@ class FrozenCLIP(Backbone):
         spec: JsonDict | None = None,
         tokens_at_once: int = TOKENS_AT_ONCE,
     ):
-        """Freeze `model`, a CLIP or CustomTextCLIP, to compute in `precision`.
+        """Freeze `model`, a CLIP or CustomTextCLIP of open_clip, with arithmetic in `precision`.
 
-        Images are normalised as open_clip says, or an entry `spec`. Classes of at most
-        `tokens_at_once` tokens share a sequence of the text tower.
+        Args:
+            spec: an entry of the config's `backbones`, which may say how images are normalised.
+                Otherwise open_clip says it.
+            tokens_at_once: the largest number of tokens of class names in one sequence of the text
+                tower.
         """
         super().__init__(model, device, precision, gradient_checkpointing)
 
-        # the towers, and which weights clients may train
+        # the towers, and the weights that clients may train
         visual: Any = self.model.visual
         self._image = ImageTower(visual, name)
         self._text = TextTower(model, tokenizer, name, precision, tokens_at_once)
@@ -82,7 +87,7 @@ class FrozenCLIP(Backbone):
 
     @cached_property
     def logit_scale(self) -> float:
-        """The factor of a cosine in a logit: 100 in OpenAI's models."""
+        """The factor by which a cosine is multiplied in a logit: 100 in OpenAI's models."""
         return float(self.model.logit_scale.exp())
 
     @cached_property
@@ -93,22 +98,30 @@ class FrozenCLIP(Backbone):
         return float(self.model.logit_bias)
 
     def logits(self, images: Tensor, text: Tensor) -> Tensor:
-        """Return logits [..., B, C] of images [..., B, d_joint] and texts [..., C, d_joint]."""
+        """Return logits [..., B, C], from the features of images and texts.
+
+        Args:
+            images: [..., B, d_joint].
+            text: [..., C, d_joint].
+        """
         return self.logit_scale * images @ text.transpose(-1, -2) + self.logit_bias
 
     def image_features(
         self, images: Tensor, weights: Weights | None = None, inserts: Inserts | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the features [..., d_joint] of images and those [..., T, d_joint] of patches.
+        """Return the features of images [..., d_joint] and of their patches [..., T, d_joint].
 
-        Patches are the other tokens of the image tower, projected as the class token is. Images are
-        uint8 [..., H, W, channels], [K, B, H, W, channels] with weights {name: [K, ...]}, some of
-        `init_weights()`, or inserts {block: {place: function}} in the image tower.
+        Patches are the other tokens of the image tower, projected as the class token is.
+
+        Args:
+            images: uint8 [..., H, W, channels]; with weights or inserts [K, B, H, W, channels].
+            weights: {name: [K, ...]}, the clients' values of some of `init_weights()`.
+            inserts: {block: {place: function}} of the image tower.
         """
         check_weights(weights, self.model)
         own = below(weights, "visual.")
 
-        # clients' weights and inserts need the client axis in front
+        # weights and inserts need the client axis in front
         shape = images.shape[:-3]
         x = self.pixels(images.flatten(0, -4))
         if own or inserts:
@@ -119,24 +132,25 @@ class FrozenCLIP(Backbone):
         return _unit(final).view(*shape, -1), _unit(patches).view(*shape, *patches.shape[-2:])
 
     def first_norm(self, tokens: Tensor) -> Tensor:
-        """Return tokens [..., image_width] behind the norm before the image tower's first block.
+        """Return tokens [..., image_width] after the norm before the image tower's first block.
 
-        Inserts at the place "input" of block 1 have not passed it.
+        An insert at the place "input" of block 1 puts in tokens that have not passed this norm.
         """
         return self._image.first_norm()(tokens)
 
     @torch.no_grad()
     def patch_embeddings(self, images: Tensor) -> Tensor:
-        """Return the patches [..., T, image_width] that enter the image tower's first norm.
+        """Return the patch tokens [..., T, image_width] as they enter the image tower's first norm.
 
-        They are linear in the pixels of uint8 images [..., H, W, channels], plus their positions.
+        They are a linear function of the pixels of uint8 images [..., H, W, channels], plus
+        positions.
         """
         with arithmetic(self.precision, self.device):
             patches = self._image.patch_embeddings(self.pixels(images.flatten(0, -4)))
         return patches.unflatten(0, images.shape[:-3])
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
-        """Compute `final` [N, d_joint], or `patches` [N, T, d_joint] in half precision for size."""
+        """Return `final` [N, d_joint] or, in half precision, `patches` [N, T, d_joint]."""
         final, patches = self.image_features(images)
         if cache == "features":
             return {"final": final}
@@ -151,32 +165,33 @@ class FrozenCLIP(Backbone):
         weights: Weights | None = None,
         inserts: Inserts | None = None,
     ) -> Tensor:
-        """Return the features [..., C, d_joint] of learned contexts before every class's name.
-
-        With `eot_offset` o, a feature is read o positions behind its EOT. This reproduces FedPHA's
-        code: it tokenises for a context that is o tokens longer, and then puts in the shorter one.
-        So the EOT is followed by embeddings of token 0, with which CLIP's tokenizer fills up a
-        text, and the last o positions of the tower are zeros.
+        """Return the features [..., C, d_joint] of learned contexts in front of every class name.
 
         Args:
-            context: [..., L, d]; [K, ..., L, d] with weights or inserts.
-            classes: names; an underscore is a space.
+            context: [..., L, d]; with weights or inserts [K, ..., L, d].
+            classes: names; an underscore counts as a space.
             length: int64 [...], how many tokens of each context count, from 0 to L; None: all. The
-                others get no gradient.
-            eot_offset: int64 [...]; None: 0.
-            weights: {name: [K, ...]}, some of `init_weights()`; the image tower's are unused.
-            inserts: {block: {place: function}} of the text tower. The functions are given tokens
-                [K, n, S, d], of n contexts per client: SOS, the context, the endings of several
-                classes; S must stay. `deep_prompts` of L tokens at "input" replaces the context.
+                other tokens get no gradient.
+            eot_offset: int64 [...], how many positions behind its EOT a feature is read; None: 0.
+            weights: {name: [K, ...]}, the clients' values of some of `init_weights()`. Those of the
+                image tower are not used.
+            inserts: {block: {place: function}} of the text tower. The functions get tokens [K, n,
+                S, d], for n contexts per client. The S tokens are SOS, the context, and the endings
+                of several classes; S must stay the same. At the place "input", `deep_prompts` of L
+                tokens replaces the context.
+
+        An `eot_offset` of o reproduces FedPHA's code. That code tokenises for a context that is o
+        tokens longer, and then puts in the shorter one. So embeddings of token 0, with which CLIP's
+        tokenizer fills up a text, follow the EOT, and the last o positions of the tower are zeros.
         """
-        # all contexts in a row, also a single one
+        # make one axis of all contexts, also for a single one
         flat = context[None].flatten(0, -3)  # [N, L, d]
         if length is not None:
             length = length.flatten()
         if eot_offset is not None:
             eot_offset = eot_offset.flatten()
 
-        # what clients bring of their own into the text tower
+        # the clients' weights and inserts of the text tower
         check_weights(weights, self.model)
         inside = None
         of_text = {k: v for k, v in (weights or {}).items() if not k.startswith("visual.")}
@@ -190,16 +205,16 @@ class FrozenCLIP(Backbone):
         return features.view(*context.shape[:-2], *features.shape[1:])
 
     def max_context_length(self, classes: Sequence[str]) -> int:
-        """Return how many tokens a context before these classes may have at most."""
+        """Return the largest number of tokens that a context in front of these classes may have."""
         return self._text.max_context_length(_names(tuple(classes), "."))
 
     def text_floats(self, classes: Sequence[str]) -> int:
-        """Return the size of what a prompt before every class's name is, at all blocks' inputs."""
+        """Return how many floats the prompts of all classes have at the inputs of all blocks."""
         return self._text.floats(_names(tuple(classes), "."))
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Return the features [N, d_joint] of N whole texts, computed once."""
+        """Return the features [N, d_joint] of N whole texts, which are computed once and kept."""
         if (key := tuple(texts)) not in self._encoded:
             nothing = torch.zeros(1, 0, self.width, device=self.device)
             self._encoded[key] = F.normalize(self._text(nothing, key)[0], dim=-1)
@@ -218,18 +233,18 @@ class FrozenCLIP(Backbone):
         return (0.02 * torch.randn(length, self.width, generator=generator)).to(self.device)
 
     def embed_text(self, text: str) -> Tensor:
-        """Return the token embeddings [L, d] of a text such as "a photo of a"."""
+        """Return the token embeddings [L, d] of a text, such as "a photo of a"."""
         return self._text.embed(self._text.ids(text))
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Return vectors scaled to length 1, of half precision in float32."""
+    """Return vectors scaled to unit length. Vectors in half precision become float32."""
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
 @lru_cache(maxsize=64)
 def _names(classes: tuple[str, ...], end: str = "") -> tuple[str, ...]:
-    """Return the class names as a prompt has them, without underscores, and `end` behind each."""
+    """Return the class names as prompts have them: without underscores, and followed by `end`."""
     names = [" ".join(name.replace("_", " ").split()) for name in classes]
     if "" in names:
         raise FedLoomError(f"class {names.index('')} of {len(names)} has no name for a prompt")
@@ -237,12 +252,16 @@ def _names(classes: tuple[str, ...], end: str = "") -> tuple[str, ...]:
 
 
 def _check_tag(name: str, tag: str, quick_gelu: bool | None) -> None:
-    """Check that open_clip has weights of this tag, and for this model."""
+    """Check that open_clip has weights with this tag, and that they fit this model.
+
+    Raises:
+        FedLoomError: there is no such tag, or the weights were trained with another activation.
+    """
     known = open_clip.list_pretrained_tags_by_model(name)
     check_known(tag, known, f"backbone {name}: neither a .safetensors file nor open_clip's weights")
     config: Any = open_clip.get_model_config(name)
 
-    # the weights must have been trained with the activation that the model computes
+    # the model must use the activation with which the weights were trained
     trained_so = open_clip.get_pretrained_cfg(name, tag).get("quick_gelu", False)
     if trained_so and quick_gelu is False:
         raise FedLoomError(
@@ -260,7 +279,7 @@ def _check_tag(name: str, tag: str, quick_gelu: bool | None) -> None:
 
 
 def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
-    """Build a backbone from an entry of the config's `backbones`, see `backbone.load_backbone`."""
+    """Return a CLIP for an entry of the config's `backbones` (see `backbone.load_backbone`)."""
     name = spec["name"]
     weights = spec["weights"]
     quick_gelu = spec.get("quick_gelu")
@@ -270,15 +289,15 @@ def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
     path = None
     tag = None
     if named_file("open_clip", weights) is not None:
-        path = weights_file(name, weights)
+        path = checked_weights_file(name, weights)
     elif weights != "none":
         tag = weights
         _check_tag(name, tag, quick_gelu)
 
     with loading(name, weights):
-        if name == micro_clip.NAME and path:
-            model = micro_clip.build(path)
-        elif name == micro_clip.NAME:
+        if name == micro_clip.MICRO_CLIP and path:
+            model = micro_clip.build_micro_clip(path)
+        elif name == micro_clip.MICRO_CLIP:
             model = micro_clip.fresh()
         elif path:
             with plain_clip_file(path) as plain:
@@ -289,13 +308,11 @@ def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
     if weights != "none":
         check_finite(model, name, weights)
 
-    precision = spec.get("precision", "float32")
-    checkpointing = spec.get("gradient_checkpointing")
-    return FrozenCLIP(model, tokenizer, name, device, precision, bool(checkpointing), spec)
+    return FrozenCLIP(model, tokenizer, name, device, *compute_settings(spec), spec)
 
 
 def _model(name: str, weights: str | None, quick_gelu: bool | None, device: Device) -> Any:
-    """Build a model of open_clip; `quick_gelu` replaces what its config says, unless it is None."""
+    """Return a model of open_clip. `quick_gelu` overrides the model's config, unless it is None."""
     own: Any = {}
     if quick_gelu is not None:
         own["quick_gelu"] = quick_gelu

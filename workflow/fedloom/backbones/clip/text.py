@@ -1,14 +1,16 @@
-"""The text tower of an open_clip model: learned contexts in front of class names, packed.
+"""The text tower of an open_clip model, for learned contexts in front of class names.
 
-A prompt is [SOS, context, ending, EOT]; the ending of a class is its name and a full stop.
-Open_clip computes 77 positions for each class. Here positions behind an EOT are left out, and what
-all classes share, [SOS, context], is computed once. The classes of a context make one sequence,
+A prompt is [SOS, context, ending, EOT]. The ending of a class is its name and a full stop.
+open_clip computes 77 positions for each class. This module saves time in two ways: it leaves out
+positions behind an EOT, and it computes what all classes share, [SOS, context], only once. The
+classes of a context form one sequence:
 
     SOS context | ending of class 1, EOT | ending of class 2, EOT | ...
 
-under a mask by which an ending sees [SOS, context] and itself alone, with the position embeddings
-that it would have right behind the context. A context may be shorter than the longest of its batch:
-the ending then follows it directly, and nothing sees the padding between.
+A mask lets each ending see only [SOS, context] and itself. Each ending has the position embeddings
+that it would have directly behind the context. A context may be shorter than the longest of its
+batch. Then the ending still has the positions that follow the shorter context, and nothing sees the
+padding between them.
 """
 
 from collections.abc import Sequence
@@ -26,23 +28,25 @@ from fedloom.backbones.blocks import EVERY, Inserts, Weights, below, layer
 from fedloom.common.errors import FedLoomError
 from fedloom.machine.device import arithmetic
 
-# Endings that share a sequence, in tokens: attention costs their square, a sequence more costs the
-# context again. By multiplications this is within an eighth of the best at widths 64 and 512.
+# The largest number of tokens of the endings that share a sequence. The cost of attention grows
+# with the square of this number, and every further sequence costs the context again. Counted in
+# multiplications, this value is within an eighth of the best one at widths 64 and 512.
 TOKENS_AT_ONCE = 192
 
-# Bytes that the sequences of all classes may keep for the backward pass, by the kind of device: the
-# rest is computed again there. A frozen block keeps about 12 floats for each of a token's.
+# The number of bytes that the sequences of all classes may keep for the backward pass, by the kind
+# of device. What does not fit is computed again in the backward pass. A frozen block keeps about 12
+# floats for each float of a token.
 KEPT_BYTES = {"cpu": 2 * 2**30, "cuda": 16 * 2**30}
 KEPT_IN_A_BLOCK = 12
 
-BLOCKS = "transformer.resblocks."
-# the token with which CLIP's tokenizer fills a text up to all places
+BLOCKS_PREFIX = "transformer.resblocks."
+# the token with which CLIP's tokenizer fills up a text to the full length
 FILLER = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
-    """The endings of some classes, one behind the other: Q tokens, with those that fill them up."""
+class EndingGroup:
+    """The endings of some classes, one behind the other: Q tokens, including those that fill up."""
 
     # the tokens [Q, d], without position embeddings
     embedded: Tensor
@@ -50,9 +54,9 @@ class Group:
     owner: Tensor
     # the position of a token behind the context, from 0, int64 [Q]
     step: Tensor
-    # which token is the EOT of each class, int64 [C]
+    # the index of the EOT token of each class, int64 [C]
     ends: Tensor
-    # tokens of the longest ending, its EOT included
+    # the number of tokens of the longest ending, including its EOT
     longest: int
 
 
@@ -66,7 +70,10 @@ class Inside(NamedTuple):
 
 
 class TextTower:
-    """Text features of contexts; a sequence has at most `places` tokens, SOS and EOT included."""
+    """Compute text features of contexts in front of class names.
+
+    A sequence has at most `places` tokens, including SOS and EOT.
+    """
 
     def __init__(
         self,
@@ -76,7 +83,11 @@ class TextTower:
         precision: str,
         tokens_at_once: int = TOKENS_AT_ONCE,
     ):
-        """Take the tower of `model`, a CLIP or a CustomTextCLIP (which keeps it in `.text`)."""
+        """Take the text tower of `model`, a CLIP or a CustomTextCLIP (which keeps it in `.text`).
+
+        Raises:
+            FedLoomError: the tower is not open_clip's own causal one, or is not read at the EOT.
+        """
         text: Any = getattr(model, "text", model)
         if not _readable(text, tokenizer):
             raise FedLoomError(
@@ -89,7 +100,7 @@ class TextTower:
         self._tokenizer = tokenizer
         self._precision = precision
         self._tokens_at_once = tokens_at_once
-        self._groups = dict[tuple, list[Group]]()
+        self._groups = dict[tuple, list[EndingGroup]]()
 
         # sizes, and the token that every text starts with
         self.depth = len(text.transformer.resblocks)
@@ -106,11 +117,11 @@ class TextTower:
         return self._text.token_embedding(torch.tensor(ids, dtype=torch.int64, device=where))
 
     def max_context_length(self, endings: Sequence[str]) -> int:
-        """Return how many tokens a context may have that all `endings` fit behind."""
+        """Return the largest number of tokens of a context that all `endings` fit behind."""
         return self.places - 1 - max(group.longest for group in self._grouped(endings))
 
     def floats(self, endings: Sequence[str]) -> int:
-        """Return the size of all `endings`, of S tokens, at the inputs of all blocks: S d depth."""
+        """Return S d depth, the floats of all endings (S tokens) at the inputs of all blocks."""
         return self.depth * sum(group.embedded.numel() for group in self._grouped(endings))
 
     def __call__(
@@ -121,11 +132,18 @@ class TextTower:
         eot_offset: Tensor | None = None,
         own: Inside | None = None,
     ) -> Tensor:
-        """Return features [N, C, d_joint], not normalised, of contexts [N, L, d] before C endings.
+        """Return features [N, C, d_joint] of N contexts in front of C endings, not normalised.
 
-        For `length` and `eot_offset`, int64 [N], see `FrozenCLIP.text_features`.
+        Args:
+            context: [N, L, d].
+            length, eot_offset: int64 [N], see `FrozenCLIP.text_features`.
+            own: the clients' weights and inserts, if there are any.
+
+        Raises:
+            FedLoomError: the longest text has more tokens than the tower has places.
         """
-        # how far behind its EOT a text is read at most, and how long that makes a context
+        # how far behind its EOT a text is read at most, and how long the context is with this
+        # offset
         filling = 0
         longest = context.shape[1]
         if eot_offset is not None:
@@ -146,7 +164,8 @@ class TextTower:
                 "context, the template or the class's name"
             )
 
-        # group by group; what does not fit into memory is computed again in the backward pass
+        # go through the groups; those that do not fit into memory are computed again in the
+        # backward pass
         parts = []
         left = KEPT_BYTES[context.device.type]
         for group in self._grouped(endings, filling):
@@ -157,7 +176,7 @@ class TextTower:
             left -= 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
             parts.append(blocks.recomputed(run, context, wanted=left < 0))
 
-        # the last norm and the projection, with a client's own weights if it has them
+        # apply the last norm and the projection, under the clients' weights if there are any
         states = torch.cat(parts, 1)
         weights: Weights = {}
         if own:
@@ -165,7 +184,7 @@ class TextTower:
             states = states.unflatten(0, (-1, own.contexts))  # [K, n, C, d]
         states = layer(self._text.ln_final, states, below(weights, "ln_final."))
 
-        # a projection is a linear layer, a matrix, or missing
+        # the projection may be a linear layer, a matrix, or missing
         projection = self._text.text_projection
         if isinstance(projection, nn.Linear):
             states = layer(projection, states, below(weights, "text_projection."))
@@ -176,17 +195,17 @@ class TextTower:
         return states.flatten(0, -3)
 
     def _blocks(self, x: Tensor, mask: Tensor, own: Inside | None, read: blocks.Read) -> Tensor:
-        """Return the R states [N, R, d] that are read of sequences [N, S, d], behind all blocks."""
+        """Return the last block's output [N, R, d] at the tokens `read`, of sequences [N, S, d]."""
         tower = self._text.transformer.resblocks
 
-        # with the clients' own weights and inserts
+        # with clients' weights and inserts
         if own:
             x = x.unflatten(0, (-1, own.contexts))
-            weights = below(own.weights, BLOCKS)
+            weights = below(own.weights, BLOCKS_PREFIX)
             more = (own.inserts, mask, own.gradient_checkpointing, read)
             return blocks.run_blocks(tower, x, weights, *more).flatten(0, 1)
 
-        # frozen; only the last block can leave out states
+        # frozen; only the last block can leave out tokens that are not read
         *earlier, last = tower
         for block in earlier:
             x = blocks.read_block(block, x, blocks.EVERY, mask)
@@ -195,40 +214,44 @@ class TextTower:
     def _run(
         self,
         context: Tensor,
-        group: Group,
+        group: EndingGroup,
         length: Tensor | None,
         eot_offset: Tensor | None,
         own: Inside | None,
     ) -> Tensor:
-        """Return the states [N, C, d] after the last block, where a group's classes are read."""
-        # what the sequences are made of, and what each of their tokens may see
+        """Return the last block's output [N, C, d] at the tokens where C classes are read.
+
+        `group` has the endings of these classes.
+        """
+        # the parts of the sequences, and the mask of what each token may see
         prefix = 1 + context.shape[1]
         start = self._start.expand(len(context), 1, -1)  # [N, 1, d]
         ending = group.embedded.expand(len(context), -1, -1)  # [N, Q, d]
         embedding = self._text.positional_embedding  # [places, d]
         mask = _mask(group, prefix)  # [S, S], S = prefix + Q
 
-        # places of the ending, behind contexts of one length or of several
+        # the positions of the ending, behind contexts of one length or of several lengths
         if length is None:
             position = prefix + group.step  # [Q]
         else:
             position = 1 + length[:, None] + group.step  # [N, Q]
-            # nothing sees the padding, and every row still sees SOS
+            # no token sees the padding; every token still sees SOS
             order = torch.arange(len(mask), device=mask.device)
             padding = (order < prefix) & (order > length[:, None])  # [N, S]
             heads = self._text.transformer.resblocks[0].attn.num_heads
             mask = mask.masked_fill(padding.unsqueeze(1), -inf).repeat_interleave(heads, 0)
 
-        # the tower's last `eot_offset` places are zeros
+        # embeddings at the tower's last `eot_offset` places are zeros
         if eot_offset is not None:
             cut = position >= self.places - eot_offset[:, None]  # [N, Q]
             ending = ending.masked_fill(cut[..., None], 0)
 
-        # no feature is read behind the tower's last place
+        # clamp positions behind the tower's last place, where no feature is read
         position = embedding[position.clamp(max=self.places - 1)]  # [Q, d] or [N, Q, d]
         x = torch.cat([torch.cat([start, context], 1) + embedding[:prefix], ending + position], 1)
 
-        # read at the EOTs; with eot_offset, each context has other places, gathered below
+        # read at the EOTs; with eot_offset, each context has its own places, which are gathered
+        # below
         ends: blocks.Read = EVERY
         if eot_offset is None:
             ends = prefix + group.ends  # [C]
@@ -240,8 +263,8 @@ class TextTower:
         read = prefix + group.ends + eot_offset[:, None]  # [N, C]
         return x.gather(1, read[..., None].expand(-1, -1, x.shape[-1]))
 
-    def _grouped(self, endings: Sequence[str], filling: int = 0) -> list[Group]:
-        """Return the groups of `endings`, with `filling` tokens behind each EOT, made once."""
+    def _grouped(self, endings: Sequence[str], filling: int = 0) -> list[EndingGroup]:
+        """Return the groups of `endings`, with `filling` tokens behind each EOT; made only once."""
         key = (*endings, filling)
         if key not in self._groups:
             tokens = [[*self.ids(text), self._tokenizer.eot_token_id] for text in endings]
@@ -250,11 +273,11 @@ class TextTower:
             ]
         return self._groups[key]
 
-    def _group(self, tokens: list[list[int]], filling: int) -> Group:
-        """Return the group of endings of these tokens, with `filling` tokens behind each EOT."""
+    def _group(self, tokens: list[list[int]], filling: int) -> EndingGroup:
+        """Return the group of the endings `tokens`, with `filling` tokens behind each EOT."""
         where = self._text.positional_embedding.device
         sizes = torch.tensor([len(ids) + filling for ids in tokens], device=where)  # [C]
-        return Group(
+        return EndingGroup(
             embedded=torch.cat([self.embed([*ids, *[FILLER] * filling]) for ids in tokens]),
             owner=torch.arange(len(tokens), device=where).repeat_interleave(sizes),
             step=torch.cat([torch.arange(n, device=where) for n in sizes.tolist()]),
@@ -264,14 +287,14 @@ class TextTower:
 
 
 def _readable(text: Any, tokenizer: Any) -> bool:
-    """Return True if a tower is open_clip's own, causal and read at the EOT of CLIP's tokenizer."""
+    """Return True if a tower is open_clip's own causal one, read at the EOT of CLIP's tokenizer."""
     eot = getattr(tokenizer, "eot_token_id", None)
     if not hasattr(getattr(text, "transformer", None), "resblocks") or eot is None:
         return False
     if text.attn_mask is None or getattr(text, "cls_emb", None) is not None:
         return False
 
-    # a CLIP's tower, or else a CustomTextCLIP's
+    # the attributes differ between a CLIP and a CustomTextCLIP
     pool = getattr(text, "text_pool_type", None) or text.pool_type
     if hasattr(text, "text_eos_id"):
         end = text.text_eos_id
@@ -281,7 +304,10 @@ def _readable(text: Any, tokenizer: Any) -> bool:
 
 
 def _parts(tokens: list[list[int]], at_once: int) -> list[list[list[int]]]:
-    """Cut the classes into runs of at most `at_once` tokens; a longer class is its own."""
+    """Split the classes, in order, into parts of at most `at_once` tokens.
+
+    A class with more tokens is a part of its own.
+    """
     parts: list[list[list[int]]] = [[]]
     for ids in tokens:
         if parts[-1] and sum(map(len, parts[-1])) + len(ids) > at_once:
@@ -291,8 +317,8 @@ def _parts(tokens: list[list[int]], at_once: int) -> list[list[list[int]]]:
 
 
 @lru_cache(maxsize=256)
-def _mask(group: Group, prefix: int) -> Tensor:
-    """Return the mask [S, S] of SOS, context and endings: 0 where a row sees a column, or -inf."""
+def _mask(group: EndingGroup, prefix: int) -> Tensor:
+    """Return the mask [S, S] of SOS, context and endings: 0 if a row sees a column, else -inf."""
     owner = F.pad(group.owner, (prefix, 0), value=-1)  # [S]; -1: the prefix, which all share
     order = torch.arange(len(owner), device=owner.device)
     sees = (order <= order[:, None]) & ((owner == -1) | (owner == owner[:, None]))

@@ -1,4 +1,4 @@
-"""Methods, kinds, studies and their costs as text for the terminal."""
+"""Describe methods, kinds, studies and their costs as text for the terminal."""
 
 import ast
 import re
@@ -21,16 +21,19 @@ from fedloom.hooks.manifest import Plugin, discover_methods, find_method
 from fedloom.planning.job_factory import transferred_to
 from fedloom.planning.load_plan import load_plan, read_plan
 from fedloom.planning.plan import Plan
-from fedloom.planning.resources.cost import RATES, Cost, study_cost
+from fedloom.planning.resources.cost import RATES, StudyCost, study_cost
 from fedloom.planning.resources.estimates import RATE
 
-WIDTH = 96
+TEXT_WIDTH = 96
 
 # ---- methods -------------------------------------------------------------------------------------
 
 
-def summary(plugin: Plugin) -> str:
-    """Return the first line of a plugin's docstring without the name; it is not imported."""
+def first_line(plugin: Plugin) -> str:
+    """Return the first line of a plugin's docstring, without the plugin's name.
+
+    The docstring is read from the file, without an import of the plugin.
+    """
     docstring = ast.get_docstring(read_python(plugin.file)) or "No docstring."
     line = docstring.splitlines()[0]
     text = line.partition(": ")[2] or line
@@ -39,13 +42,13 @@ def summary(plugin: Plugin) -> str:
 
 def list_methods() -> str:
     """Return a line per plugin: name, title, backbone and what it does."""
-    # a broken plugin does not hide the others, be it that its plugin.py is not Python
+    # a broken plugin does not hide the others, even if its plugin.py is not valid Python
     plugins = discover_methods()
     rows = list[list[str]]()
     errors = list(plugins.errors.values())
     for plugin in plugins.values():
         try:
-            rows.append([plugin.name, plugin.title, plugin.family or "any", summary(plugin)])
+            rows.append([plugin.name, plugin.title, plugin.family or "any", first_line(plugin)])
         except FedLoomError as error:
             errors.append(error)
 
@@ -54,7 +57,7 @@ def list_methods() -> str:
 
 
 def describe_method(name: str) -> str:
-    """Return the facts of a plugin's method.toml."""
+    """Return the facts in a plugin's method.toml, as text."""
     plugin = find_method(name)
 
     # facts that a plugin does not state are left out
@@ -87,7 +90,7 @@ def describe_method(name: str) -> str:
 
 
 def _describe_key(name: str, schema: JsonDict) -> str:
-    """Return a key of a schema with its type, default and meaning."""
+    """Return a key of a schema with its type, default and meaning, as text."""
     facts = schema.get("type", "")
     if "enum" in schema:
         facts = " | ".join(map(str, schema["enum"]))
@@ -95,7 +98,7 @@ def _describe_key(name: str, schema: JsonDict) -> str:
         facts += f", default {schema['default']!r}"
 
     line = f"  {name} ({facts})"
-    meaning = fill(schema.get("description", ""), WIDTH - 6)
+    meaning = fill(schema.get("description", ""), TEXT_WIDTH - 6)
     if not meaning:
         return line
     return f"{line}\n{indent(meaning, '      ')}"
@@ -105,11 +108,14 @@ def _describe_key(name: str, schema: JsonDict) -> str:
 
 
 def describe_kinds(only: str | None = None, **titles: str) -> str:
-    """Return the kinds of entry, or only one, with their keys.
+    """Return the kinds of entry of some sections of the config, with their keys, as text.
 
     Args:
-        only: the name of a kind.
-        titles: the sections of the config whose kinds these are, and how the kinds are called.
+        only: the name of a kind, if only this one is to be described.
+        titles: maps each section to the word for its kinds, such as datasets="source".
+
+    Raises:
+        FedLoomError: `only` is unknown, or its plugin is broken.
     """
     if only is not None:
         errors = broken()
@@ -129,10 +135,10 @@ def describe_kinds(only: str | None = None, **titles: str) -> str:
 
 
 def _describe_kind(section: str, title: str, name: str) -> str:
-    """Return a kind's title, description and keys."""
+    """Return a kind's title, description and keys, as text."""
     schema = kind_schema(section, name)
     about = " ".join(schema["description"].split())
-    lines = [f"{title}: {name}", indent(fill(about, WIDTH - 2), "  ")]
+    lines = [f"{title}: {name}", indent(fill(about, TEXT_WIDTH - 2), "  ")]
     for key, entry in schema["properties"].items():
         if key != SELECTOR_KEY[section]:
             lines.append(_describe_key(key, whole(entry, schema)))
@@ -143,7 +149,7 @@ def _describe_kind(section: str, title: str, name: str) -> str:
 
 
 def header(study: Path) -> str:
-    """Return the comment at the head of a study, which says what it shows and what it needs."""
+    """Return the comment at the head of a study's file: what the study shows, and what it needs."""
     comment = takewhile(lambda line: line.startswith("#"), study.read_text().splitlines())
     return " ".join(line.lstrip("# ") for line in comment)
 
@@ -164,7 +170,7 @@ def list_studies() -> str:
 def study_facts(file: Path) -> list[str | int | float | None]:
     """Return a study's name, what it shows, its data sets, methods, runs, and hours of a GPU.
 
-    The hours are None if a package is missing that its backbone needs.
+    The hours are None if a package that the study's backbone needs is not installed.
     """
     plan = read_plan([file])
 
@@ -179,7 +185,7 @@ def study_facts(file: Path) -> list[str | int | float | None]:
         gpu_hours = None
 
     return [
-        bundled_studies.name_of(file),
+        bundled_studies.study_name(file),
         shows,
         ", ".join(_datasets_of(plan)),
         ", ".join(_methods_of(plan)),
@@ -189,7 +195,7 @@ def study_facts(file: Path) -> list[str | int | float | None]:
 
 
 def _datasets_of(plan: Plan) -> list[str]:
-    """Return the labels of the datasets that the runs train on or answer, in their order."""
+    """Return the labels of the datasets that the runs train on or are tested on, in their order."""
     labels = dict[str, None]()
     for run in plan.runs:
         for label in (run.dataset, *transferred_to(plan.settings, run)):
@@ -198,7 +204,7 @@ def _datasets_of(plan: Plan) -> list[str]:
 
 
 def _methods_of(plan: Plan) -> list[str]:
-    """Return the labels of the methods that run; a grid is one label, with its members counted."""
+    """Return the labels of the methods that run; a grid is one label with its number of members."""
     counts = Counter[str]()
     for label in dict.fromkeys(run.method for run in plan.runs):
         member = plan.settings.methods[label].member
@@ -217,7 +223,10 @@ def _methods_of(plan: Plan) -> list[str]:
 
 
 def describe_cost(files: Sequence[Path], tera: float | None) -> str:
-    """Return the cost of a study on a GPU of `tera` times 10^12 operations per second."""
+    """Return the cost of a study, as text.
+
+    `tera` is the rate of the GPU, in 10^12 operations per second; None: an assumed one.
+    """
     plan = load_plan(files)
     total = study_cost(plan)
     facts = {"study": plan.name}
@@ -229,7 +238,7 @@ def describe_cost(files: Sequence[Path], tera: float | None) -> str:
     return tabulate(facts.items(), tablefmt="plain", disable_numparse=True)
 
 
-def _counts(total: Cost) -> dict[str, str]:
+def _counts(total: StudyCost) -> dict[str, str]:
     """Return how many runs, jobs and operations a study has, as text."""
     runs = f"{total.runs:,}"
     if total.trials:
@@ -243,14 +252,14 @@ def _counts(total: Cost) -> dict[str, str]:
     }
 
 
-def _hours(total: Cost, tera: float | None) -> dict[str, str]:
+def _hours(total: StudyCost, tera: float | None) -> dict[str, str]:
     """Return how long a study takes on one GPU, on many GPUs, and on a core, as text."""
-    # operations per second, by default those of a GPU at the study's precision
+    # operations per second; by default, the assumed rate of a GPU in the study's number format
     rate = RATES[total.precision]
     if tera is not None:
         rate = 1e12 * tera
 
-    # the rounds of a run follow each other, so GPUs beside its own do not help it
+    # the rounds of a run follow each other, so more than one GPU does not help it
     of_longest = total.longest / rate / 3600
     of_cores = total.gpu_hours(RATE) + total.seconds / 3600
     return {

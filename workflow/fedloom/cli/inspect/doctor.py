@@ -1,6 +1,6 @@
 """`fedloom doctor`: check that this machine meets the requirements of jobs.
 
-It reports how to fix what is missing.
+For each requirement that is not met, it prints how to meet it.
 """
 
 import os
@@ -19,12 +19,15 @@ from fedloom.common.temporary import abandoned, leftovers, size_of
 from fedloom.machine import gpus, packages
 from fedloom.planning import paths
 
-# bytes of free disk, which few jobs fill
+# with fewer bytes of free disk than this, jobs may fail
 LITTLE = 1e9
 
 
 def print_findings() -> int:
-    """Print a line per finding, and how to fix what is wrong; return 1 if anything is, else 0."""
+    """Print a line per finding, and how to fix what is wrong.
+
+    Return 1 if anything is wrong, else 0.
+    """
     status = 0
     for check in (check_versions, check_devices, check_disk, check_leftovers):
         try:
@@ -37,7 +40,7 @@ def print_findings() -> int:
 
 
 def check_versions() -> Iterator[str]:
-    """Yield the versions of Python and of the packages of jobs; a missing one is an error."""
+    """Yield the versions of Python and of jobs' packages; a missing package is a FedLoomError."""
     known = {
         "Python": python_version(),
         **packages.versions(),
@@ -54,7 +57,7 @@ def check_versions() -> Iterator[str]:
 
 
 def check_devices() -> Iterator[str]:
-    """Yield the cores, the memory, and the GPUs, which torch must be able to use."""
+    """Yield the cores, the memory and the GPUs; a GPU that torch cannot use is a FedLoomError."""
     cores = len(os.sched_getaffinity(0))
     memory = psutil.virtual_memory().total
     yield f"cores: {cores}, memory: {memory / 1e9:.1f} GB"
@@ -73,7 +76,7 @@ def check_devices() -> Iterator[str]:
 
 
 def check_disk() -> Iterator[str]:
-    """Yield the free space for results; less than a gigabyte is an error."""
+    """Yield the free disk space for results; less than a gigabyte is a FedLoomError."""
     results = Path(paths.RESULTS)
     check_writable(results)
 
@@ -90,7 +93,7 @@ def check_disk() -> Iterator[str]:
 
 
 def check_leftovers() -> Iterator[str]:
-    """Yield the temporary files of jobs at work; those of killed jobs are an error."""
+    """Yield the temporary files of jobs at work; files of killed jobs are a FedLoomError."""
     left = list[str]()
     for path in leftovers(Path(paths.RESULTS)):
         shown = f"{path} ({decimal(size_of(path))})"

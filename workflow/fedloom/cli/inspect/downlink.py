@@ -16,21 +16,22 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
     plugin = manifest.find_method(method, kind="method")
     family = cast(str, plugin.family)
 
-    # a model of shapes without numbers; but a CLIP's texts are grouped by their numbers
+    # A ViT needs only its shapes, without numbers (device meta). A CLIP needs numbers, since its
+    # texts are grouped by them.
     device = "cpu"
     if family == "vit":
         device = "meta"
     with torch.device(device):
         model: Any = load_backbone(family, {"name": backbone, "weights": "none"}, device)
 
-    # prototypes on the meta device have shapes and no numbers
+    # the same holds for prototypes, which a ViT's methods may need
     warm_start = None
     if family == "vit":
         sizes = {"mean": (model.depth, classes, model.width), "spread": (model.depth, classes)}
         sizes["count"] = (classes,)
         warm_start = WarmStart(**{k: torch.empty(v, device="meta") for k, v in sizes.items()})
 
-    # everything that hooks read of a Federation before training
+    # stands in for a Federation: it has all that hooks read of one before training
     shapes: Any = SimpleNamespace(
         num_classes=classes,
         num_clients=1,
@@ -53,7 +54,7 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         warm_start=warm_start,
     )
 
-    # what the server would send a client before the first round
+    # count what the server would send a client before the first round
     hooks = loader.load_hooks(plugin)
     server = hooks.init_server(task=task)
     return count_floats(hooks.download(task=task, server=server, client=0))

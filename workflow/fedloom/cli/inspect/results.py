@@ -1,4 +1,4 @@
-"""`fedloom.results`, `scan` and `export`: the evaluations of a study that has finished."""
+"""`fedloom.results`, `scan` and `export`: read the evaluations of a study that has finished."""
 
 import json
 from os import PathLike
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedloom.cli.run.bundled_studies import file_of
 from fedloom.common.files import write_table, write_text
-from fedloom.config.reading import merge, read_all
+from fedloom.config.reading import merge_configs, read_all
 from fedloom.planning import paths
 from fedloom.planning.load_plan import files_below
 from fedloom.planning.records import read_record
@@ -46,30 +46,34 @@ def results(
     and "held_out".
 
     Args:
-        study: its name (`study.name`), its file, or a name that `fedloom studies` prints; default:
-            config.yaml.
-        folder: where it ran: the folder that holds `results`.
-        trials: return its tuning trials instead of its runs.
+        study: the study's name (`study.name`), its file, or a name that `fedloom studies` prints;
+            default: config.yaml.
+        folder: the folder in which the study ran, and which holds `results`.
+        trials: return the study's tuning trials instead of its runs.
+
+    Raises:
+        FedLoomError: the study has not finished in this folder.
     """
     record = record_of(study, Path(folder))
 
-    # takes seconds, which an error of a name need not wait for
-    from fedloom.report.tidy import frame, with_files
+    # this import takes seconds, and comes after an error about the study
+    from fedloom.report.tidy import tidy_frame, with_files
 
-    return frame(with_files(record, Path(folder), trials))
+    return tidy_frame(with_files(record, Path(folder), trials))
 
 
 def scan(
     study: str | PathLike | None = None, folder: str | PathLike = ".", trials: bool = False
 ) -> "DuckDBPyRelation":
-    """Return what `results` returns as a relation of DuckDB, for more rows than memory holds.
+    """Return the rows of `results` as a relation of DuckDB, for more rows than memory holds.
 
-    It reads the files when it is asked: `fedloom.scan().aggregate("title, avg(accuracy)").df()`.
-    In SQL the column "group" needs its double quotes. The order of the rows is not defined.
+    The relation reads the files only when it is queried, as in
+    `fedloom.scan().aggregate("title, avg(accuracy)").df()`. In SQL, the column "group" needs its
+    double quotes. The order of the rows is not defined. The arguments are those of `results`.
     """
     record = record_of(study, Path(folder))
 
-    # takes seconds, which an error of a name need not wait for
+    # this import takes seconds, and comes after an error about the study
     from fedloom.report.tidy import relation, with_files
 
     return relation(with_files(record, Path(folder), trials))
@@ -79,29 +83,29 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     """Write the evaluations of a finished study as results.parquet, and a README.md, into a folder.
 
     Args:
-        study: as in `results`; it ran in the current folder.
-        folder: is made and returned; default: results/export/<study>.
+        study: as in `results`; the study must have run in the current folder.
+        folder: the folder, which is made and returned; default: results/export/<study>.
     """
     record = record_of(study, Path())
 
-    # these take seconds, which an error of a name need not wait for
+    # these imports take seconds, and come after an error about the study
     import pyarrow as pa
 
-    from fedloom.report.tidy import COLUMNS, frame, with_files
+    from fedloom.report.tidy import TIDY_COLUMNS, tidy_frame, with_files
 
-    # what the record says of the study
+    # read what the record says about the study
     facts = {key.decode(): value.decode() for key, value in record.schema.metadata.items()}
     name = facts["study"]
     versions = json.loads(facts["versions"])
 
-    # the evaluations
+    # write the evaluations
     out = Path(folder or paths.path_for(paths.EXPORT, study=name))
     runs = with_files(record, Path(), trials=False)
-    rows = frame(runs)
+    rows = tidy_frame(runs)
     write_table(out / "results.parquet", pa.Table.from_pandas(rows, preserve_index=False))
 
-    # what they are, and how they were made
-    columns = [f"| {column} | {meaning} |" for column, meaning in COLUMNS.items()]
+    # write a README on what they are, and on how they were made
+    columns = [f"| {column} | {meaning} |" for column, meaning in TIDY_COLUMNS.items()]
     packages = [f"{package} {version}" for package, version in versions.items()]
     text = README.format(
         study=name,
@@ -116,20 +120,29 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
 
 
 def record_of(study: str | PathLike | None, folder: Path) -> "pa.Table":
-    """Return the record of a finished study, whose file may lie in the folder."""
-    # a plain name is that in the record
+    """Return the record of a finished study.
+
+    Args:
+        study: the study's name, its file, or a name that `fedloom studies` prints; default:
+            config.yaml.
+        folder: the folder that holds `results`; the path of the study's file may begin there.
+
+    Raises:
+        FedLoomError: there is no such study, or it has not finished.
+    """
+    # a plain word is the study's name, which its record has
     files = list[Path]()
     if study is not None:
         name = str(study)
         if "/" not in name and not name.endswith((".yaml", ".yml")):
             return read_record(name, folder)
 
-        # any other is that of a file, of the folder or of a study that ships
+        # any other text names a file in the folder, or a study that ships
         file = folder / name
         if not file.is_file():
             file = file_of(name)
         files.append(file)
 
-    # the file, or config.yaml, says how the study is called
+    # the file, or config.yaml, has the study's name
     contents = read_all([*files_below(files, folder), *files])
-    return read_record(merge(contents)["study"]["name"], folder)
+    return read_record(merge_configs(contents)["study"]["name"], folder)

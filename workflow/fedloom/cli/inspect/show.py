@@ -1,4 +1,4 @@
-"""`fedloom show` and `fedloom diff`: the settings of a run, where each is from, and its curve."""
+"""`fedloom show` and `fedloom diff`: show a run's settings, their origins, and its accuracies."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -15,12 +15,12 @@ from fedloom.planning.run_labels import Run
 from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
 
-# characters of a value that are shown
-WIDTH = 40
-# rows of a curve that are shown
+# the most characters of a value that are shown
+CHART_WIDTH = 40
+# the most rows of a curve that are shown
 MOST_ROWS = 12
-# the columns of a curve, and how they are called here
-CURVES = {
+# the columns of a curve, and their headings here
+PRINTED_CURVES = {
     "participating_mean": "mean",
     "participating_worst": "worst",
     "held_out_mean": "held-out",
@@ -29,11 +29,11 @@ CURVES = {
 
 
 def show_run(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
-    """Return a run's accuracies, its curve, and its settings with where each comes from."""
+    """Return a run's accuracies, its curve, its settings, and the origin of each setting."""
     plan = plan_of([run], study, changes)
 
     numbers = list[str]()
-    for name, number in accuracies(plan, run).items():
+    for name, number in reported_accuracies(plan, run).items():
         numbers.append(f"{name.replace('_', ' ')} {number:.2f} %")
 
     rows = list[list[str]]()
@@ -46,11 +46,11 @@ def show_run(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
 
 
 def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, ...]) -> str:
-    """Return in which settings two runs differ, and their accuracies with the difference."""
+    """Return the settings in which two runs differ, their accuracies, and the differences."""
     plan = plan_of(runs, study, changes)
     titles = [run.path for run in runs]
 
-    # settings that differ
+    # list the settings that differ
     first = dict(settings_of(plan, runs[0]))
     second = dict(settings_of(plan, runs[1]))
     absent = Setting("-", "")
@@ -70,9 +70,9 @@ def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, 
     if rows:
         settings = tabulate(rows, ["setting", *titles, "from"], disable_numparse=True)
 
-    # accuracies that both have
-    before = accuracies(plan, runs[0])
-    after = accuracies(plan, runs[1])
+    # list the accuracies that both have
+    before = reported_accuracies(plan, runs[0])
+    after = reported_accuracies(plan, runs[1])
     numbers = []
     for name in before:
         if name in after:
@@ -83,7 +83,11 @@ def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, 
 
 
 def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -> Plan:
-    """Return the plan of a study, which must have the runs' labels and say how they were made."""
+    """Return the plan of a study by which the runs were made.
+
+    Raises:
+        FedLoomError: the study lacks a label of the runs, or they were made with other settings.
+    """
     files = list[Path]()
     if study is not None:
         files.append(study)
@@ -95,7 +99,7 @@ def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -
             label = getattr(run, section)
             check_known(label, known, f"study {plan.name} (--study names another): no {section}")
 
-        # the digest of the settings leaves the number of rounds out
+        # the number of rounds is compared too, since the digest of the settings leaves it out
         settings = provenance.digest_of_settings(plan.run_spec(run))
         rounds = int(metrics.frame(paths.path_for(paths.ROUNDS, run))["round"].max())
         same_settings = provenance.facts_of_run(run)["settings"] == settings
@@ -107,7 +111,7 @@ def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -
     return plan
 
 
-def accuracies(plan: Plan, run: Run) -> dict[str, float]:
+def reported_accuracies(plan: Plan, run: Run) -> dict[str, float]:
     """Return a run's accuracies in percent over the rounds that tables report."""
     rows = metrics.evaluation(paths.path_for(paths.EVALUATION, run))
     return metrics.accuracies(rows, reported(plan.study(run)))
@@ -117,8 +121,8 @@ def _curve(run: Run) -> str:
     """Return at most MOST_ROWS evaluated rounds: accuracies in percent, and training loss."""
     rows = metrics.evaluation(paths.path_for(paths.EVALUATION, run))
     loss = metrics.frame(paths.path_for(paths.ROUNDS, run)).set_index("round")["train_loss"]
-    curves = metrics.curves(rows).join(loss)[list(CURVES)]
-    curve = curves.rename(columns=CURVES).dropna(axis="columns", how="all")
+    curves = metrics.curves(rows).join(loss)[list(PRINTED_CURVES)]
+    curve = curves.rename(columns=PRINTED_CURVES).dropna(axis="columns", how="all")
 
     # thin it out from the end, so that the last round is shown
     step = ceil(len(curve) / MOST_ROWS)
@@ -132,4 +136,4 @@ def _curve(run: Run) -> str:
 
 def _short_text(value: object) -> str:
     """Return a value as text that fits into a cell."""
-    return shortened(str(value), WIDTH)
+    return shortened(str(value), CHART_WIDTH)

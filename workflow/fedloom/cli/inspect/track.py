@@ -1,8 +1,13 @@
-"""`fedloom track`: tell a tracker of a study's runs, from files that their jobs write anyway.
+"""`fedloom track`: report a study's runs to a tracker, from files that jobs write anyway.
 
-A tracker is a function that returns a context. It begins a run anew, hands out a function that
-writes the values of a round, and ends the run. Its arguments are a folder for its files, the
-study's name, the run's path, and the run's settings. Installed packages may bring others.
+A tracker is a function that returns a context. Its arguments are a folder for its files, the
+study's name, the run's path, and the run's settings. The context does three things:
+
+1. At its beginning, it begins the run anew.
+2. It yields a function that writes the values of a round.
+3. At its end, it ends the run.
+
+Installed packages may bring further trackers (see TRACKER_ENTRY_POINTS).
 """
 
 import json
@@ -21,12 +26,12 @@ import pyarrow as pa
 from safetensors import safe_open
 
 from fedloom.cli.run import run_progress
-from fedloom.cli.run.launch import study_of
+from fedloom.cli.run.launch import plan_of_arguments
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.files import read_table
 from fedloom.common.receipts import digest, receipt_of
 from fedloom.config.protocols import job_ends
-from fedloom.machine.extras import require
+from fedloom.machine.extras import require_extra
 from fedloom.planning import paths, provenance
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
@@ -35,23 +40,23 @@ from fedloom.report import metrics
 from fedloom.report.run_settings import settings_of
 
 # seconds between two looks at the files
-POLL = 2.0
-TABLES = ("rounds", "evaluation")
+TRACK_SECONDS = 2.0
+TRACKED_TABLES = ("rounds", "evaluation")
 # the group of the entry points by which packages bring trackers
-GROUP = "fedloom.trackers"
+TRACKER_ENTRY_POINTS = "fedloom.trackers"
 # FedLoom's own trackers, which are named as the modules of their clients
 OWN_TRACKERS = ("mlflow", "tensorboard", "wandb")
 
-Settings = dict[str, bool | int | float | str]
+TrackedSettings = dict[str, bool | int | float | str]
 Log = Callable[[int, dict[str, float]], object]
-Tracker = Callable[[Path, str, str, Settings], AbstractContextManager[Log]]
+Tracker = Callable[[Path, str, str, TrackedSettings], AbstractContextManager[Log]]
 
 
-def track_study(name: str, poll: float = POLL) -> None:
-    """Tell a tracker of all rounds of the study that was begun last here, until it ends."""
+def track_study(name: str, poll: float = TRACK_SECONDS) -> None:
+    """Report all rounds of the study that was begun last in this folder, until the study ends."""
     tracker: Tracker = find_tracker(name).load()
     first_event = run_progress.last_begun()
-    plan, _ = study_of(first_event["arguments"])
+    plan, _ = plan_of_arguments(first_event["arguments"])
     folder = paths.path_for(paths.TRACKED, tracker=name)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -62,7 +67,7 @@ def track_study(name: str, poll: float = POLL) -> None:
     # look again and again, and once more after the end
     has_ended = False
     while not has_ended:
-        # asked before the final read, so that no round is missed
+        # ask this before the last look, so that no round is missed
         has_ended = run_progress.ended(first_event)
         for each in followed:
             each.read_new_rounds()
@@ -77,24 +82,24 @@ def track_study(name: str, poll: float = POLL) -> None:
 
 @dataclass
 class FollowedRun:
-    """A run, and the rounds of it that a tracker was told of."""
+    """A run, and its rounds that were reported to a tracker."""
 
     plan: Plan
     run: Run
-    # the tracker, for this study
-    begin: Callable[[str, Settings], AbstractContextManager[Log]]
-    # when the study was begun; an older checkpoint may be of other settings
+    # begins a run at the tracker; the tracker's folder and the study are already filled in
+    begin: Callable[[str, TrackedSettings], AbstractContextManager[Log]]
+    # when the study was begun, in seconds since 1970; an older checkpoint may have other settings
     since: float
-    # the tracker's context, which is closed when all is told
+    # the tracker's context, which is closed when all rounds are reported
     context: ExitStack = field(default_factory=ExitStack)
-    # the tracker's function for the values of a round; None before the first one
+    # the tracker's function for the values of a round; None before the first round
     log: Log | None = None
-    # the values that were told, by round, and the files that they are from, with their times
+    # the reported values by round, and the files from which they were read, with their times
     told: dict[int, dict[str, float]] = field(default_factory=dict)
     files: dict[Path, float] = field(default_factory=dict)
 
     def read_new_rounds(self) -> None:
-        """Tell of the rounds that are new, or of all of them where the run is trained anew."""
+        """Report the new rounds; if the run is trained anew, report all of its rounds again."""
         files = self.files
         rounds = dict[int, dict[str, float]]()
         try:
@@ -108,7 +113,7 @@ class FollowedRun:
             return
         self.files = files
 
-        # a run that is trained anew is told from its first round
+        # if values have changed, the run is trained anew: report it from its first round
         if any(rounds.get(number, values) != values for number, values in self.told.items()):
             self.context.close()
             self.log = None
@@ -125,7 +130,7 @@ class FollowedRun:
 
     def _files(self) -> dict[Path, float]:
         """Return the job's checkpoint and the receipts of finished jobs, with their times."""
-        ends = map(paths.end, job_ends(self.plan.study(self.run)))
+        ends = map(paths.four_digits, job_ends(self.plan.study(self.run)))
         states = [paths.path_for(paths.STATE, self.run, end=end) for end in ends]
         checkpoint = states[0].with_name(paths.CHECKPOINT)
 
@@ -134,25 +139,27 @@ class FollowedRun:
             if file.exists():
                 times[file] = file.stat().st_mtime
 
-        # a checkpoint from before the study was begun may be of other settings
+        # a checkpoint that is older than the study's start may have other settings
         if times.get(checkpoint, self.since) <= self.since:
             times.pop(checkpoint, None)
         return times
 
     def _rounds(self, files: dict[Path, float]) -> dict[int, dict[str, float]]:
         """Return the columns of rounds.parquet, and accuracies in percent, by round."""
-        # until its options are chosen, nobody knows the settings of a run
+        # a run whose options are still to be chosen has no settings yet
         found = dict[int, dict[str, float]]()
         if not all(Path(file).exists() for file in self.plan.choice(self.run)):
             return found
 
-        # the checkpoint, and the tables of jobs with these settings
+        # read the checkpoint, and the tables of jobs with these settings
         settings = provenance.digest_of_settings(self.plan.run_spec(self.run))
         for file in files:
             if file.name == paths.CHECKPOINT:
-                rounds, evaluation = (_read_checkpoint(file, name) for name in TABLES)
+                rounds, evaluation = (_read_checkpoint(file, name) for name in TRACKED_TABLES)
             elif provenance.facts_of_job(self.run, int(file.stem))["settings"] == settings:
-                rounds, evaluation = (self._read_job_table(file.stem, name) for name in TABLES)
+                rounds, evaluation = (
+                    self._read_job_table(file.stem, name) for name in TRACKED_TABLES
+                )
             else:
                 continue
 
@@ -170,13 +177,13 @@ class FollowedRun:
         file = paths.path_for(paths.JOB_TABLES[table], self.run, end=end)
         return read_table(file, metrics.columns_of(file))
 
-    def _settings(self) -> Settings:
-        """Return labels and settings; a value that is not a number becomes text."""
+    def _settings(self) -> TrackedSettings:
+        """Return the run's labels and settings; a value that is not a number becomes text."""
         found = dict(vars(self.run))
         for key, setting in settings_of(self.plan, self.run):
             found[key] = setting.value
 
-        plain: Settings = {}
+        plain: TrackedSettings = {}
         for key, value in found.items():
             if isinstance(value, bool | int | float):
                 plain[key] = value
@@ -199,17 +206,21 @@ def _read_checkpoint(head: Path, table: str) -> pa.Table:
 
 
 def find_tracker(name: str) -> EntryPoint:
-    """Return where a tracker is loaded from; its name must be known and its client installed."""
-    known = {entry.name: entry for entry in entry_points(group=GROUP)}
+    """Return the entry point from which a tracker is loaded.
+
+    Raises:
+        FedLoomError: the name is unknown, or the tracker's package is not installed.
+    """
+    known = {entry.name: entry for entry in entry_points(group=TRACKER_ENTRY_POINTS)}
     for own in OWN_TRACKERS:
-        known[own] = EntryPoint(own, f"{__name__}:{own}", GROUP)
+        known[own] = EntryPoint(own, f"{__name__}:{own}", TRACKER_ENTRY_POINTS)
     check_known(name, known, "no tracker")
-    require(name)
+    require_extra(name)
     return known[name]
 
 
 @contextmanager
-def tensorboard(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Log]:
+def tensorboard(folder: Path, study: str, run: str, settings: TrackedSettings) -> Iterator[Log]:
     """Write a folder of events, <study>/<run>, with the settings as hyperparameters."""
     from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore
     from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
@@ -228,25 +239,25 @@ def tensorboard(folder: Path, study: str, run: str, settings: Settings) -> Itera
         points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         write(number, Summary(value=points))
 
-    # the settings stand before the first round
+    # write the settings before the first round
     write(0, hparams_pb(settings))
     yield log
     writer.close()
 
 
 @contextmanager
-def wandb(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Log]:
+def wandb(folder: Path, study: str, run: str, settings: TrackedSettings) -> Iterator[Log]:
     """Write a run of the project <study>, offline unless WANDB_MODE says otherwise."""
     os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
-    # the client replaces an earlier run of this id, whose files are not needed then
+    # wandb replaces an earlier run with this id, so the files of that run are not needed
     key = digest([study, run])[:16]
     for before in folder.glob(f"wandb/offline-run-*-{key}"):
         shutil.rmtree(before)
 
-    # runs are followed at once, so a new one must not end those before
+    # several runs are followed at once, so a new one must not end the others
     client = wandb.init(
         **{"project": study, "name": run, "id": key, "config": settings, "dir": folder},
         reinit="create_new",
@@ -257,7 +268,7 @@ def wandb(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Lo
 
 
 @contextmanager
-def mlflow(folder: Path, study: str, run: str, settings: Settings) -> Iterator[Log]:
+def mlflow(folder: Path, study: str, run: str, settings: TrackedSettings) -> Iterator[Log]:
     """Write a run of the experiment <study> to a SQLite file, or to MLFLOW_TRACKING_URI."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow.entities import Metric
@@ -266,7 +277,7 @@ def mlflow(folder: Path, study: str, run: str, settings: Settings) -> Iterator[L
     file = f"sqlite:///{folder.absolute()}/mlflow.db"
     client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", file))
 
-    # the study's experiment, which other runs may have made
+    # take the study's experiment, or make it if no other run has
     there = client.get_experiment_by_name(study)
     if there:
         experiment = there.experiment_id

@@ -1,4 +1,4 @@
-"""`fedloom clean`: results that no study of a list uses, and what killed jobs left half written."""
+"""`fedloom clean`: delete results that no given study uses, and the remains of killed jobs."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ from tabulate import tabulate
 from fedloom.cli.run.launch import exclusive_folder, is_locked
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
-from fedloom.common.run_tables import LABELS
+from fedloom.common.run_tables import RUN_LABELS_SCHEMA
 from fedloom.common.temporary import abandoned, leftovers, size_of
 from fedloom.planning import paths
 from fedloom.planning.job_factory import transferred_to
@@ -22,7 +22,7 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.runs import trial_runs
 
 # patterns of the folders and files that are deleted as a whole; logs are never deleted
-CACHES = [paths.CACHE.replace("{cache}", name) for name in ("features", "patches")]
+CACHE_FILES = [paths.CACHE.replace("{cache}", name) for name in ("features", "patches")]
 PARENTS = (paths.STORE, paths.PROTOTYPES, paths.TRIALS, paths.TABLE, paths.FIGURE)
 UNITS = [
     paths.RUN,
@@ -32,13 +32,19 @@ UNITS = [
     paths.BLOCK_ACCURACY,
     str(Path(paths.PARTITION).parent),
     *(str(Path(pattern).parent) for pattern in PARENTS),
-    *CACHES,
-    *map(paths.receipt, CACHES),
+    *CACHE_FILES,
+    *map(paths.receipt, CACHE_FILES),
 ]
 
 
 def clean_results(studies: Sequence[Path], yes: bool) -> None:
-    """List the results that none of these studies uses, and delete them if the user agrees."""
+    """List the results that none of these studies uses, and delete them if the user agrees.
+
+    With `yes`, the user is not asked.
+
+    Raises:
+        FedLoomError: Snakemake works in this folder, or was killed here.
+    """
     plans = [load_plan([file]) for file in studies]
     with exclusive_folder():
         if is_locked():
@@ -51,7 +57,7 @@ def clean_results(studies: Sequence[Path], yes: bool) -> None:
             print("nothing to delete: every result is of one of these studies")
             return
 
-        # all of them with their sizes, before the user is asked
+        # list all of them with their sizes, before the user is asked
         rows = [[decimal(size), path] for path, size in found.items()]
         total = [decimal(sum(found.values())), f"in all: {len(found)} folders and files"]
         print(tabulate([*rows, total], tablefmt="plain", disable_numparse=True))
@@ -78,16 +84,15 @@ def _receipts(path: Path) -> list[Path]:
 
 
 def find_unused(plans: Sequence[Plan]) -> dict[Path, int]:
-    """Return files and folders of results that none of the studies uses, with their bytes.
+    """Return the files and folders of results that none of the studies uses, with their bytes.
 
-    The largest come first. Files that killed jobs left half written are among them, wherever they
-    lie.
+    They include all files that killed jobs left half written. The largest come first.
     """
     used = set[Path]()
     for plan in plans:
         used.update(_used(plan))
 
-    # all that lies where a result of any study may lie
+    # all files and folders that may be results of some study
     present = set[Path]()
     for pattern in UNITS:
         present.update(Path().glob(re.sub(r"{\w+}", "*", pattern)))
@@ -95,23 +100,26 @@ def find_unused(plans: Sequence[Plan]) -> dict[Path, int]:
     half_written = {path for path in leftovers(Path(paths.RESULTS)) if abandoned(path)}
     unused = (present - used) | half_written
 
-    # a folder is deleted with its contents
+    # leave out what lies in an unused folder, which is deleted with its contents
     outermost = {path for path in unused if unused.isdisjoint(path.parents)}
     sizes = {path: size_of(path) for path in outermost}
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
 def _used(plan: Plan) -> Iterator[Path]:
-    """Yield the units of a study: its runs and trials, those of its record, and their data."""
+    """Yield the files and folders (UNITS) that a study uses.
+
+    They are those of its runs and trials, of the runs in its record, and of their data.
+    """
     settings = plan.settings
     of_runs: list[dict[str, object]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
 
-    # a study that ran with --set has runs that its file does not name
+    # if the study ran with --set, its record names runs that its file does not
     record = paths.path_for(paths.RECORD, study=plan.name)
     if record.is_file():
-        of_runs += read_table(record, LABELS).to_pylist()
+        of_runs += read_table(record, RUN_LABELS_SCHEMA).to_pylist()
 
-    # runs answer images of other datasets, and of scenarios that no method trains on
+    # runs may be tested on other datasets, and the study may have scenarios without runs
     of_data = list[dict[str, object]]()
     for run in plan.runs:
         for name in transferred_to(settings, run):
@@ -119,7 +127,7 @@ def _used(plan: Plan) -> Iterator[Path]:
     for scenario, backbone in product(settings.select.scenarios, settings.select.backbones):
         of_data.append({**vars(scenario), "backbone": backbone})
 
-    # each unit of which these labels, with the study's name, fill in all wildcards
+    # yield each unit whose wildcards the labels and the study's name fill in completely
     for pattern in UNITS:
         fields = set(re.findall(r"{(\w+)}", pattern))
         for labels in (*of_runs, *of_data):

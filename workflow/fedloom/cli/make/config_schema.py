@@ -1,12 +1,12 @@
-"""The JSON Schema of the config, made from the models of its keys: for editors and for the docs."""
+"""Make the JSON Schema of the config from the models of its keys, for editors and for the docs."""
 
 from fedloom.common.json_types import JsonDict
 from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.config.study import Config, PartitionGrid, Protocol
 
-# a dataset by its recipe; keys of the recipe's source may follow
+# the schema of a dataset that names a recipe; it may also have keys of the recipe's source
 RECIPE = {"type": "object", "required": ["recipe"]}
-# the key `include`, which no model has as it is read before all others
+# the schema of the key `include`; no model has it, since it is read before the models are used
 INCLUDE = {
     "description": "Config files whose keys this file overrides, relative to it.",
     "type": "array",
@@ -15,15 +15,16 @@ INCLUDE = {
 
 
 def whole(sub: JsonDict, root: JsonDict) -> JsonDict:
-    """Return the schema of a key without a null default; its reference is looked up.
+    """Return the schema of a key, with its reference replaced, and without null.
 
-    Keys beside a reference override those that it leads to.
+    A reference is replaced by the schema that it leads to. Keys beside the reference override those
+    of that schema. Null is left out as an alternative and as a default.
     """
     if "$ref" in sub:
         target = root["$defs"][sub["$ref"].rsplit("/", 1)[1]]
         sub = target | _without(sub, "$ref")
 
-    # null says that a key is not set: a single alternative beside it is the key's schema
+    # null only says that a key is not set; if one other alternative is left, it is the schema
     options = [option for option in sub.get("anyOf", ()) if option != {"type": "null"}]
     if len(options) == 1:
         sub = whole(options[0], root) | _without(sub, "anyOf")
@@ -41,12 +42,12 @@ def _without(schema: JsonDict, key: str) -> JsonDict:
 
 
 def kind_schema(section: str, name: str) -> JsonDict:
-    """Return the schema of an entry of a kind: its own keys first, then those that all have."""
+    """Return the schema of an entry of a kind: first the kind's own keys, then all other keys."""
     model = KINDS[section][name]
     schema = model.model_json_schema()
     properties = schema["properties"]
 
-    # the key that names the kind, the kind's own keys, then the others
+    # order the keys: the one that names the kind, the kind's own keys, and all others
     named = {SELECTOR_KEY[section]: {"const": name}}
     own = {key: entry for key, entry in properties.items() if key in model.__annotations__}
     ordered = named | own | properties
@@ -64,21 +65,21 @@ def kind_schema(section: str, name: str) -> JsonDict:
 
 
 def config_schema() -> JsonDict:
-    """Return the schema of a file of the config, which need not hold all sections."""
+    """Return the schema of a config file; no section is required, as other files may have it."""
     root = Config.model_json_schema()
     for section, room in KINDS.items():
-        # references of a kind lead to definitions of the whole schema
+        # move the definitions that a kind refers to into the whole schema
         kinds = [kind_schema(section, name) for name in room]
         for kind in kinds:
             root["$defs"] |= kind.pop("$defs", {})
 
-        # an entry, whatever its label, is of one of these kinds
+        # an entry of the section, under any label, must be of one of these kinds
         (entries,) = root["properties"][section]["patternProperties"].values()
         entries["anyOf"] = kinds
         if section == "datasets":
             entries["anyOf"] = [*kinds, RECIPE]
 
-    # a required key may be in another file
+    # no key is required, since another file may have it
     for part in (root, root["$defs"]["Study"], root["$defs"]["Select"]):
         part.pop("required", None)
     root["properties"]["include"] = INCLUDE

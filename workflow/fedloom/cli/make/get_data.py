@@ -1,4 +1,4 @@
-"""`fedloom data <command>`: the data sets of the papers, and whether their files are right."""
+"""`fedloom data <command>`: list, download and check the data sets of the papers."""
 
 from contextlib import suppress
 
@@ -16,7 +16,7 @@ HEADERS = ("name", "papers", "images", "classes", "got by", "there", "licence")
 
 
 def list_recipes() -> str:
-    """Return a line per recipe: papers, counts, how it is downloaded, and whether it is there."""
+    """Return a line per recipe: papers, counts, how its files are got, and if they are there."""
     rows = [_row(recipes.find_recipe(name)) for name in recipes.names()]
     return tabulate(rows, HEADERS, disable_numparse=True)
 
@@ -44,8 +44,12 @@ def _row(recipe: Recipe) -> list[str]:
 
 
 def is_there(recipe: Recipe, root: str | None = None) -> bool:
-    """Return True if there are files below `root`, or the recipe's, and of all of its parts."""
-    # a data set of parts is there if all of them are
+    """Return True if a recipe's files are there: some file exists in `root`.
+
+    The default of `root` is the recipe's own folder. If the data set has parts, files of all parts
+    must be there.
+    """
+    # check the folder of each part
     parts = recipe.parts()
     if parts:
         for _, part in parts:
@@ -66,14 +70,14 @@ def download_data_set(name: str, root: str | None) -> None:
     """Download a data set's files as its recipe says.
 
     Raises:
-        FedLoomError: it lists the steps that must be done by hand.
+        FedLoomError: some steps must be done by hand; the error lists them.
     """
     from fedloom.data import download
 
     recipe = recipes.find_recipe(name)
     steps = download.download_recipe(recipe, root)
 
-    # how the user may verify the files
+    # the command by which the user may verify the files
     check_command = f"fedloom data check {name}"
     if root:
         check_command += f" --root {root}"
@@ -81,7 +85,8 @@ def download_data_set(name: str, root: str | None) -> None:
         print(f"{recipe.name}: downloaded; verify it with {check_command}")
         return
 
-    # the user may have done the steps already; files that are not there yet are an error
+    # The user may have done the steps already; then nothing is left to do. If files are missing,
+    # the check raises an error, which is ignored here.
     with suppress(FedLoomError):
         if recipe.counts.plain and check_data_set(name, root, pixels=False) == 0:
             return
@@ -92,9 +97,9 @@ def download_data_set(name: str, root: str | None) -> None:
 
 
 def check_data_set(name: str, root: str | None, pixels: bool) -> int:
-    """Print how a data set's files differ from its recipe; return 2 if they do, else 0.
+    """Print how a data set's files differ from its recipe; return 2 if they differ, else 0.
 
-    With `pixels`, every image is read too.
+    With `pixels`, also read every image, and print which cannot be read.
     """
     from fedloom.data import expected_counts, sources
     from fedloom.data.images import unreadable
@@ -107,9 +112,9 @@ def check_data_set(name: str, root: str | None, pixels: bool) -> int:
         entry["root"] = root
     settings = recipes.dataset_entry(recipe.name, entry)
     ready = prepared(sources.read(settings.pop("source"), settings), settings)
-    lines = expected_counts.differences(ready, recipe.counts.plain)
+    lines = expected_counts.differences_from_recipe(ready, recipe.counts.plain)
 
-    # images that cannot be read, unless a job would leave them out
+    # find images that cannot be read, unless a job would leave them out
     if pixels and not settings.get("skip_unreadable"):
         with progress(len(ready.labels), "images") as bar:
             for item in ready.items():

@@ -1,4 +1,4 @@
-"""`fedloom init` and `fedloom new`: a folder for a user's studies, and one of a plugin."""
+"""`fedloom init` and `fedloom new`: make a folder for a user's studies, or for a new method."""
 
 import re
 import shutil
@@ -15,7 +15,11 @@ BESIDE_THE_STUDY = ("profiles", "examples")
 
 
 def new_folder(folder: Path) -> None:
-    """Put a new study, the profiles and the examples into a folder, which need not be empty."""
+    """Put a new study, the profiles and the examples into a folder, which need not be empty.
+
+    Raises:
+        FedLoomError: a file or folder that would be written exists already.
+    """
     # refuse to overwrite
     names = [path.name for path in NEW_STUDY.iterdir()]
     for name in (*names, *BESIDE_THE_STUDY):
@@ -30,14 +34,18 @@ def new_folder(folder: Path) -> None:
 
 
 def new_method(name: str) -> Path:
-    """Copy the template to plugins/<name> of the current folder, under this name and title."""
+    """Copy the template to plugins/<name> of the current folder, with this name and its title.
+
+    Raises:
+        FedLoomError: the name is not valid, or exists already.
+    """
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise FedLoomError(
             "a method's name must be of small letters, digits and _, and begin with a letter, got "
             f"'{name}'"
         )
 
-    # neither a folder nor a plugin that ships or is installed has this name
+    # no folder has this name yet, and no plugin that ships or is installed
     folder = Path("plugins", name)
     known = discover_methods()
     if folder.exists() or name in known.keys() | known.errors.keys():

@@ -1,6 +1,7 @@
-"""The studies that ship: those of papers, workflow/papers/<paper>/<artefact>.yaml, and others.
+"""Find the studies that ship with FedLoom.
 
-The others are in workflow/studies: micro studies, and studies of photographs.
+- Studies of papers are in workflow/papers/<paper>/<artefact>.yaml.
+- Other studies are in workflow/studies: micro studies, and studies of photographs.
 """
 
 import re
@@ -12,7 +13,7 @@ from fedloom.config.reading import CLAIMS, NUMBERS, PAPERS
 from fedloom.machine.install import ROOT
 
 OTHERS = ROOT / "workflow/studies"
-# what the studies of a folder share, and no study itself
+# the file that the studies of a folder share
 PROTOCOL = "protocol.yaml"
 NO_STUDIES = (PROTOCOL, NUMBERS, CLAIMS)
 
@@ -27,7 +28,7 @@ def all_studies() -> list[Path]:
 def _natural_order(file: Path) -> list[str | int]:
     """Return the name of a study in parts, with numbers as numbers."""
     order = list[str | int]()
-    for part in re.split(r"(\d+)", name_of(file)):
+    for part in re.split(r"(\d+)", study_name(file)):
         if part.isdigit():
             order.append(int(part))
         else:
@@ -35,20 +36,24 @@ def _natural_order(file: Path) -> list[str | int]:
     return order
 
 
-def name_of(file: Path) -> str:
+def study_name(file: Path) -> str:
     """Return the name of a study that ships, <folder>/<file>."""
     return f"{file.parent.name}/{file.stem}"
 
 
 def file_of(study: str) -> Path:
-    """Return the file of a study: `study` itself, or that of a name as `fedloom studies` prints."""
+    """Return the file of a study, which is given by its path or as `fedloom studies` prints it.
+
+    Raises:
+        FedLoomError: there is no such file or study.
+    """
     for file in (Path(study), PAPERS / f"{study}.yaml", OTHERS / f"{study}.yaml"):
         if file.exists():
             return file
 
-    # names that are close: of files of the same folder, and of studies that ship
+    # find close names, among the files of the same folder and the studies that ship
     beside = [str(file) for file in Path(study).parent.glob("*.yaml")]
-    names = [*beside, *map(name_of, all_studies())]
+    names = [*beside, *map(study_name, all_studies())]
     close = get_close_matches(study, names)
     if close:
         raise FedLoomError(

@@ -1,4 +1,4 @@
-"""Show the progress of a study on a terminal, redrawn in place; elsewhere as lines."""
+"""Show the progress of a study: redrawn in place on a terminal, or as lines in a file or pipe."""
 
 import json
 import os
@@ -18,34 +18,40 @@ from rich.text import Text
 from fedloom.cli.run.run_progress import EVENTS, Job, RunProgress, ended, last_begun
 
 # seconds between two looks at the events, and at the logs of the jobs at work
-POLL = 0.5
-# seconds without a line, after which a file or a pipe gets one for each job at work
+REFRESH_SECONDS = 0.5
+# after so many seconds without a line, a file or a pipe gets one for each job at work
 SECONDS_BETWEEN_LINES = 60.0
-# rules whose ends are worth a line
+# a line is printed when a job of one of these rules has finished
 TOLD = ("train", "dataset", "cache")
-COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
+WORD_COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
 
 
 def follow(
     ended: Callable[[], bool],
     console: Console,
     signals: Sequence[int] = (),
-    poll: float = POLL,
+    poll: float = REFRESH_SECONDS,
     quiet: float = SECONDS_BETWEEN_LINES,
 ) -> None:
-    """Show the progress of the run whose events are in EVENTS until it has ended.
+    """Show the progress of the run whose events are in EVENTS, until it has ended.
 
-    The display stops at the first of `signals`: jobs that it ends would seem to have failed.
+    Args:
+        ended: returns True if the run has ended.
+        console: what is drawn on.
+        signals: the list to which a caller adds the signals that arrive. The display stops at the
+            first one, since the jobs that a signal ends would look like failed ones.
+        poll: seconds between two looks at the events.
+        quiet: seconds without a line, after which a file or a pipe gets lines.
     """
     progress = RunProgress()
     over = False
     told_at = time.monotonic()
 
-    # what is drawn in place; nothing in a file
+    # the drawing, which is redrawn in place on a terminal, and left out in a file
     live = Live(console=console, auto_refresh=False, transient=True)
     with EVENTS.open("rb") as file, live:
         while not over and not signals:
-            # asked before the last read, so that no event is missed
+            # ask this before the last read, so that no event is missed
             over = ended()
             told = _read_events(file, progress)
             for job in progress.running.values():
@@ -56,7 +62,7 @@ def follow(
             if silent and time.monotonic() - told_at >= quiet:
                 told = [_line(progress, "at work", job) for job in progress.running.values()]
 
-            # lines stay, and what is drawn in place is below them
+            # lines stay, and the drawing is below them
             for line in told:
                 console.print(line, highlight=False, soft_wrap=True)
                 told_at = time.monotonic()
@@ -68,7 +74,7 @@ def follow(
 
 
 def _read_events(file: BinaryIO, progress: RunProgress) -> list[Text]:
-    """Process the events that are new in a file; return the lines that they are worth."""
+    """Process the new events in a file, and return the lines to print about them."""
     told = list[Text]()
     while (text := file.readline()).endswith(b"\n"):
         event = json.loads(text)
@@ -87,7 +93,7 @@ def _read_events(file: BinaryIO, progress: RunProgress) -> list[Text]:
 
 
 def watch() -> None:
-    """Show the run at work in this folder until it ends, or how the last one ended."""
+    """Show the run at work in this folder until it ends, or else how the last run ended."""
     first = last_begun()
     follow(lambda: ended(first), Console())
 
@@ -100,13 +106,16 @@ def _line(progress: RunProgress, word: str, job: Job) -> Text:
     if word == "failed" and job.log:
         text += f"; {_reason(job.log)}see {job.log}"
 
-    line = Text(f"{word:<9} ", COLOURS[word])
+    line = Text(f"{word:<9} ", WORD_COLOURS[word])
     line.append(text, "default")
     return line.append(f"  ({_share(progress)})", "dim")
 
 
 def _reason(log: Path) -> str:
-    """Return why a job failed whose log has no error: nobody but the system ends it in silence."""
+    """Return why a job failed, if its log has no error; else return "".
+
+    A job that fails by itself logs an error. If there is none, the system has ended the job.
+    """
     try:
         told = any(line.startswith("error: ") for line in log.read_text("utf-8").splitlines())
     except (OSError, ValueError):
@@ -118,7 +127,7 @@ def _reason(log: Path) -> str:
 
 
 def _far(job: Job) -> str:
-    """Return how far a job is, by the last line of its progress."""
+    """Return how far a job is, from its last report of progress; "" without one."""
     far = job.progress
     if far is None:
         return ""
@@ -126,7 +135,7 @@ def _far(job: Job) -> str:
 
 
 def _share(progress: RunProgress, over: bool = False) -> str:
-    """Return how much is done, and the time left by the estimates of the jobs to come."""
+    """Return how much of a study is done, and, unless it is over, the estimated time left."""
     total = sum(progress.jobs.values())
     text = f"{progress.done} of {total} jobs, {progress.share():.0%} of the work"
     if progress.failed:
@@ -134,7 +143,7 @@ def _share(progress: RunProgress, over: bool = False) -> str:
     if over:
         return text
 
-    # at the pace so far, until all jobs have ended
+    # the time left at the pace so far, unless all jobs have ended
     left = progress.seconds_left(time.time())
     if left is not None and progress.done + len(progress.failed) < total:
         at = datetime.now() + timedelta(seconds=left)

@@ -1,4 +1,4 @@
-"""`fedloom.run`: a study from Python, as `fedloom run` runs it."""
+"""`fedloom.run`: run a study from Python, as the command `fedloom run` does."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from fedloom.common.json_types import JsonValue
 from fedloom.machine.install import LIBRARY
 from fedloom.planning import paths
 
-# begins the line of an error
+# a line about an error begins with this
 ERROR = "error: "
 
 
@@ -31,25 +31,25 @@ def run(
     """Run a study, print what `fedloom run` prints, and return when it has finished.
 
     Args:
-        study: its file, a name that `fedloom studies` prints, or keys of the config as a mapping,
-            as {"study": {"name": "mine", "rounds": 4}}; default: config.yaml.
-        changes: values of single keys, as {"training.lr": 0.1}, which `fedloom run` takes by --set.
-        cores: at most this many at a time; default: as the profile says.
-        folder: where it runs, and keeps `results`.
+        study: the study's file, a name that `fedloom studies` prints, or a mapping of keys of the
+            config, such as {"study": {"name": "mine", "rounds": 4}}; default: config.yaml.
+        changes: values of single keys, such as {"training.lr": 0.1} (`--set` of `fedloom run`).
+        cores: the most CPU cores that jobs use at a time; default: as the profile says.
+        folder: the folder in which the study runs, and which gets its `results`.
 
     Raises:
-        FedLoomError: it failed; the message is the first error that was printed.
+        FedLoomError: the study failed; the message is the first error that was printed.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise FedLoomError(f"{folder}: folder does not exist; create it, or pass another")
 
-    # the command; it runs in another folder, so a file must be named by its absolute path
+    # make the command; it runs in another folder, so it must name files by their absolute paths
     words = [sys.executable, "-P", "-m", "fedloom", "run"]
     if isinstance(study, Mapping):
         words.append(str(_write_study(study, folder).absolute()))
     elif study is not None:
-        # what is no file may be the name of a study that ships
+        # if there is no such file, it may be the name of a study that ships
         file = Path(study)
         if file.is_file():
             file = file.absolute()
@@ -59,7 +59,7 @@ def run(
     for key, value in (changes or {}).items():
         words.append(f"--set={key}={json.dumps(_plain(value, key))}")
 
-    # the process imports the library that this one has imported
+    # let the new process import the same library as this one
     environment = dict(os.environ)
     environment["PYTHONPATH"] = str(LIBRARY)
     if os.environ.get("PYTHONPATH"):
@@ -78,7 +78,7 @@ def _run_and_print(
 ) -> tuple[int, list[str]]:
     """Run a command and print its lines; return its exit status, and the errors among the lines."""
     errors = list[str]()
-    # in a process group, so that Ctrl-C reaches this process alone, which hands it on
+    # in a process group of its own, so that Ctrl-C reaches only this process, which hands it on
     with subprocess.Popen(
         words,
         cwd=folder,
@@ -92,7 +92,7 @@ def _run_and_print(
         assert process.stdout is not None
 
         try:
-            # a notebook shows what this process prints, not what its children do
+            # a notebook shows only what this process prints, not what its children print
             for line in process.stdout:
                 print(line, end="", flush=True)
                 if line.startswith(ERROR):
@@ -106,13 +106,13 @@ def _run_and_print(
 
 
 def _write_study(study: Mapping[str, object], folder: Path) -> Path:
-    """Write a study's keys to a file below `folder` that `fedloom track` can read too."""
+    """Write a study's keys to a file below `folder`, which `fedloom track` can read too."""
     given = study.get("study")
     name = "unnamed"
     if isinstance(given, Mapping) and given.get("name"):
         name = str(given["name"])
 
-    # only the last part, as nobody has checked the name yet
+    # take only the last part of the name as a path, since nobody has checked the name yet
     file = folder / paths.path_for(paths.GIVEN, study=Path(name).name)
     with atomic_write(file) as temporary:
         YAML().dump(_plain(study, ""), temporary)
@@ -120,10 +120,12 @@ def _write_study(study: Mapping[str, object], folder: Path) -> Path:
 
 
 def _plain(value: object, where: str) -> JsonValue:
-    """Return a value as YAML and JSON can write it, also one of NumPy, a path, a range or a tuple.
+    """Return a value as plain Python, which YAML and JSON can write.
+
+    Values of NumPy, paths, ranges and tuples are converted. `where` is the key of the value.
 
     Raises:
-        FedLoomError: it is a value that no key of the config can have; `where` is its key.
+        FedLoomError: no key of the config can have such a value.
     """
     if isinstance(value, Mapping):
         plain = {}

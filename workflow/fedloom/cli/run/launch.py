@@ -1,8 +1,13 @@
-"""`fedloom run` and `fedloom report`: Snakemake, one run at a time in a folder.
+"""`fedloom run` and `fedloom report`: run Snakemake, once at a time in a folder.
 
-This process holds the folder's lock. Jobs may outlive it and Snakemake (they take turns by the run
-folder's lock, see federated/training_job.py). Snakemake's own lock is only files: it outlives a
-killed run and is removed then. Settings are in profiles/default, which plain `snakemake` reads too.
+There are three locks:
+
+- This process holds the lock of the folder, so that one study at a time runs in it.
+- Jobs may outlive this process and Snakemake. The lock of a run's folder makes jobs of the same run
+  take turns (federated/training_job.py).
+- Snakemake's own lock consists of files. They stay if Snakemake is killed, and are removed here.
+
+The settings of Snakemake are in profiles/default, which plain `snakemake` reads too.
 """
 
 import json
@@ -30,18 +35,22 @@ from fedloom.machine.process_log import QUIET_VARIABLE
 from fedloom.planning import paths
 from fedloom.planning.load_plan import CHANGES_KEY, LAUNCHER, check_images, load_plan
 from fedloom.planning.plan import Plan
-from fedloom.planning.records import summary, write_record
+from fedloom.planning.records import summary_of_results, write_record
 
 LOCK = Path(".fedloom.lock")
 # seconds for Snakemake and its jobs to end after a signal
-PATIENCE = 60
+STOP_TIMEOUT = 60
 WAITING = "another run is at work in this folder; waiting for it to end"
 STUDY_OPTIONS = ("--configfile", "--configfiles", "--config", "-C")
 
 
-def study_of(arguments: list[str]) -> tuple[Plan, bool]:
-    """Return the plan that Snakemake's arguments name, and True if no job is to run."""
-    # takes a second
+def plan_of_arguments(arguments: list[str]) -> tuple[Plan, bool]:
+    """Return the plan of the study that Snakemake's arguments name, and True if no job is to run.
+
+    Raises:
+        FedLoomError: the arguments or the study are wrong.
+    """
+    # this import takes a second
     from snakemake.cli import get_argument_parser, parse_config
 
     options, _ = get_argument_parser().parse_known_args(arguments)
@@ -57,17 +66,18 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
 def run_snakemake(arguments: list[str], display: bool = False) -> int:
     """Run Snakemake and return its exit status.
 
-    With `display`, its lines are replaced by the display of the study's progress.
+    With `display`, the progress of the study is shown instead of Snakemake's lines.
     """
     console = Console(stderr=True)
 
-    # on a terminal, Snakemake's lines would break into the display: they are kept for a failure
+    # On a terminal, Snakemake's lines would disturb the display. They are kept, and printed if
+    # Snakemake fails.
     keeps_lines = display and console.is_terminal
 
     with (
         _file_for_lines(keeps_lines) as kept_lines,
         _forwarding_signals() as register,
-        # in a process group, so that a signal to the launcher alone can be sent on to all jobs
+        # in a process group, so that a signal to this process alone can be sent on to all jobs
         subprocess.Popen(
             _command(arguments, display),
             env=_environment(display),
@@ -80,7 +90,7 @@ def run_snakemake(arguments: list[str], display: bool = False) -> int:
             _display_until_end(process, console, signals)
         status = process.wait()
 
-        # why it did not finish
+        # say why Snakemake did not finish
         if status != 0 and signals:
             print("stopped; the same command resumes it", file=sys.stderr)
             status = -signals[0]
@@ -88,21 +98,21 @@ def run_snakemake(arguments: list[str], display: bool = False) -> int:
             kept_lines.seek(0)
             print(kept_lines.read(), end="", file=sys.stderr)
 
-    # a shell's number for the end by a signal
+    # if a signal ended it, return the status that a shell would return
     if status < 0:
         return 128 - status
     return status
 
 
 def _file_for_lines(needed: bool) -> AbstractContextManager[IO[str] | None]:
-    """Return a file that takes Snakemake's lines, or a context of None if none is needed."""
+    """Return a context with a file for Snakemake's lines, or with None if no file is needed."""
     if needed:
         return TemporaryFile("w+")
     return nullcontext()
 
 
 def _command(arguments: list[str], display: bool) -> list[str]:
-    """Return the command that starts Snakemake, on the Snakefile of this folder if it has one."""
+    """Return the command that starts Snakemake, on this folder's Snakefile or else on FedLoom's."""
     command = [sys.executable, "-m", "snakemake", *arguments]
     if not Path(SNAKEFILE.name).exists():
         command += ["--snakefile", str(SNAKEFILE)]
@@ -114,12 +124,12 @@ def _command(arguments: list[str], display: bool) -> list[str]:
 def _environment(display: bool) -> dict[str, str]:
     """Return the environment in which Snakemake and its jobs run."""
     environment = os.environ | {LAUNCHER: "1"}
-    # a random.py of the current folder is not Python's
+    # a random.py in the current folder must not hide Python's
     environment["PYTHONSAFEPATH"] = "1"
     if display:
         environment[QUIET_VARIABLE] = "1"
 
-    # Snakemake needs a folder for its cache
+    # Snakemake needs a folder for its cache, also if the home cannot be written to
     home = os.environ.get("HOME", "")
     if not os.access(home, os.W_OK | os.X_OK):
         environment.setdefault("XDG_CACHE_HOME", str(Path(".snakemake/cache").absolute()))
@@ -137,16 +147,18 @@ def _display_until_end(process: subprocess.Popen, console: Console, signals: lis
 
 @contextmanager
 def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
-    """Send SIGINT and SIGTERM on to a process group, and kill it if it does not end in PATIENCE.
+    """Send SIGINT and SIGTERM on to Snakemake's process group.
 
-    The yielded function registers the process that leads the group, and returns a list to which
-    the signals that arrive are added.
+    If the group does not end within STOP_TIMEOUT seconds, it is killed. The yielded function
+    registers the process that leads the group. It returns a list, to which the signals that arrive
+    are added.
 
-    Snakemake ends its jobs and unlocks on SIGINT; on SIGTERM it would wait for its jobs. Before it
-    has any, it would print a traceback on SIGINT, and ends in silence on SIGTERM.
+    Snakemake is sent SIGINT once it runs jobs: then it ends its jobs and removes its lock, while
+    SIGTERM would make it wait for its jobs. Before that it is sent SIGTERM, which ends it silently,
+    while SIGINT would make it print a traceback.
 
-    The handlers are set before the process starts: a shell ignores SIGINT in what it starts in the
-    background, and a process inherits that, but not a handler.
+    The handlers are set before the process starts. A shell lets the processes that it starts in the
+    background ignore SIGINT. A process would inherit that, but it does not inherit a handler.
     """
     received = list[int]()
     processes = list[subprocess.Popen]()
@@ -159,7 +171,7 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
                 if _handles_sigterm(process.pid):
                     ending = signal.SIGINT
                 os.killpg(process.pid, ending)
-                signal.alarm(PATIENCE)
+                signal.alarm(STOP_TIMEOUT)
 
     def kill(_: int, __: object) -> None:
         for process in processes:
@@ -167,7 +179,7 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
 
     def register(process: subprocess.Popen) -> list[int]:
         processes.append(process)
-        # a signal came while the process was started
+        # a signal may have arrived while the process was started
         if received:
             process.terminate()
         return received
@@ -183,9 +195,9 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
 
 
 def _handles_sigterm(process: int) -> bool:
-    """Return True if a process has a handler of SIGTERM; Snakemake has one once it runs jobs."""
+    """Return True if a process has a handler for SIGTERM; Snakemake has one once it runs jobs."""
     for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        # a bit per signal that is caught
+        # this mask has a bit for each signal that has a handler
         if line.startswith("SigCgt:"):
             caught = int(line.split()[1], 16)
             return bool(caught >> (signal.SIGTERM - 1) & 1)
@@ -193,14 +205,15 @@ def _handles_sigterm(process: int) -> bool:
 
 
 def is_locked() -> bool:
-    """Return True if Snakemake's lock of this folder is there: it is at work, or was killed."""
+    """Return True if this folder has Snakemake's lock: Snakemake is at work here, or was killed."""
     return any(Path(".snakemake/locks").glob("*"))
 
 
 def remove_stale_lock(arguments: list[str]) -> None:
-    """Remove the lock of a killed Snakemake.
+    """Remove the lock that a killed Snakemake left in this folder.
 
-    A Snakemake at work in this folder is an error, if this user may see it.
+    Raises:
+        FedLoomError: a Snakemake is at work in this folder, and this user may see its process.
     """
     here = str(Path.cwd())
     for process in psutil.process_iter(["cwd", "cmdline"]):
@@ -214,7 +227,7 @@ def remove_stale_lock(arguments: list[str]) -> None:
 
 
 def exclusive_folder() -> AbstractContextManager[None]:
-    """Acquire this folder's lock, waiting for other runs to finish."""
+    """Return a context that holds this folder's lock; if another run has it, wait for its end."""
     return file_lock(LOCK, WAITING, partial(print, file=sys.stderr))
 
 
@@ -226,17 +239,25 @@ def run_study(
     options: Sequence[str] = (),
     reporting: bool = False,
 ) -> int:
-    """Run a study, or write its report too, and return Snakemake's exit status.
+    """Run a study, and return Snakemake's exit status.
 
-    Snakemake's `options` may name the study instead of `files`, and `changes` are as
-    "study.rounds=4".
+    Args:
+        files: the study's files; default: config.yaml.
+        changes: changes of single keys, such as "study.rounds=4".
+        cores: the most CPU cores that jobs use at a time; default: as the profile says.
+        dry: only show what would run.
+        options: further arguments of Snakemake, which may name the study in the place of `files`.
+        reporting: also write the study's report.
+
+    Raises:
+        FedLoomError: the study is wrong, is named twice, or cannot run in this folder.
     """
     # the study must be named once: Snakemake would take the last one and ignore the other
     naming = [word for word in options if word.partition("=")[0] in STUDY_OPTIONS]
     if naming and (files or changes):
         raise FedLoomError(f"{naming[0]}: is given with a study or --set before `--`; give one")
 
-    # all of it in Snakemake's own arguments
+    # put all of this into Snakemake's own arguments
     arguments = [*options]
     if files:
         arguments += ["--configfile", *map(str, files)]
@@ -249,7 +270,7 @@ def run_study(
 
     # Snakemake's options may name the study, or say that no job is to run
     if options:
-        study, dry = study_of(arguments)
+        study, dry = plan_of_arguments(arguments)
     else:
         study = load_plan(files, {CHANGES_KEY: [*changes]})
     if dry:
@@ -261,23 +282,23 @@ def run_study(
         if is_locked():
             remove_stale_lock(arguments)
 
-        # while this run holds the folder, no other one changes the results
-        run_progress.begin(study, arguments)
+        # while this run holds the folder's lock, no other run changes the results
+        run_progress.begin_run(study, arguments)
         try:
             status = run_snakemake(arguments, display=True)
             if status == 0:
                 _finish(study, reporting)
         finally:
-            run_progress.end()
+            run_progress.end_run()
     return status
 
 
 def _finish(study: Plan, reporting: bool) -> None:
     """Write the record of a study that has run, and print its first table and its report's path."""
     write_record(study)
-    print(f"\n{summary(study)}")
+    print(f"\n{summary_of_results(study)}")
     if reporting:
-        # takes seconds
+        # this import takes seconds
         from fedloom.report import page
 
         print(f"report  {page.write(study)}")

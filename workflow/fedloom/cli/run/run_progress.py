@@ -1,6 +1,7 @@
-"""The progress of a study's run: the jobs done, at work and left, from Snakemake's events.
+"""Follow the progress of a study's run: which jobs are done, at work and left.
 
-`fedloom run` begins a file of events; Snakemake's logger adds to it, and everybody may read it.
+`fedloom run` begins a file of events, and the plugin for Snakemake's logger adds events to it. Any
+process may read the file.
 """
 
 import json
@@ -23,16 +24,16 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.resources.cost import job_seconds
 
 EVENTS = Path(".snakemake/fedloom.jsonl")
-END = '{"event": "end"}\n'
-# what Snakemake counts with the jobs, and is none
+END_EVENT = '{"event": "end"}\n'
+# Snakemake counts these among the jobs, but they are none
 NO_JOBS = ("total", "all")
-# seconds that a job takes which has no estimate: a table, a choice
-SMALL = 0.5
+# the seconds that a job without an estimate is assumed to take, such as a table or a choice
+SMALL_SHARE = 0.5
 
 
-def begin(plan: Plan, arguments: Sequence[str]) -> None:
+def begin_run(plan: Plan, arguments: Sequence[str]) -> None:
     """Begin the file of events with a study, Snakemake's arguments, and estimates of the jobs."""
-    # the estimates of all jobs, and their mean among those of a rule that are left
+    # the estimate of each job, and each rule's mean over the jobs that are left
     seconds = dict[str, float]()
     means = dict[str, float]()
     for rule, jobs in job_seconds(plan).items():
@@ -51,12 +52,12 @@ def begin(plan: Plan, arguments: Sequence[str]) -> None:
         "means": means,
     }
 
-    # a new file: who reads the old one goes on
+    # this makes a new file, so that a process can go on reading the old one
     write_text(EVENTS, json.dumps(first) + "\n")
 
 
 def tell(text: str) -> None:
-    """Show a line to who started the run: on the display of `fedloom run`, or else on stderr."""
+    """Show a line to the user: on the display of `fedloom run`, or without it on stderr."""
     if QUIET_VARIABLE not in os.environ:
         print(text, file=sys.stderr)
         return
@@ -64,14 +65,18 @@ def tell(text: str) -> None:
         file.write(json.dumps({"event": "note", "text": text}) + "\n")
 
 
-def end() -> None:
+def end_run() -> None:
     """Add the event that the run's jobs have ended."""
     with EVENTS.open("a", encoding="utf-8") as file:
-        file.write(END)
+        file.write(END_EVENT)
 
 
 def last_begun() -> JsonDict:
-    """Return the event of the run that began last in this folder."""
+    """Return the first event of the run that began last in this folder.
+
+    Raises:
+        FedLoomError: no run has begun in this folder.
+    """
     if not EVENTS.exists():
         raise FedLoomError("no run has been started in this folder; start one with `fedloom run`")
     with EVENTS.open(encoding="utf-8") as file:
@@ -79,10 +84,10 @@ def last_begun() -> JsonDict:
 
 
 def ended(first: JsonDict) -> bool:
-    """Return True if a run has ended or was killed, by its first event."""
+    """Return True if the run with this first event has ended, or was killed."""
     with EVENTS.open("rb") as file:
-        file.seek(-len(END), os.SEEK_END)
-        return file.read() == END.encode() or not psutil.pid_exists(first["process"])
+        file.seek(-len(END_EVENT), os.SEEK_END)
+        return file.read() == END_EVENT.encode() or not psutil.pid_exists(first["process"])
 
 
 @dataclass
@@ -90,17 +95,17 @@ class Job:
     """A job at work."""
 
     rule: str
-    # the run's, or that of the table or figure
+    # the name of the run, table or figure
     name: str
     log: Path | None
-    # what it takes by its estimate
+    # the estimated time that it takes
     seconds: float
-    # when it began, in seconds of the clock
+    # when it began, in seconds since 1970
     begun: float
     progress: Progress | None = None
 
     def look(self) -> None:
-        """Update `progress` from the job's events, ignoring those of an earlier attempt."""
+        """Update `progress` from the job's events; ignore the events of an earlier attempt."""
         if self.log and self.log.exists() and self.log.stat().st_mtime >= self.begun:
             self.progress = last_progress(self.log)
 
@@ -111,7 +116,7 @@ class RunProgress:
 
     study: str = ""
     begun: float = 0.0
-    # the estimates in seconds, by a file of the job, and their means by rule
+    # the estimated seconds of each job, by one of its files, and the mean of each rule
     seconds: dict[str, float] = field(default_factory=dict)
     means: dict[str, float] = field(default_factory=dict)
     # how many jobs are to be done, by rule
@@ -120,7 +125,7 @@ class RunProgress:
     running: dict[int, Job] = field(default_factory=dict)
     done: int = 0
     failed: set[int] = field(default_factory=set)
-    # the seconds, by the estimates, of jobs that are done
+    # the estimated seconds of all jobs that are done
     work: float = 0.0
 
     def apply_event(self, event: JsonDict) -> tuple[str, Job] | None:
@@ -136,11 +141,11 @@ class RunProgress:
             self.jobs = {rule: n for rule, n in event["stats"].items() if rule not in NO_JOBS}
 
         elif kind == "job_info" and event["rule_name"] not in NO_JOBS:
-            # one that failed may be tried again
+            # a job that failed before may be tried again
             self.running[event["jobid"]] = self._job(event)
             self.failed.discard(event["jobid"])
 
-        # an error is told twice, the second time of a job that is not at work
+        # Snakemake reports an error twice; the second time, the job is not at work any more
         elif kind == "job_finished" and event["job_id"] in self.running:
             job = self.running.pop(event["job_id"])
             job.look()
@@ -157,8 +162,8 @@ class RunProgress:
         return None
 
     def _job(self, event: JsonDict) -> Job:
-        """Return the job whose event says that it was begun."""
-        # its labels, joined as in the name of a run
+        """Return the job that an event describes as begun."""
+        # join its labels as in the name of a run
         labels = list[str]()
         for key, value in (event["wildcards"] or {}).items():
             if key == "seed":
@@ -170,30 +175,30 @@ class RunProgress:
         if event["log"]:
             log = Path(event["log"][0])
 
-        # its estimate is that of one of its files
-        estimates = [self.seconds.get(file, SMALL) for file in event["output"] or []]
+        # one of its files has the estimate
+        estimates = [self.seconds.get(file, SMALL_SHARE) for file in event["output"] or []]
         return Job(
             rule=event["rule_name"],
             name="/".join(labels),
             log=log,
-            seconds=max(estimates, default=SMALL),
+            seconds=max(estimates, default=SMALL_SHARE),
             begun=event["time"],
         )
 
     def share(self) -> float:
         """Return the estimated fraction of the work that is done."""
-        whole = sum(count * self.means.get(rule, SMALL) for rule, count in self.jobs.items())
+        whole = sum(count * self.means.get(rule, SMALL_SHARE) for rule, count in self.jobs.items())
         if not whole:
             return 0.0
 
-        # jobs at work count as far as they are
+        # a job at work counts in part, by its progress
         begun = [(job.seconds, job.progress) for job in self.running.values()]
         now = self.work + sum(seconds * each.share for seconds, each in begun if each)
         return min(now / whole, 1.0)
 
     def seconds_left(self, now: float) -> float | None:
-        """Return how long the rest takes at the pace so far; None without one."""
-        # the pace of the first percent tells little
+        """Return the seconds that the rest takes at the pace so far; None in the first percent."""
+        # the pace of the first percent says little about the rest
         share = self.share()
         if share <= 0.01:
             return None

@@ -11,14 +11,14 @@ from fedloom.common.json_types import JsonDict
 Divide = Callable[[np.ndarray, JsonDict, np.random.Generator], np.ndarray]
 
 
-class Group(NamedTuple):
-    """Images that are divided by themselves.
+class ImageGroup(NamedTuple):
+    """Images that are divided separately from all others.
 
     Attributes:
-        name: as an error has it, after "client 3"; " of domain 'ink'", for one.
-        images: bool [N] of all images.
-        divide: returns the client of every training image of the group, from 0 on.
-        settings: what `divide` takes; `clients` is the number of the group's clients.
+        name: how an error names the group after "client 3", for example " of domain 'ink'".
+        images: bool [N], True for the images of the group.
+        divide: returns the client of every training image of the group, counted from 0.
+        settings: the argument `settings` of `divide`; its `clients` is the number of clients.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Group(NamedTuple):
 
 
 def largest_remainder(total: int, shares: np.ndarray) -> np.ndarray:
-    """Divide `total` in proportion to `shares` [K] into whole numbers [K], each within one."""
+    """Divide `total` by largest remainders in proportion to `shares` [K]; return integers [K]."""
     exact = total * shares / shares.sum()
     counts = np.floor(exact).astype(int)
     rest = np.argsort(-(exact - counts), kind="stable")[: total - counts.sum()]
@@ -37,7 +37,7 @@ def largest_remainder(total: int, shares: np.ndarray) -> np.ndarray:
 
 
 def deal(rows: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Deal rows at random to clients, by `shares` [K]; return the client of each row."""
+    """Deal rows at random to K clients in proportion to `shares` [K]; return each row's client."""
     return rng.permutation(np.repeat(np.arange(len(shares)), largest_remainder(len(rows), shares)))
 
 
@@ -46,8 +46,8 @@ def deal_classes(
 ) -> np.ndarray:
     """Choose `each` classes for every client, bool [K, C].
 
-    Classes get equally many clients, within one. A class that no client would get is an error,
-    which names the `option` to raise.
+    The numbers of clients of any two classes differ by at most one. Raises a FedLoomError if a
+    class would have no client; the error names the `option` to raise.
     """
     if clients * each < classes:
         raise FedLoomError(

@@ -11,8 +11,8 @@ from fedloom.common.schema import Number
 from fedloom.config.partitions import ClientScheme, MinImages
 from fedloom.data.schemes.dealing import deal
 
-# the most draws for `min_images`, which take a minute on CIFAR-10
-DRAWS = 20_000
+# the most draws until every client has `min_images`; they take a minute on CIFAR-10
+MOST_DRAWS = 20_000
 
 
 class Dirichlet(ClientScheme):
@@ -30,11 +30,14 @@ class Dirichlet(ClientScheme):
 
 
 def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
-    """Divide images by label proportions from Dir(alpha), which `kind` interprets.
+    """Divide images by label proportions from Dir(alpha), in the way of `kind`.
 
-    With `client` (PEP-FedPT after Acar et al.; PFPT's text), clients draw their images one by one,
-    in random turns, a class that is used up dropping out. With `class` (pFedPG; PFPT's released
-    code) and `class_capped`, it draws again until every client has `min_images`.
+    - `client` (PEP-FedPT after Acar et al.; PFPT's text): each client draws proportions over
+      classes. Then clients draw their images one by one, in random turns. A class without images
+      left drops out.
+    - `class` (pFedPG; PFPT's released code) and `class_capped`: each class draws proportions over
+      clients. This is repeated until every client has `min_images`. Raises a FedLoomError after
+      `MOST_DRAWS` draws.
     """
     clients = settings["clients"]
     alpha = settings["alpha"]
@@ -43,13 +46,13 @@ def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> 
     # classes draw proportions over clients
     least = settings.get("min_images", 0)
     if settings["kind"] in ("class", "class_capped"):
-        for _ in range(DRAWS):
+        for _ in range(MOST_DRAWS):
             owner = _by_class(column, len(classes), settings, rng)
             if np.bincount(owner, minlength=clients).min() >= least:
                 return owner
         raise FedLoomError(
-            f"min_images: in {DRAWS:,} draws of alpha {alpha:g}, some of {clients} clients always "
-            f"had fewer than {least} images; use fewer clients or a larger alpha"
+            f"min_images: in {MOST_DRAWS:,} draws of alpha {alpha:g}, some of {clients} clients "
+            f"always had fewer than {least} images; use fewer clients or a larger alpha"
         )
 
     # clients draw proportions over classes [K, C]; each class is a stack of images in random order
@@ -62,7 +65,7 @@ def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> 
     for client in rng.permutation(np.arange(len(labels)) % clients):
         odds = wanted[client] * (left > 0)
         if not odds.sum() > 0:
-            # its classes are used up: any image will do
+            # the client's classes have no images left: take any image
             odds = left
         c = rng.choice(len(classes), p=odds / odds.sum())
         owner[stacks[c].pop()] = client
@@ -73,7 +76,7 @@ def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> 
 def _by_class(
     column: np.ndarray, classes: int, settings: JsonDict, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the client of every image [N]; each class of `column` [N] draws proportions."""
+    """Return the client of every image [N]; each class in `column` [N] draws proportions."""
     clients = settings["clients"]
     owner = np.empty(len(column), int)
     held = np.zeros(clients, int)
@@ -86,7 +89,7 @@ def _by_class(
             # clients that hold their share of all images get nothing
             room = held < len(column) / clients
             proportions = np.where(room, proportions, 0.0)
-            # equal ones where all are 0: with a small alpha one may be less than any number
+            # if all proportions are 0, take equal ones: with a small alpha, numbers underflow to 0
             if not proportions.sum() > 0:
                 proportions = room.astype(float)
 

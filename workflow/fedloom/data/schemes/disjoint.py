@@ -24,11 +24,11 @@ def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> 
             f"{clients} clients cannot hold disjoint classes: the dataset has {len(classes)}"
         )
 
-    # as many classes for each as possible
+    # about equally many classes for each client
     if not settings["rest_to_last"]:
         return rng.permutation(np.arange(len(classes)) % clients)[column]
 
-    # equally many, and the rest for the last client
+    # equally many classes for each client, and the rest for the last one
     each = round(len(classes) / clients)
     if each * (clients - 1) >= len(classes):
         raise FedLoomError(

@@ -8,10 +8,10 @@ from pydantic import Field, model_validator
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import NO_DOMAIN
 from fedloom.common.json_types import JsonDict
-from fedloom.common.schema import Count, Natural, Number, Several, require
+from fedloom.common.schema import Count, Natural, Number, Several, require_other_keys
 from fedloom.config.partitions import MinImages, PositiveShare, SchemeKind
 from fedloom.data.schemes import dirichlet, iid, imbalance
-from fedloom.data.schemes.dealing import Group
+from fedloom.data.schemes.dealing import ImageGroup
 
 
 class Domain(SchemeKind):
@@ -43,7 +43,10 @@ class Domain(SchemeKind):
 
     @model_validator(mode="after")
     def _divided_in_one_way(self) -> Self:
-        """Refuse two ways to divide a domain, half of one, and domains that nobody trains on."""
+        """Refuse two ways to divide a domain or to hold clients out, and keys that lack another.
+
+        Also refuse a partition in which no client of a domain trains.
+        """
         if self.alpha is not None and self.dominant_share is not None:
             raise ValueError("alpha and dominant_share; divide a domain by one of them")
 
@@ -59,7 +62,7 @@ class Domain(SchemeKind):
                 f"held_out_per_domain: {held} of {clients} clients leave none to train"
             )
 
-        return require(
+        return require_other_keys(
             self,
             alpha="kind",
             kind="alpha",
@@ -69,10 +72,11 @@ class Domain(SchemeKind):
         )
 
 
-def groups(domains: np.ndarray, settings: JsonDict) -> list[Group]:
-    """Return the domains of the dataset's images, str [N]; those of NO_DOMAIN are in no group.
+def domain_groups(domains: np.ndarray, settings: JsonDict) -> list[ImageGroup]:
+    """Return one group of images per domain; `domains`, str [N], are the domains of all images.
 
-    The keys `alpha` and `dominant_share` say how each is divided.
+    Images of NO_DOMAIN are in no group. The keys `alpha` and `dominant_share` choose the scheme by
+    which each group is divided. Raises a FedLoomError if there is only one domain.
     """
     names = np.setdiff1d(domains.astype(str), [NO_DOMAIN])
     if len(names) == 1:
@@ -87,4 +91,4 @@ def groups(domains: np.ndarray, settings: JsonDict) -> list[Group]:
         divide = dirichlet.divide
     elif "dominant_share" in settings:
         divide = imbalance.divide_pooled
-    return [Group(f" of domain '{name}'", domains == name, divide, inner) for name in names]
+    return [ImageGroup(f" of domain '{name}'", domains == name, divide, inner) for name in names]

@@ -11,5 +11,5 @@ class Iid(ClientScheme):
 
 
 def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
-    """Deal images at random to clients whose sizes differ by at most one."""
+    """Deal images at random to clients; their numbers of images differ by at most one."""
     return rng.permutation(np.arange(len(labels)) % settings["clients"])

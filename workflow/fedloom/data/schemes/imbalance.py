@@ -7,7 +7,7 @@ from fedloom.common.json_types import JsonDict
 from fedloom.config.partitions import ClientScheme, PositiveShare
 from fedloom.data.schemes.dealing import deal_classes, largest_remainder
 
-# by how much a dominant share may fall short before the partition is refused
+# a partition is refused if a client's dominant share falls short by more than this
 LOST = 0.1
 
 
@@ -25,19 +25,22 @@ class Imbalance(ClientScheme):
 def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
     """Give each client `dominant_share` of its images from `dominant_classes` of the classes.
 
-    Clients are of equal size, and all images are dealt out. As many as possible, and as evenly, go
-    to clients that their class dominates, in `dominant_share` at most; the rest goes to other
-    clients, and to clients of the class only if these have no room for it. A share that falls short
-    by more than `LOST` is an error.
+    Clients are of equal size, and all images are dealt out:
+
+    1. Images of a class go to the clients that the class dominates: as many and as evenly as
+       possible, but at most `dominant_share` of a client's images.
+    2. The rest goes to other clients.
+    3. If other clients have no room left, the rest goes to clients that the class dominates.
+
+    Raises a FedLoomError if a client's dominant share falls short by more than `LOST`.
     """
     clients = settings["clients"]
     share = settings["dominant_share"]
     classes, column, supply = np.unique(labels, return_inverse=True, return_counts=True)
-    each = max(1, round(len(classes) * settings["dominant_classes"]))
-    dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
+    dominant = _deal_dominant(len(classes), settings, rng)
 
-    # how many images each client gets, and how many of them of its dominant classes; it is random
-    # who gets what rounding leaves over
+    # the number of images of each client, and how many of them are of its dominant classes; chance
+    # decides which clients get the images that rounding leaves over
     sizes = largest_remainder(len(labels), np.ones(clients))
     due = largest_remainder(round(share * len(labels)), sizes)
     order = rng.permutation(clients)
@@ -48,17 +51,18 @@ def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> 
     counts = _hand_out(supply, due, dominant, rng)  # [K, C]
     own = counts.sum(1) / np.maximum(sizes, 1)
     if own.min() < share - LOST:
+        each = dominant[0].sum()
         raise FedLoomError(
             f"client {own.argmin()} would have {own.min():.0%} of its images of its {each} "
             f"dominant classes, not {share:.0%}; clients x {each} must be a multiple of the "
             f"{len(classes)} classes, and these of about equal size"
         )
 
-    # the rest, first to clients of other classes
+    # hand out the rest, first to clients that other classes dominate
     for allowed in (~dominant, np.ones_like(dominant)):
         counts += _hand_out(supply - counts.sum(0), sizes - counts.sum(1), allowed, rng)
 
-    # which images these are
+    # choose the images at random
     owner = np.empty(len(labels), int)
     for c in range(len(classes)):
         owner[column == c] = rng.permutation(np.repeat(np.arange(clients), counts[:, c]))
@@ -68,17 +72,17 @@ def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> 
 def divide_pooled(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
     """Give `dominant_share` of every class to the clients that it dominates, the rest to everyone.
 
-    It is PFPT's partition of each of its four data sets (Section 4): the clients of a class get
-    equal parts of its share, and the rest of all classes is pooled and dealt evenly to all clients.
-    Clients differ in size as classes do, so that it fits any number of classes.
+    PFPT divides each of its four data sets like this (Section 4). The clients that a class
+    dominates get equal parts of its share. The rest of all classes is pooled and dealt evenly to
+    all clients. The sizes of clients differ like the sizes of classes, and any number of classes
+    can be divided.
     """
     clients = settings["clients"]
     share = settings["dominant_share"]
     classes, column = np.unique(labels, return_inverse=True)
-    each = max(1, round(len(classes) * settings["dominant_classes"]))
-    dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
+    dominant = _deal_dominant(len(classes), settings, rng)
 
-    # the share of each class, dealt in turns to the clients that it dominates
+    # deal the share of each class in turns to the clients that it dominates
     owner = np.full(len(labels), -1)
     for c in range(len(classes)):
         rows = rng.permutation(np.flatnonzero(column == c))
@@ -86,19 +90,28 @@ def divide_pooled(labels: np.ndarray, settings: JsonDict, rng: np.random.Generat
         holders = rng.permutation(np.flatnonzero(dominant[:, c]))
         owner[own] = holders[np.arange(len(own)) % len(holders)]
 
-    # the rest of all classes
+    # deal the rest of all classes
     pool = np.flatnonzero(owner < 0)
     owner[pool] = rng.permutation(clients)[rng.permutation(len(pool)) % clients]
     return owner
 
 
+def _deal_dominant(classes: int, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
+    """Choose the classes that dominate each client, equally many for all clients, bool [K, C]."""
+    each = max(1, round(classes * settings["dominant_classes"]))
+    return deal_classes(settings["clients"], each, classes, "dominant_classes", rng)
+
+
 def _hand_out(
     supply: np.ndarray, demand: np.ndarray, allowed: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Hand out as much of the classes' `supply` [C] as fits into the clients' `demand` [K].
+    """Hand out as many images as possible; return how many of each class a client gets, [K, C].
 
-    It is a maximum flow where `allowed`, bool [K, C], in as even parts of the clients' demand as
-    possible; every class gives the same part of its supply if it can be so. Returns numbers [K, C].
+    Class c has supply[c] images, client k takes demand[k] images, and allowed[k, c] says whether
+    client k may get images of class c. The result is a maximum flow over the allowed pairs:
+
+    - A client's classes share its demand as evenly as possible.
+    - Every class gives the same part of its supply, if such a flow is large enough.
     """
     clients, classes = allowed.shape
     if not demand.any():
@@ -113,10 +126,11 @@ def _hand_out(
 
     def flow(per_class: np.ndarray, per_pair: np.ndarray) -> np.ndarray:
         """Return the greatest flow [K, C] of at most `per_class` [C] and `per_pair` [K, C]."""
-        # imported here, for a plan imports schemes for their keys alone
+        # imported here, because a plan imports schemes only for their keys
         import scipy
 
-        # from a source (the last node but one) over clients and classes to a sink (the last)
+        # edges lead from a source (the last node but one) over clients and classes to a sink (the
+        # last node)
         graph = np.zeros((clients + classes + 2, clients + classes + 2), np.int32)
         graph[-2, :clients] = demand
         graph[:clients, clients:-2] = per_pair
@@ -126,13 +140,13 @@ def _hand_out(
         ).flow
         return flows.toarray()[:clients, clients:-2]
 
-    # even parts, and the most that any parts can give
+    # even parts, and the largest flow that any parts allow
     of_client = np.maximum(allowed.sum(1), 1)
     of_class = np.maximum(allowed.sum(0), 1)
     even = allowed * np.minimum.outer(demand / of_client, supply / of_class)
     possible = flow(supply, allowed * supply).sum()
 
-    # the same part of every class; where that is too little, ever less even parts
+    # try the same part of every class; until the flow is the largest one, allow less even parts
     slack = 1.0
     dealt = flow(largest_remainder(demand.sum(), supply), np.ceil(even))
     while dealt.sum() < possible:

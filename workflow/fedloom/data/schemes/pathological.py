@@ -17,7 +17,11 @@ class Pathological(ClientScheme):
 
 
 def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> np.ndarray:
-    """Give each client `classes_per_client` classes, in shares from U(0.4, 0.6) (SGPT, E.1)."""
+    """Give each client `classes_per_client` classes (SGPT, E.1).
+
+    Clients of one class divide its images in proportion to draws from U(0.4, 0.6). Raises a
+    FedLoomError if the dataset has fewer classes.
+    """
     clients = settings["clients"]
     each = settings["classes_per_client"]
     classes = np.unique(labels)
@@ -26,11 +30,11 @@ def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> 
             f"classes_per_client is {each}, but the dataset has {len(classes)} classes"
         )
 
-    # the classes of each client, and its share of each, [K, C]
+    # the classes of each client, and its shares of them, [K, C]
     held = deal_classes(clients, each, len(classes), "classes_per_client", rng)
     shares = np.where(held, rng.uniform(0.4, 0.6, held.shape), 0.0)
 
-    # the images of each class in these shares
+    # deal the images of each class in these shares
     owner = np.empty(len(labels), int)
     for column, label in enumerate(classes):
         rows = np.flatnonzero(labels == label)

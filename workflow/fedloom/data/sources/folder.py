@@ -14,16 +14,16 @@ from fedloom.common.folders import named_folder, printable, walk
 from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import Count, Keys
 from fedloom.config.datasets import ImageSource, TestFraction, described
-from fedloom.config.image_lists import Columns, Row, rows, text_of
+from fedloom.config.image_lists import ListColumns, ListedImage, rows, text_of
 from fedloom.data.image_list import ImageList, file_items, root_folder
 from fedloom.data.labels import are_numbers, tidied, tidy
 from fedloom.data.pixels import image_suffixes
 
 log = logging.getLogger(__name__)
 
-# what folders of a split are called, in lower case
+# names of folders that hold a split, in lower case
 SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
-# what lies beside images and is none; all other files of a class must be images
+# suffixes of files beside images that are no images; all other files of a class must be images
 NO_IMAGES = {
     ".csv", ".db", ".html", ".identifier", ".ini", ".json", ".jsonl", ".log", ".md", ".py",
     ".toml", ".tsv", ".txt", ".xml", ".yaml", ".yml",
@@ -86,10 +86,14 @@ class Folder(ImageSource):
 
 
 def read(settings: JsonDict) -> ImageList:
-    """List the images of a folder; domains are called as their folders, classes as in `names`."""
+    """List the images of a folder.
+
+    Domains have the names of their folders. Classes have the names of their folders, or those in
+    the file `names`.
+    """
     # the folder, and its split
     root = root_folder(settings["root"], "[domain/]class/file or {train,test}/[domain/]class/file")
-    # links in circles are found here
+    # this call raises an error if links lead in a circle
     provenance = f"folder: {described(settings)}"
     split = _split(root, settings)
     if "test_list" in settings and not split:
@@ -97,8 +101,8 @@ def read(settings: JsonDict) -> ImageList:
     if "test_last" in settings and split:
         raise FedLoomError(f"test_last: {root} has a folder of test images; leave it out")
 
-    # the files of both halves, or of the only one
-    files: list[Row] = []
+    # the files of the training and the test folder, or of the only folder
+    files: list[ListedImage] = []
     for name, test in zip(split or ["."], (False, True), strict=False):
         if test and "test_list" in settings:
             trained = {tidy(file.label) for file in files}
@@ -133,15 +137,18 @@ def read(settings: JsonDict) -> ImageList:
 
 
 def _split(root: Path, settings: JsonDict) -> list[str]:
-    """Return the names of the training and the test folder, or [] without official split."""
-    # the folders that the config names, or those of the usual names
+    """Return the names of the training and the test folder, or [] without an official split.
+
+    Raises a FedLoomError if folders such as `val` look like a split that the config does not name.
+    """
+    # the folders that the config names, or else `train` and `test`
     folder, names, entries = next(walk(str(root)))
     chosen = settings.get("split")
     if chosen is None and {*names} == {"train", "test"}:
         chosen = ["train", "test"]
 
-    # other folders of a split would be taken for classes, unless classes_in names the only folder
-    # below the root that is read
+    # other folders of a split would be taken for classes; but if classes_in names a folder below
+    # the root, only that folder is read
     halves = [name for name in names if name.lower() in SPLITS]
     one_folder = "classes_in" in settings and not settings["domains"]
     if chosen is None and not one_folder and halves and (len(halves) > 1 or halves == names):
@@ -157,9 +164,12 @@ def _split(root: Path, settings: JsonDict) -> list[str]:
     return chosen or []
 
 
-def _tree(base: Path, test: bool, settings: JsonDict) -> Iterator[Row]:
-    """Yield the images below a folder in a fixed order; its layers must be as the keys say."""
-    # a layer has a folder of one name, or one for every domain or class (*)
+def _tree(base: Path, test: bool, settings: JsonDict) -> Iterator[ListedImage]:
+    """Yield the images below a folder in a fixed order.
+
+    Raises a FedLoomError if the levels of folders are not those that the keys describe.
+    """
+    # the name of the folder at each level, or * for a level with a folder per domain or class
     above = Path(settings.get("classes_in", "")).parts
     below = Path(settings.get("images_in", "")).parts
     of_domains = ("*",) if settings["domains"] else ()
@@ -170,7 +180,7 @@ def _tree(base: Path, test: bool, settings: JsonDict) -> Iterator[Row]:
         if any(layer not in ("*", part) for layer, part in zip(layers, parts, strict=False)):
             continue
 
-        # a folder above those of images
+        # a folder above the folders of images
         if len(parts) < len(layers):
             layer = layers[len(parts)]
             if not inner or layer not in ("*", *inner):
@@ -196,13 +206,13 @@ def _tree(base: Path, test: bool, settings: JsonDict) -> Iterator[Row]:
             others = [entry.name for entry in entries if not _may_be_image(entry.name)]
             _log_left_out(folder, others)
 
-        # class and domain are folders of its path
+        # two folders of the path name the class and the domain
         label = parts[-1 - len(below)]
         domain = "all"
         if settings["domains"]:
             domain = parts[0]
         for path in images:
-            yield Row(path, label, domain, test)
+            yield ListedImage(path, label, domain, test)
 
 
 def _may_be_image(path: str) -> bool:
@@ -211,7 +221,7 @@ def _may_be_image(path: str) -> bool:
 
 
 def _check_no_images(folder: str, entries: list[os.DirEntry]) -> None:
-    """Refuse images that lie above the folders of classes; the log names what else lies there."""
+    """Refuse images that lie above the folders of classes; the log names other files there."""
     for entry in entries:
         if Path(entry.name).suffix.lower() in image_suffixes():
             raise FedLoomError(
@@ -223,7 +233,7 @@ def _check_no_images(folder: str, entries: list[os.DirEntry]) -> None:
 
 
 def _log_left_out(folder: str, names: list[str]) -> None:
-    """Write to the log which files of a folder are not taken for images."""
+    """Write to the log that these files of a folder are no images."""
     log.info(
         "%s: left out %d files that are no images: %s",
         printable(folder),
@@ -232,12 +242,13 @@ def _log_left_out(folder: str, names: list[str]) -> None:
     )
 
 
-def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Row]:
-    """Return the test images of the folder `images`, each once in the list `file`, below `base`.
+def _listed(base: Path, classes: set[str], file: str, images: str) -> list[ListedImage]:
+    """Return the test images in the folder `images`, with their classes from the list `file`.
 
-    Their classes must be among those of the training images, `classes`.
+    Both paths start from the folder `base`. Raises a FedLoomError if the list does not name every
+    image once, or names a class that is not among the classes of the training images, `classes`.
     """
-    # the images that are there, without the list itself
+    # the images in the folder, without the list itself
     folder = named_folder(base / images, "test_list")
     left = dict[str, None]()
     for _, _, entries in walk(str(folder)):
@@ -246,9 +257,9 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Row]:
                 left[entry.path] = None
     left.pop(f"{base / file}", None)
 
-    # those that the list names
+    # the images that the list names
     files = []
-    for row in rows(base / file, "test", Columns()):
+    for row in rows(base / file, "test", ListColumns()):
         path = f"{base / images}/{os.path.normpath(row.path)}"
         if path not in left:
             raise FedLoomError(f"{row.where}: {printable(path)} is named again or not there")
@@ -266,7 +277,10 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Row]:
 
 
 def _classes(root: Path, folders: set[str], settings: JsonDict) -> dict[str, str]:
-    """Return the name of every folder's class, in the order of the classes."""
+    """Return the name of the class of every folder, in the order of the classes.
+
+    Raises a FedLoomError if the file `names` has no line for a folder.
+    """
     if "names" not in settings:
         return {folder: folder for folder in sorted(folders)}
 
@@ -275,7 +289,7 @@ def _classes(root: Path, folders: set[str], settings: JsonDict) -> dict[str, str
     lines = [line.split(maxsplit=1) for line in text_of(file).splitlines()]
     named = [line for line in lines if len(line) == 2]
 
-    # the line of each folder; one that is a number is the number of its line
+    # the line of each folder; if a folder's name is a number, it is the number of a line
     line_of = {str(number): number for number in range(len(named))}
     for number, (folder, _) in enumerate(named):
         line_of[tidy(folder)] = number
@@ -294,7 +308,10 @@ def _classes(root: Path, folders: set[str], settings: JsonDict) -> dict[str, str
 
 
 def _last(domains: np.ndarray, images: int, of: int) -> tuple[np.ndarray, str]:
-    """Choose the last `images` of every `of` images of each domain, bool [N]; add the rule."""
+    """Choose the last `images` of every `of` images of each domain.
+
+    Returns the chosen images, bool [N], and the rule in words.
+    """
     test = np.zeros(len(domains), bool)
     for name in np.unique(domains):
         rows = np.flatnonzero(domains == name)

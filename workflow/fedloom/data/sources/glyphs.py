@@ -1,9 +1,12 @@
 """Draw letters of many scripts with the fonts that matplotlib ships: images without a download.
 
-Two disjoint sets of classes come out of one pool. *Source* classes only ever pretrain the micro
-backbones; *target* classes are this dataset, whose domains are four font families (each with a
-regular, a bold and an italic face), or styles of drawing. `workflow/pretraining` chose the classes.
-Digits are in neither set.
+`workflow/pretraining` chose two disjoint sets of characters from one pool:
+
+- *source* characters are used only to pretrain the micro backbones;
+- *target* characters are the classes of this dataset.
+
+Digits are in neither set. The domains of the dataset are four font families, each with a regular, a
+bold and an italic face; or they are styles of drawing.
 """
 
 import unicodedata
@@ -29,18 +32,18 @@ from fedloom.machine.install import ROOT
 Style = Literal["plain", "outline", "inverted", "turned", "noisy", "covered"]
 
 # source and target characters, as pretraining.glyph_classes chose them
-CLASSES: dict[str, str] = read_json(ROOT / "workflow/resources/glyph_classes.json")
+GLYPH_CLASSES: dict[str, str] = read_json(ROOT / "workflow/resources/glyph_classes.json")
 # pixels of a side of the canvas
-SIZE = 32
+GLYPH_SIDE = 32
 # the longer side of a glyph, as a share of the canvas
 FILL = 0.8
-# pixels at which a face is rasterised before it is fitted into its box
+# pixels of the size at which a face is rasterised, before the glyph is resized
 _EM = 64
 # how far letters are turned at most, in degrees each way
 TURN = 45
 # the standard deviation of noise, in grey levels of 255
 NOISE = 60
-# pixels of a side of the square that hides a part
+# pixels of a side of the square that hides a part of a letter
 COVER = 10
 
 # face -> (family, file). The family is the domain.
@@ -76,15 +79,18 @@ class Glyphs(SourceKind):
     test_fraction: TestFraction = 0.25
 
     def expected(self) -> Expected:
-        """Return the numbers of images and classes: a face draws every class."""
+        """Return the numbers of images and classes: every face draws all classes."""
         return Expected(self.classes * 12 * self.draws * len(self.styles or [1]), self.classes)
 
 
 def read(settings: JsonDict) -> ImageList:
-    """Draw `classes` target characters in 12 faces, `draws` times each: 32 x 32 pixels, grey."""
+    """Draw `classes` target characters in 12 faces, `draws` times each, with 32 x 32 grey pixels.
+
+    If there are `styles`, draw all of that once in each style.
+    """
     import matplotlib
 
-    # one set of images, in the faces as they are
+    # one set of images, in plain style
     chosen = classes("target", settings["classes"])
     pixels, labels, faces, names = render_set(chosen, settings["draws"])
     domains = np.array([_FACES[face][0] for face in faces])
@@ -96,7 +102,7 @@ def read(settings: JsonDict) -> ImageList:
         pixels = np.concatenate([_in_style(chosen, settings["draws"], style) for style in styles])
         domains = np.repeat(styles, len(labels))
 
-        # a class in a face is in one half alone, in all its styles
+        # the images of a class in one face are all training images, or all test images
         cells = np.stack([labels, np.unique(faces, return_inverse=True)[1]], 1)
         pairs, pair = np.unique(cells, axis=0, return_inverse=True)
         held, _ = fixed_test_split(pairs[:, 0], np.full(len(pairs), ""), settings["test_fraction"])
@@ -116,9 +122,10 @@ def read(settings: JsonDict) -> ImageList:
 
 
 def _in_style(chars: list[str], draws: int, style: str) -> np.ndarray:
-    """Draw characters anew, and restyle them: uint8 [N, 32, 32, 1], as `render_set` orders.
+    """Draw characters in a style; return uint8 [N, 32, 32, 1] in the order of `render_set`.
 
-    Every style has another jitter; otherwise its images would be restyled copies of another's.
+    Every style has its own jitter. Otherwise the images of one style would be restyled copies of
+    the images of another style.
     """
     seed = 1 + get_args(Style).index(style)
     pixels, labels, *_ = render_set(chars, draws, seed)
@@ -134,7 +141,7 @@ def faces() -> dict[str, str]:
     return {face: family for face, (family, _) in _FACES.items()}
 
 
-def name_of(char: str) -> str:
+def glyph_name(char: str) -> str:
     """Return a character's Unicode name, lower case."""
     return unicodedata.name(char).lower()
 
@@ -144,31 +151,33 @@ def has(char: str, face: str) -> bool:
     return ord(char) in codes(face)
 
 
-def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) -> np.ndarray:
-    """Draw a character in white on black, uint8 [32, 32], its longer side `FILL` of the canvas.
+def draw_glyph(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) -> np.ndarray:
+    """Draw a character in white on black, uint8 [32, 32].
 
-    `affine` [2, 3] leads from output to input positions, both in [-1, 1] from edge to edge.
+    The character's longer side is `FILL` of the canvas. `affine` [2, 3] maps a position in the
+    result to the position in the plain drawing; the edges of both are at -1 and 1. Raises a
+    ValueError if the face has no such character.
     """
     if not has(char, face):
         raise ValueError(f"{face} has no glyph for U+{ord(char):04X}")
 
-    # the letter in the middle, at twice the size, against jaggedness; Pillow does not say in its
-    # annotations that a mask gives bytes
-    canvas = Image.new("L", (2 * SIZE, 2 * SIZE))
+    # draw the letter in the middle, at twice the size, so that its edges become smooth; the type is
+    # Any, because Pillow's annotations do not say that a mask gives bytes
+    canvas = Image.new("L", (2 * GLYPH_SIDE, 2 * GLYPH_SIDE))
     ink: Any = _font(face).getmask(char, "L")
     cut = Image.frombytes("L", ink.size, bytes(ink))
     box = cut.getbbox()
     if box is not None:
         cut = cut.crop(box)
-        scale = FILL * 2 * SIZE / max(cut.size)
+        scale = FILL * 2 * GLYPH_SIDE / max(cut.size)
         width, height = (max(1, round(scale * side)) for side in cut.size)
         cut = cut.resize((width, height), Image.Resampling.BILINEAR)
-        canvas.paste(cut, ((2 * SIZE - width) // 2, (2 * SIZE - height) // 2))
+        canvas.paste(cut, ((2 * GLYPH_SIDE - width) // 2, (2 * GLYPH_SIDE - height) // 2))
 
-    # turned and shifted; Pillow counts pixels from the corner, not from the middle
+    # turn and shift it; Pillow counts pixels from the corner, not from the middle
     if affine is not None:
         (a, b, c), (d, e, f) = affine
-        half = float(SIZE)
+        half = float(GLYPH_SIDE)
         canvas = canvas.transform(
             canvas.size,
             Image.Transform.AFFINE,
@@ -179,8 +188,8 @@ def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) 
 
 
 def classes(split: str, limit: int | None = None) -> list[str]:
-    """Return the first `limit` characters, or all, of the split source or target."""
-    return [*CLASSES[split][:limit]]
+    """Return the first `limit` characters of the set `split`, source or target; None: all."""
+    return [*GLYPH_CLASSES[split][:limit]]
 
 
 def render_set(
@@ -188,24 +197,27 @@ def render_set(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
     """Draw every character `draws` times in each face that has it.
 
-    The jitter of a class depends on its character and `seed` alone, and is mild with `noise` 1
-    (turns up to 8 degrees, sizes by 10%, shear 0.1, shifts by 6% of the canvas).
+    The jitter of a class depends only on its character and `seed`. `noise` scales the jitter: with
+    1, letters are turned by up to 8 degrees, scaled by 10%, sheared by 0.1 and shifted by 6% of the
+    canvas.
 
     Returns:
-        Images uint8 [N, 32, 32, 1], ordered by class, face and draw; labels int64 [N], positions in
-        `chars`; the face of each image, str [N]; and the classes' names.
+        1. The images, uint8 [N, 32, 32, 1], ordered by class, face and draw.
+        2. Their labels, int64 [N], which are positions in `chars`.
+        3. The face of each image, str [N].
+        4. The names of the classes.
     """
     images = []
     labels = []
     where = []
     for label, char in enumerate(chars):
-        # a matrix for every face and draw, so that a face without the character changes no other
+        # draw a matrix for every face, so that a face without the character changes no other face
         rng = np.random.default_rng([seed, ord(char)])
         jitter = jitters(rng, len(_FACES) * draws, noise).reshape(len(_FACES), draws, 2, 3)
         for index, face in enumerate(_FACES):
             if not has(char, face):
                 continue
-            images += [draw(char, face, affine=matrix) for matrix in jitter[index]]
+            images += [draw_glyph(char, face, affine=matrix) for matrix in jitter[index]]
             labels += [label] * draws
             where += [face] * draws
 
@@ -213,13 +225,13 @@ def render_set(
         np.stack(images)[..., None],
         np.array(labels, np.int64),
         np.array(where),
-        [name_of(char) for char in chars],
+        [glyph_name(char) for char in chars],
     )
 
 
 def jitters(rng: np.random.Generator, count: int, noise: float = 1.0) -> np.ndarray:
-    """Draw mild affine matrices for `draw`, float64 [count, 2, 3]."""
-    # turn, sizes and shear of each matrix; its last two numbers shift
+    """Return random matrices for `draw_glyph`, float64 [count, 2, 3]; `noise` scales them."""
+    # the turn, sizes and shear of each matrix; the last two numbers of `unit` are shifts
     unit = rng.uniform(-1, 1, (count, 6)) * noise
     turn = np.deg2rad(8) * unit[:, 0]
     width = 1 / (1 + 0.1 * unit[:, 1])
@@ -238,7 +250,7 @@ def jitters(rng: np.random.Generator, count: int, noise: float = 1.0) -> np.ndar
 @cache
 def _path(face: str) -> Path:
     """Return the file of a face."""
-    # imported here, for it takes a moment, and only its folder is needed
+    # imported here: the import takes a moment, and is needed only for matplotlib's folder
     import matplotlib
 
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{_FACES[face][1]}.ttf"
@@ -258,7 +270,7 @@ def codes(face: str) -> frozenset[int]:
 @cache
 def _font(face: str) -> ImageFont.FreeTypeFont:
     """Return a face at the size at which it is rasterised."""
-    # the basic layout draws one code point as it is, whether or not raqm is installed
+    # the basic layout draws a code point in the same way, whether or not raqm is installed
     return ImageFont.truetype(_path(face), _EM, layout_engine=ImageFont.Layout.BASIC)
 
 
@@ -272,7 +284,7 @@ def _restyled(image: np.ndarray, style: str, rng: np.random.Generator) -> np.nda
     """Return an image, uint8 [H, W], in a style."""
     match style:
         case "outline":
-            # imported here, for a plan imports sources for their keys alone
+            # imported here, because a plan imports sources only for their keys
             import scipy
 
             return scipy.ndimage.morphological_gradient(image, size=3)

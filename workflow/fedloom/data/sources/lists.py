@@ -1,4 +1,7 @@
-"""Read images that lists name with their classes; see config/image_lists.py for the formats."""
+"""Read images that list files name together with their classes.
+
+config/image_lists.py explains the formats of lists.
+"""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,7 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import OneOrMore
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
-from fedloom.config.image_lists import Row, listed_files
+from fedloom.config.image_lists import ListedImage, listed_files
 from fedloom.data.image_list import ImageList, file_items, root_folder
 from fedloom.data.labels import are_numbers, classes_of, tidied, tidy
 
@@ -53,7 +56,7 @@ class Lists(ImageSource):
 
 
 def read(settings: JsonDict) -> ImageList:
-    """List the images that the lists `train` and `test` name, in their order."""
+    """List the images that the lists `train` and `test` name, in the order of the lists."""
     root = root_folder(settings["root"], "lists and images")
     provenance = f"lists: {described(settings)}"
     files = listed_files(root, settings)
@@ -72,13 +75,16 @@ def read(settings: JsonDict) -> ImageList:
     )
 
 
-def _classes(files: list[Row], settings: JsonDict) -> tuple[np.ndarray, list[str], bool]:
-    """Return the class of every file, the classes, and whether these are more than numbers."""
+def _classes(files: list[ListedImage], settings: JsonDict) -> tuple[np.ndarray, list[str], bool]:
+    """Return the class of every file, [N], the names of the classes, and whether they are words.
+
+    Raises a FedLoomError if lists give a class two names.
+    """
     if settings["class_from"] == "folder":
         return _by_folder(tidied([Path(file.path).parent.name for file in files]))
     found = classes_of([file.label for file in files], lambda image: files[image].where)
 
-    # the name of each class, which all files that have one must agree on
+    # the name of each class; all lines that state a name must agree on it
     names: list[str | None] = [None] * len(found.labels)
     for file, number in zip(files, found.numbers.tolist(), strict=True):
         if file.name is None:
@@ -99,7 +105,7 @@ def _classes(files: list[Row], settings: JsonDict) -> tuple[np.ndarray, list[str
 
 
 def _by_folder(folders: list[str]) -> tuple[np.ndarray, list[str], bool]:
-    """Return the class of every image, which its folder names, as `_classes`."""
+    """Return what `_classes` returns, if an image's folder names its class."""
     numbers = all(folder.isdecimal() for folder in folders)
     classes = sorted({*folders}, key=int if numbers else str)
     number = {folder: place for place, folder in enumerate(classes)}

@@ -1,4 +1,4 @@
-"""Read Parquet files as Hugging Face publishes them: a column of encoded images, one of labels."""
+"""Read Parquet files as Hugging Face publishes them, with columns of encoded images and labels."""
 
 import io
 import json
@@ -23,8 +23,8 @@ from fedloom.data.pixels import decoded
 from fedloom.machine.install import matching
 
 # images that are held in memory at a time
-ROWS = 64
-# bytes that are read at once; without a buffer it is a whole row group
+ROWS_AT_ONCE = 64
+# bytes that are read at once; without a buffer, a whole row group is read at once
 BUFFER = 1 << 20
 NONE = '{"info": {"features": {}}}'
 OPTIONS = ("image_column", "label_column", "domain_column")
@@ -52,7 +52,8 @@ class Parquet(ImageSource):
 def read(settings: JsonDict) -> ImageList:
     """List the images of `train_files` and, if given, `test_files`.
 
-    Labels are numbers, named by the Hugging Face metadata if it is there, or strings.
+    Labels are strings or numbers. If the files have Hugging Face's metadata, it may name the
+    numbers.
     """
     # the classes of all files, and the rows of test files
     files = _files(settings)
@@ -80,7 +81,10 @@ def read(settings: JsonDict) -> ImageList:
 
 
 def _files(settings: JsonDict) -> dict[Path, str]:
-    """Return the files, each once, with the key that names it, `train_files` or `test_files`."""
+    """Return each file with the key that names it, `train_files` or `test_files`.
+
+    Raises a FedLoomError if a pattern matches no file, or if a file is named twice.
+    """
     files: dict[Path, str] = {}
     for key in ("train_files", "test_files"):
         patterns = settings.get(key, [])
@@ -105,7 +109,7 @@ def _files(settings: JsonDict) -> dict[Path, str]:
 
 @contextmanager
 def _open(file: Path) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file whose pages will be read one at a time."""
+    """Open a Parquet file to read it page by page; raise a FedLoomError if it is damaged."""
     try:
         with pq.ParquetFile(
             file, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True
@@ -117,7 +121,10 @@ def _open(file: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _names(file: Path, settings: JsonDict) -> dict[str, list[str] | None]:
-    """Return the names of values by column, of those that options name, which must be there."""
+    """Return the names of the numbers in each column that an option names; None: it has no names.
+
+    Raises a FedLoomError if such a column is missing, or if Hugging Face's metadata is broken.
+    """
     with _open(file) as parquet:
         columns = parquet.schema_arrow.names
         metadata = parquet.metadata.metadata or {}
@@ -125,7 +132,7 @@ def _names(file: Path, settings: JsonDict) -> dict[str, list[str] | None]:
     for option, column in options.items():
         check_known(column, columns, f"{file}: {option}: no column")
 
-    # Hugging Face's metadata have the names of numbers
+    # Hugging Face's metadata names the numbers
     try:
         features = json.loads(metadata.get(b"huggingface", NONE))["info"]["features"]
         names = {column: features.get(column, {}).get("names") for column in options.values()}
@@ -141,9 +148,9 @@ def _names(file: Path, settings: JsonDict) -> dict[str, list[str] | None]:
 
 
 def _values(file: Path, column: str) -> Iterator[Any]:
-    """Yield the values of a column; of structs, their field `bytes`."""
+    """Yield the values of a column; if they are structs, yield their field `bytes`."""
     with _open(file) as parquet:
-        for batch in parquet.iter_batches(ROWS, columns=[column]):
+        for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[column]):
             piece = batch.column(0)
             if pa.types.is_struct(piece.type) and piece.type.get_field_index("bytes") >= 0:
                 piece = piece.field("bytes")
@@ -151,7 +158,7 @@ def _values(file: Path, column: str) -> Iterator[Any]:
 
 
 def _load(data: object) -> Image.Image:
-    """Decode the bytes of an image; a ValueError says what else a row holds."""
+    """Decode the bytes of an image; raise a ValueError if the row holds something else."""
     if not isinstance(data, bytes):
         raise ValueError(f"no encoded image, but {type(data).__name__}")
     return decoded(io.BytesIO(data))
@@ -160,13 +167,13 @@ def _load(data: object) -> Image.Image:
 def _classes(
     named: dict[Path, dict[str, list[str] | None]], settings: JsonDict
 ) -> tuple[np.ndarray, list[str], bool]:
-    """Return the class of every image, the classes, and whether these are more than numbers."""
+    """Return each image's class, [N], the names of the classes, and whether these are words."""
     values, names = _column(named, settings, "label_column")
     if names is not None:
         return np.array(values), names, True
 
     def where(image: int) -> str:
-        """Return file and row of an image."""
+        """Return the file and the row of an image, for an error."""
         for file in named:
             rows = pq.read_metadata(file).num_rows
             if image < rows:
@@ -181,7 +188,7 @@ def _classes(
 def _domains(
     named: dict[Path, dict[str, list[str] | None]], settings: JsonDict
 ) -> np.ndarray | None:
-    """Return the domain of every image, str [N]; None if no column says it."""
+    """Return the domain of every image, str [N]; None if the settings name no column of domains."""
     if "domain_column" not in settings:
         return None
     values, names = _column(named, settings, "domain_column")
@@ -193,9 +200,11 @@ def _domains(
 def _column(
     named: dict[Path, dict[str, list[str] | None]], settings: JsonDict, key: str
 ) -> tuple[list[Any], list[str] | None]:
-    """Read a column of classes, or of domains, from all files, which must agree on the names.
+    """Read the column of classes, or of domains, from all files.
 
-    Return the values of all images, and the names of values that are numbers, if they have any.
+    Returns the values of all images, and the names of these values if they are numbers with names.
+    Raises a FedLoomError if files have different names for the numbers, or if a value has another
+    type than the others.
     """
     first = next(iter(named))
     column = settings[key]
@@ -210,7 +219,8 @@ def _column(
                 " take files of one dataset"
             )
 
-        # numbers of names, or text or whole numbers, and the same in all rows
+        # values are numbers of names if there are names, else text or whole numbers; all rows must
+        # have the same type
         for row, value in enumerate(_values(file, column)):
             is_alike = not values or type(value) is type(values[0])
             if names is None:

@@ -30,7 +30,7 @@ class Several(ImageSource):
 
 
 def read(settings: JsonDict) -> ImageList:
-    """List the images of the parts, one after the other, each prepared by its keys first."""
+    """List the images of the parts one after the other; each part is prepared by its own keys."""
     # the images of each part
     parts = {}
     for name, entry in settings["parts"].items():

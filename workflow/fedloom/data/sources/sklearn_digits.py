@@ -20,7 +20,7 @@ class SklearnDigits(SourceKind):
 
 
 def read(settings: JsonDict) -> ImageList:
-    """List the digits, their 17 grey levels stretched to 0..255, with scikit-learn's own split."""
+    """List the digits, with a test split by scikit-learn; their 17 grey levels become 0..255."""
     import sklearn
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

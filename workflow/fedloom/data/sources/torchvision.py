@@ -17,7 +17,7 @@ from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, descr
 from fedloom.data.image_list import ImageList, Item
 from fedloom.machine.install import resource
 
-# how torchvision's classes call the two halves of an official split, the first that fits
+# arguments that choose a half of an official split; the first that a class has is used
 OFFICIAL = {"train": (True, False), "split": ("train", "test")}
 
 
@@ -43,10 +43,10 @@ class Torchvision(ImageSource):
 
 
 def read(settings: JsonDict) -> ImageList:
-    """List the images of a torchvision dataset; its official test split is kept if it has one."""
+    """List the images of a torchvision dataset; an official test split is kept."""
     import torchvision
 
-    # the training and the test half, or the whole
+    # the training and the test half, or the whole dataset
     kind = _class(settings["name"])
     halves = [_open(kind, settings, arguments) for arguments in _arguments(kind, settings)]
     labels_of_halves = [_labels(half) for half in halves]
@@ -82,7 +82,7 @@ def read(settings: JsonDict) -> ImageList:
 
 
 def _class_names(dataset: Any) -> list[str]:
-    """Return the names of a dataset's classes, or [] where torchvision has none."""
+    """Return the names of a dataset's classes, or [] if torchvision has none."""
     names = getattr(dataset, "classes", None) or getattr(dataset, "categories", None) or []
     return [", ".join(name) if isinstance(name, tuple | list) else str(name) for name in names]
 
@@ -96,8 +96,11 @@ def _class(name: str) -> type:
 
 
 def _arguments(kind: type, settings: JsonDict) -> list[JsonDict]:
-    """Return arguments of the training and the test half, or of the whole without halves."""
-    # the arguments that the class takes; **kwargs are handed to a parent class
+    """Return the arguments of the class for the training and the test half.
+
+    If the class has no official split, return the arguments for the whole dataset alone.
+    """
+    # the arguments that the class takes; a class with **kwargs hands them to its parent class
     names: set[str] = set()
     for parent in kind.__mro__:
         parameters = inspect.signature(parent.__init__).parameters.values()
@@ -105,12 +108,13 @@ def _arguments(kind: type, settings: JsonDict) -> list[JsonDict]:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
 
-    # those of both halves
+    # the arguments of both halves
     arguments = {"root": str(resource(settings["root"])), "download": settings["download"]}
     common = {key: value for key, value in arguments.items() if key in names}
     common.update(settings["options"])
 
-    # those of each half: the config's, or what most of torchvision's classes call it
+    # the arguments of each half: those of the config, or those that most of torchvision's classes
+    # have
     if settings["train"] or settings["test"]:
         return [common | settings["train"], common | settings["test"]]
     for key, values in OFFICIAL.items():
@@ -120,11 +124,11 @@ def _arguments(kind: type, settings: JsonDict) -> list[JsonDict]:
 
 
 def _open(kind: type, settings: JsonDict, arguments: JsonDict) -> Any:
-    """Return the dataset, whose files must be whole, and which must take the arguments."""
+    """Return the dataset; raise a FedLoomError if it refuses the arguments or lacks whole files."""
     if arguments.get("download"):
         Path(arguments["root"]).mkdir(parents=True, exist_ok=True)
 
-    # an error of its arguments, then any other
+    # first errors about the arguments, then all others
     try:
         return kind(**arguments)
     except (TypeError, ValueError) as error:
@@ -133,7 +137,7 @@ def _open(kind: type, settings: JsonDict, arguments: JsonDict) -> Any:
             "test to arguments that it takes"
         ) from None
     except Exception as error:
-        # damaged files raise whatever their format's reader does
+        # readers of damaged files raise many kinds of exceptions
         cure = "set download: true"
         if settings["download"]:
             cure = "mend the connection"
@@ -145,7 +149,7 @@ def _open(kind: type, settings: JsonDict, arguments: JsonDict) -> Any:
 
 
 def _load(dataset: Any, row: int, label: int) -> Image.Image:
-    """Read an image, whose target must be the label that torchvision lists for it."""
+    """Read an image; raise a FedLoomError if its target is not the label that was listed for it."""
     image, target = dataset[row]
     if int(target) != label:
         raise FedLoomError(
@@ -156,7 +160,10 @@ def _load(dataset: Any, row: int, label: int) -> Image.Image:
 
 
 def _labels(dataset: Any) -> np.ndarray:
-    """Return class numbers [N]; images are read for them where torchvision keeps none apart."""
+    """Return the class of each image, [N]; if torchvision keeps no list of them, read all images.
+
+    Raises a FedLoomError if a label is not a whole number, or if an image cannot be read.
+    """
     targets = _listed_labels(dataset)
     try:
         if targets is None:
@@ -170,13 +177,13 @@ def _labels(dataset: Any) -> np.ndarray:
 
 
 def _listed_labels(dataset: Any) -> Any:
-    """Return the labels that torchvision lists apart from the images; None if it does not."""
+    """Return the list of labels that a dataset keeps beside its images; None if it keeps none."""
     for name in ("targets", "labels", "_labels", "y"):
         labels = getattr(dataset, name, None)
         if labels is not None and len(labels) == len(dataset):
             return labels
 
-    # labels beside files, in pairs
+    # a list of pairs of a file and a label
     for name in ("samples", "_samples"):
         files = getattr(dataset, name, None)
         if not isinstance(files, list) or len(files) != len(dataset):
@@ -187,13 +194,13 @@ def _listed_labels(dataset: Any) -> Any:
 
 
 def _path(dataset: Any, row: int) -> str:
-    """Return ' (file)' for an image, or '' where torchvision keeps no list of files."""
+    """Return ' (file)' for an image, or '' if torchvision keeps no list of files."""
     for name in ("samples", "_samples", "_image_files", "_images"):
         files = getattr(dataset, name, None)
         if not isinstance(files, list) or len(files) != len(dataset):
             continue
 
-        # an entry is a file, or begins with one
+        # an entry is a file, or a tuple that begins with a file
         entry = files[row]
         if isinstance(entry, tuple | list):
             entry = entry[0]

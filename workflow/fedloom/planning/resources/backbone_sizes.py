@@ -1,4 +1,7 @@
-"""Sizes of backbones, for planning: a file has those of all that ship; others are counted once."""
+"""Look up the sizes of backbones, for planning.
+
+A file has the sizes of all backbones that ship. The sizes of any other backbone are counted once.
+"""
 
 import json
 import os
@@ -10,27 +13,28 @@ from functools import cache
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical, read_json, write_text
 from fedloom.common.json_types import JsonDict
-from fedloom.config.settings import Backbone
+from fedloom.config.settings import Backbone, compute_settings
 from fedloom.machine.install import ROOT
 from fedloom.machine.memory import training_bytes
 from fedloom.planning import paths
 
 SHIPPED = ROOT / "workflow/resources/backbone_sizes.json"
-# numbers per token and feature that are in memory at once without training
+# how many numbers per token and feature are in memory at once, in a pass without training
 PASSING = 12
-# megabytes of a number
+# megabytes of a number in float32
 FLOAT = 4 / 1e6
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a backbone; those of texts are a CLIP's."""
+    """The sizes of a backbone; only a CLIP has sizes of texts."""
 
     # the numbers that the weights hold
     parameters: int
     # floating-point operations of a forward pass of one image
     operations: float
-    # T d of an image's T tokens; of a ResNet, the largest feature map
+    # T d, where T is the number of an image's tokens; for a ResNet, the size of the largest
+    # feature map
     image_floats: int
     # the bytes of activations that training keeps of an image for the backward pass
     training_bytes: int
@@ -45,34 +49,38 @@ class Sizes:
 
     @property
     def tokens(self) -> float:
-        """Return T, the tokens of an image."""
+        """T, the number of an image's tokens."""
         return self.image_floats / self.width
 
     @property
     def weights(self) -> float:
-        """Return the megabytes of the weights."""
+        """The megabytes of the weights."""
         return self.parameters * FLOAT
 
     @property
     def passing(self) -> float:
-        """Return the megabytes that one image takes in a pass without training."""
+        """The megabytes that one image takes in a pass without training."""
         return PASSING * self.image_floats * FLOAT
 
 
 def sizes(backbone: Backbone) -> Sizes:
-    """Return the sizes of a backbone; refuse one that its library or FedLoom cannot read."""
+    """Return the sizes of a backbone.
+
+    Raises:
+        FedLoomError: the library or FedLoom cannot build the backbone.
+    """
     kept = _sizes(key(backbone))
     if not kept.depth:
         return kept
 
-    # what a transformer keeps of an image depends on settings that its other sizes do not
-    checkpointing = bool(backbone.settings.get("gradient_checkpointing"))
-    of_image = training_bytes(kept.image_floats, kept.depth, checkpointing, backbone.precision)
+    # what training keeps of an image depends on settings that do not change the other sizes
+    precision, checkpointing = compute_settings(backbone.settings)
+    of_image = training_bytes(kept.image_floats, kept.depth, checkpointing, precision)
     return replace(kept, training_bytes=of_image)
 
 
 def key(backbone: Backbone) -> str:
-    """Return the library and the settings that sizes depend on, under which they are kept."""
+    """Return the key under which sizes are kept: the library, and settings that change sizes."""
     given = JsonDict()
     for name in ("name", "image_size"):
         value = backbone.settings.get(name)
@@ -83,7 +91,7 @@ def key(backbone: Backbone) -> str:
 
 @cache
 def _sizes(key: str) -> Sizes:
-    """Look the sizes up, or count and keep them."""
+    """Return the sizes of a key; if no file has them, count them and write them to a file."""
     counted = paths.path_for(paths.BACKBONE_SIZES)
     kept = JsonDict()
     if counted.exists():
@@ -92,7 +100,7 @@ def _sizes(key: str) -> Sizes:
     if key in known:
         return Sizes(**known[key])
 
-    # in a process of its own: planning imports no torch
+    # count them in a process of its own, since planning imports no torch
     command = [sys.executable, "-m", "fedloom.backbones.sizes", *key.split(" ", 1)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -100,7 +108,7 @@ def _sizes(key: str) -> Sizes:
         status = f"it ended with status {done.returncode}"
         raise FedLoomError(f"sizes of {key}: {(done.stderr.splitlines() or [status])[-1]}")
 
-    # the file has no sizes that ship
+    # the file gets only counted sizes, not those that ship
     kept[key] = json.loads(done.stdout)
     write_text(counted, json.dumps(kept, indent=0))
     return Sizes(**kept[key])

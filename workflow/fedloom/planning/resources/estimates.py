@@ -1,8 +1,8 @@
-"""What jobs compute, keep in memory and request from a cluster, estimated before they run.
+"""Estimate what jobs compute, keep in memory and request from a cluster.
 
 The estimates are too large rather than too small. Memory-mapped files (stores, caches) are not
-counted: the system may drop them. Time limits are MARGIN times the estimate. On a GPU, they are far
-too long: a profile's `set-resources` may shorten them.
+counted, since the system may drop them from memory. Time limits are MARGIN times the estimate. For
+jobs on a GPU, these limits are far too long; a profile's `set-resources` may shorten them.
 """
 
 import math
@@ -21,32 +21,34 @@ from fedloom.planning import job_factory, paths
 from fedloom.planning.resources.backbone_sizes import FLOAT, Sizes, sizes
 from fedloom.planning.run_labels import Run, Wildcards
 
-# what stands in for numbers that are not known before a store is written
+# these stand in for numbers that are not known before a store is written
 UNKNOWN_IMAGES = 60_000
 UNKNOWN_CLASSES = 100
 UNKNOWN_CLIENTS = 10
-# pixels; images that need no image_size are of one size, which is a small one
+# The side of an image in pixels, if the dataset sets no image_size. All images then have the same
+# size, and it is small.
 UNKNOWN_SIDE = 64
 
-# images that a source decodes and resizes
+# the number of images that a source decodes and resizes in a minute
 READ_PER_MINUTE = 3000
-# tokens of a class's name in a prompt of a CLIP
+# the number of tokens that a class's name takes in a prompt of a CLIP
 NAME_TOKENS = 8
-# operations of a core per second: features of 50,000 images took a ViT-B/16 at 224 px 4.9 hours
+# Floating-point operations of a core per second. With a ViT-B/16 at 224 px, the features of 50,000
+# images took 4.9 hours.
 RATE = 1e11
 
 # MB that a process with torch, timm and open_clip takes: 720 to 980 measured
 LIBRARIES = 1000
-# MB of host memory that CUDA takes besides
+# MB of host memory that CUDA takes in addition
 CUDA = 2500
-# a step's memory in activations that it keeps: 1.16 measured
+# the memory of a step, in multiples of the activations that it keeps: 1.16 was measured
 BACKWARD = 1.2
 
-# the factor of time limits
+# a time limit is so many times the estimated time
 MARGIN = 3
 # minutes for reading inputs and writing results
 START = 15
-# minutes that a job of training asks for at most
+# the most minutes that the first attempt of a training job asks for
 MAX_TRAINING_MINUTES = 1440
 
 
@@ -54,13 +56,13 @@ MAX_TRAINING_MINUTES = 1440
 class Work:
     """What a job takes, on top of the libraries."""
 
-    # megabytes of memory without a GPU
+    # megabytes of memory, if the job has no GPU
     megabytes: float
     # floating-point operations, which a GPU does faster than a core
     operations: float = 0.0
     # seconds of one core for the rest: reading, decoding, arrays
     seconds: float = 0.0
-    # megabytes of memory beside a GPU
+    # megabytes of the host's memory, if the job has a GPU
     host: float = 0.0
 
 
@@ -74,8 +76,8 @@ class Resources(NamedTuple):
 class Contents(NamedTuple):
     """The numbers of images and classes of a dataset, and of its training and test images.
 
-    Where the test split is unknown, half of the images count as test images: the number may end
-    in .5.
+    If the test split is unknown, half of the images count as test images, so the number may end in
+    .5.
     """
 
     images: int
@@ -96,13 +98,14 @@ def contents(dataset: Dataset) -> Contents:
         classes = len(facts["classes"])
         test = facts.get("test_images", test)
     except FedLoomError:
-        # in folders, an image is a file, and a recipe may have listed them
+        # Every image in a folder is a file, and the files were listed. A number that the recipe or
+        # the keys state comes first.
         listed = 0
         if dataset.listing and dataset.settings.keys() & {"root", "parts"}:
             listed = dataset.listing["files"]
         images = images or max(UNKNOWN_IMAGES, listed)
 
-    # the two splits, which keys of the dataset may limit
+    # the sizes of the two splits, which keys of the dataset may limit
     if test is None:
         training = images
         test = images / 2
@@ -115,7 +118,7 @@ def contents(dataset: Dataset) -> Contents:
 
 
 def image_megabytes(dataset: Dataset) -> float:
-    """Return the megabytes of all images of a dataset in three colours."""
+    """Return the megabytes of all images of a dataset, with three bytes per pixel."""
     side = dataset.settings.get("image_size", UNKNOWN_SIDE)
     return contents(dataset).images * 3 * side**2 / 1e6
 
@@ -123,9 +126,10 @@ def image_megabytes(dataset: Dataset) -> float:
 def request(
     settings: Settings, rule: str, wildcards: Wildcards, attempt: int, on_gpu: bool
 ) -> Resources:
-    """Return `attempt` times a job's first request.
+    """Return what a job requests: `attempt` times the request of its first attempt.
 
-    Training resumes in its next attempt, so it never asks for more than MAX_TRAINING_MINUTES.
+    The first attempt of a training job asks for at most MAX_TRAINING_MINUTES, since the next one
+    resumes it.
     """
     work = estimate_job(settings, rule, wildcards)
 
@@ -152,27 +156,27 @@ def estimate_job(settings: Settings, rule: str, wildcards: Wildcards) -> Work:
     if rule == "dataset":
         return Work(500, seconds=60 * images / READ_PER_MINUTE)
 
-    # a backbone passes over all images; loading holds its weights twice
+    # a backbone passes over all images; while it is loaded, memory holds its weights twice
     size = sizes(settings.backbones[w.backbone])
     loaded = 2 * size.weights
     if rule == "cache":
         passing = memory.CACHED_AT_ONCE * size.passing
         return Work(loaded + passing, images * size.operations, host=loaded)
 
-    # class tokens at every block, in memory twice: a second per megabyte
+    # memory holds the class tokens at every block twice; a megabyte of them takes a second
     if rule in ("prototypes", "block_accuracy"):
         tokens = images * size.depth * size.width * FLOAT
         return Work(2 * tokens, seconds=tokens)
 
     if rule == "artefact":
-        # of test sets, every client answers all test images
+        # for TEST_SETS, every client answers all test images of these datasets
         labels: tuple[str, ...] = ()
         if w.artefact == TEST_SETS:
             others = settings.partitions[w.partition].settings.get("transfer_to", ())
             labels = (w.dataset, *others)
         shared = sum(contents(settings.datasets[label]).test for label in labels)
 
-        # any other artefact is taken for an evaluation
+        # any other artefact is assumed to cost as much as an evaluation
         run = workload(settings, w, w.method)
         megabytes, operations = run.evaluation()
         operations += run.encoding(run.all_clients * shared)
@@ -182,10 +186,13 @@ def estimate_job(settings: Settings, rule: str, wildcards: Wildcards) -> Work:
 
 
 def estimate_run(settings: Settings, labels: Run | Wildcards, rounds: range | None = None) -> Work:
-    """Estimate the most that a run's training, or a job's `rounds`, take with any of its trials."""
+    """Estimate the training of a run, or of only some of its `rounds`.
+
+    If the run's options are chosen from trials, this is the most that it takes with any of them.
+    """
     study = job_factory.study_of_run(settings, labels)
     rounds = range(study.rounds) if rounds is None else rounds
-    evaluations, sampled = map(len, job_factory.evaluations(study, rounds))
+    evaluations, sampled = map(len, job_factory.rounds_to_evaluate(study, rounds))
 
     # nobody knows yet which trial's options the run is trained with
     trials = job_factory.trials_of(settings, labels)
@@ -204,7 +211,7 @@ def estimate_run(settings: Settings, labels: Run | Wildcards, rounds: range | No
 
 @dataclass(frozen=True)
 class Workload:
-    """The run that is estimated; its plugin declares what the method costs."""
+    """The facts of a run that its estimate needs; the plugin declares what the method costs."""
 
     study: Study
     dataset: Dataset
@@ -219,7 +226,7 @@ class Workload:
     def images_of_a_step(self) -> int:
         """The number of a client's images in memory at once while it trains."""
         training = self.method.training
-        return min(training["batch_size"], training["micro_batch"] or training["batch_size"])
+        return memory.images_of_a_step(training["batch_size"], training["micro_batch"])
 
     @cached_property
     def step(self) -> memory.ClientStep:
@@ -227,7 +234,7 @@ class Workload:
         size = self.size
         options = self.method.options
 
-        # images that the step encodes, and prompts of all classes at the text tower's blocks
+        # the images that a step encodes, and the prompts of all classes at the text tower's blocks
         inputs = self.plugin.forward_inputs
         passes = self.plugin.passes(options)
         images, texts = memory.forward_counts(inputs, passes, self.images_of_a_step)
@@ -251,19 +258,19 @@ class Workload:
 
     @cached_property
     def clients_at_once(self) -> int:
-        """The number of clients that train as one batch, on a core."""
-        if not (self.study.stacked and self.plugin.stacked):
-            return 1
-
-        # a method that needs all clients of a round together gets them, whatever they take
+        """The number of clients that train as one batch on CPU cores."""
         clients = self.study.clients_per_round
-        if self.plugin.needs_whole_cohorts(self.method.options):
-            return clients
-        return min(clients, memory.clients_at_once(self.step))
+        fit = memory.cohort_size(
+            clients,
+            self.step,
+            stacked=self.study.stacked and self.plugin.stacked,
+            whole_cohorts=self.plugin.needs_whole_cohorts(self.method.options),
+        )
+        return min(clients, fit)
 
     @cached_property
     def all_clients(self) -> int:
-        """The number of clients; a guess for a partition by domains that nobody counted."""
+        """The number of clients; UNKNOWN_CLIENTS if neither partition nor recipe tell it."""
         settings = self.partition.settings
         if settings.get("clients"):
             return settings["clients"]
@@ -275,7 +282,7 @@ class Workload:
         return UNKNOWN_CLIENTS
 
     def encoding(self, images: float, steps: float = 1) -> float:
-        """Return the operations of encoding `images` in `steps` steps, and texts in each."""
+        """Return the operations of encoding `images` in `steps` steps, with texts in each step."""
         passes = self.plugin.passes(self.method.options)
         of_images, of_texts = memory.forward_counts(
             self.plugin.forward_inputs, passes, images / steps
@@ -292,7 +299,7 @@ class Workload:
         if not shots:
             return share
 
-        # so many images of each class that a client has
+        # `shots` images of each class that a client has
         classes = self.data.classes
         if self.partition.scheme == "disjoint":
             classes = -(-classes // self.all_clients)
@@ -300,7 +307,7 @@ class Workload:
 
     def round_operations(self) -> float:
         """Return the operations of a round's training."""
-        # the images that a client trains on, each as often as it does
+        # the number of images that a client trains on, with repetitions
         training = self.method.training
         images = self.images_of_a_client()
         images *= training["epochs"]
@@ -317,8 +324,8 @@ class Workload:
 
     def evaluation(self, share: float = 1) -> tuple[float, float]:
         """Return megabytes and operations of one evaluation of this share of the clients."""
-        # how often the test images are answered: by their clients, and all of them by the server's
-        # model, or by each of these clients' models where the server has none
+        # How often all test images are answered: once by the clients that have them. For a global
+        # test, also by the server's model, or, without one, by the model of each of these clients.
         times = share
         if self.study.global_test:
             served = self.plugin.has_server_model(self.method.options)
@@ -333,7 +340,7 @@ class Workload:
 
 
 def workload(settings: Settings, labels: Run | Wildcards, method: str) -> Workload:
-    """Return what the estimate of a run, or of one of its trials, is made of."""
+    """Return the facts that the estimate of a run needs; `method` is its own or a trial's label."""
     found = method_of(settings, labels.partition, method)
     dataset = settings.datasets[labels.dataset]
     return Workload(
@@ -348,11 +355,14 @@ def workload(settings: Settings, labels: Run | Wildcards, method: str) -> Worklo
 
 
 def _estimate_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
-    """Estimate rounds and evaluations, of which `sampled` are of `study.evaluate_clients`."""
+    """Estimate some rounds of training and some evaluations.
+
+    In `sampled` of the evaluations, only `study.evaluate_clients` clients are evaluated.
+    """
     size = run.size
     step = run.step
 
-    # epochs before an evaluation, which are a number or that of an option
+    # the epochs of training before an evaluation: a number, or the name of an option
     epochs = run.plugin.cost.personalize_epochs
     if isinstance(epochs, str):
         epochs = run.method.options[epochs]
@@ -363,11 +373,11 @@ def _estimate_training(run: Workload, rounds: int, evaluations: int, sampled: in
     for share, number in ((1, evaluations - sampled), (few, sampled)):
         _, once = run.evaluation(share)
         if epochs:
-            # clients train, and answer a second time with what they have trained
+            # clients train, and answer a second time after that
             once += 3 * run.data.training * epochs * share * size.operations + once
         operations += number * once
 
-    # megabytes of weights and of clients' states; loading holds the weights twice
+    # megabytes of weights and of clients' states; while they are loaded, weights count twice
     states = step.states(run.study.clients_per_round) / 1e6
     kept = 2 * run.all_clients * run.plugin.cost.keeps_weights * size.weights
     host = size.weights + max(size.weights, states + kept)

@@ -1,9 +1,10 @@
-"""Draw figures: a kind is a class in this folder, or of a plugin, with its keys and `draw`.
+"""Draw figures. A kind of figure is a class in this folder, or in a plugin, with its keys and
 
     draw(series: list[PlottedRun], **extra) -> Figure
 
-`series` are the runs that the figure shows (fedloom.planning.output_runs), or frozen backbones;
-`extra` is what its `complete` adds, by name. fedloom.config.output_kinds explains the classes.
+`series` are the runs that the figure shows (fedloom.planning.output_runs), or frozen backbones.
+`extra` are the values that the kind's `complete` adds, by name. fedloom.config.output_kinds
+explains the classes.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw(job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone]) -> "Figure":
+def draw_figure(job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone]) -> "Figure":
     """Draw a figure; its keys were checked when the study was planned."""
     kind: Any = KINDS["figures"][job.kind]
     return kind.model_construct(**job.settings).draw(series, **kind.extra_of(job.settings))
@@ -28,8 +29,8 @@ def write(
     job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone], outputs: dict[str, Path]
 ) -> None:
     """Draw a figure into the paths of its `pdf` and `png`."""
-    # imported here, for a plan imports figures for their keys alone
+    # imported here, because a plan imports figures only for their keys
     from fedloom.report.figures import style
 
     with style.applied():
-        call_kind("figure", job.kind, lambda: style.save(draw(job, series), outputs))
+        call_kind("figure", job.kind, lambda: style.save_figure(draw_figure(job, series), outputs))

@@ -1,4 +1,4 @@
-"""Draw accuracies of methods by partition, by shots, by an option, or one against another."""
+"""Draw accuracies of methods: by partition, shots or an option, or one accuracy against another."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fedloom.report.tables import clustering
 from fedloom.report.tables.accuracy import BaseToNovel, CrossDataset
 
 Measure = Callable[[PlottedRun], float]
-AXES = {
+ACCURACY_AXES = {
     "participating_mean": "Mean accuracy (%)",
     "participating_worst": "Worst client's accuracy (%)",
     "held_out_mean": "Held-out mean accuracy (%)",
     "held_out_worst": "Held-out worst accuracy (%)",
     "global": "Global accuracy (%)",
 }
-TABLES: dict[str, Any] = {
+TABLE_OF_KIND: dict[str, Any] = {
     "partition": RunsTable,
     "base_to_novel": BaseToNovel,
     "cross_dataset": CrossDataset,
@@ -42,7 +42,7 @@ TABLES: dict[str, Any] = {
 class AccuracyBars(RunsFigure):
     """Accuracies by partition, or the columns of a table, methods side by side (PFPT Fig. 1).
 
-    Mean over seeds, whiskers one sample standard deviation each way.
+    Bars are means over seeds, and whiskers reach one sample standard deviation to each side.
     """
 
     spec = KindSpec(requires=(requirements.global_test,))
@@ -62,8 +62,8 @@ class AccuracyBars(RunsFigure):
         return self
 
     def needs(self) -> KindSpec:
-        """Return what the kind needs: that of the table whose columns are bars."""
-        table = TABLES[self.by].spec
+        """Return what the kind needs: what the table named in `by` needs."""
+        table = TABLE_OF_KIND[self.by].spec
         return replace(self.spec, artefact=table.artefact, partition_key=table.partition_key)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
@@ -75,20 +75,20 @@ class AccuracyBars(RunsFigure):
         keys: tuple[str, ...] = metrics.SCENARIO
         if self.by == "partition":
             keys = style.BACKBONE
-        return style.by_scenario(series, panel, AXES[self.metric], keys)
+        return style.by_scenario(series, panel, ACCURACY_AXES[self.metric], keys)
 
     def numbers(self, run: PlottedRun) -> pd.Series:
-        """Return the accuracies of a run by the label of their bar."""
+        """Return the accuracies of a run, indexed by the labels of their bars."""
         if self.by == "partition":
             return pd.Series({run.partition: accuracy(run, self.metric, self.personalized)})
-        table = TABLES[self.by]()
+        table = TABLE_OF_KIND[self.by]()
         return pd.Series({table.column(k).title: v for k, v in table.measure(run).items()})
 
 
 class TwoMetrics(RunsFigure):
     """One accuracy against another, one point per method (SGPT Fig. 1).
 
-    Mean over seeds, whiskers one sample standard deviation each way.
+    Points are means over seeds, and whiskers reach one sample standard deviation to each side.
     """
 
     spec = KindSpec(requires=(requirements.global_test,))
@@ -112,20 +112,24 @@ class TwoMetrics(RunsFigure):
                 (across, up), (wide, high) = point["mean"], point["std"]
                 look: style.Keywords = style.of_run(of_method[0]) | {"linestyle": ""}
                 axis.errorbar([across], [up], [high], [wide], **look)
-            axis.set_xlabel(AXES[self.x])
+            axis.set_xlabel(ACCURACY_AXES[self.x])
 
-        return style.by_scenario(series, panel, AXES[self.y])
+        return style.by_scenario(series, panel, ACCURACY_AXES[self.y])
 
 
 class Shots(RunsFigure):
     """Accuracy by the partitions' shots, one line per method (FedPHA Fig. 3).
 
-    Mean accuracy of the participating clients at the reported rounds, by training images per class:
-    mean over seeds, bars one sample standard deviation each way.
+    Shots are the training images per class. The accuracy is the mean over participating clients at
+    the reported rounds. Points are means over seeds, and whiskers reach one sample standard
+    deviation to each side.
     """
 
     def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
-        """Return the output with the shots of every partition, which must have different ones."""
+        """Return the output with the number of shots of every partition.
+
+        Raises a FedLoomError if a partition has no shots, or if two have the same number.
+        """
         labels = dict.fromkeys(scenario.partition for scenario in output.scenarios)
         shots = {label: settings.partitions[label].settings.get("shots") for label in labels}
 
@@ -157,8 +161,8 @@ class Shots(RunsFigure):
 class OptionLine(RunsFigure):
     """Accuracies by an option of grids (SGPT Fig. 4, 6b).
 
-    A line per combination of the other options: mean over seeds, whiskers one sample standard
-    deviation each way.
+    There is a line per combination of the other options. Points are means over seeds, and whiskers
+    reach one sample standard deviation to each side.
     """
 
     spec = KindSpec(shows="grids", requires=(requirements.global_test, requirements.the_option))
@@ -173,7 +177,7 @@ class OptionLine(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         measures: dict[str, Measure] = {
-            AXES[metric]: partial(accuracy, metric=metric, personalized=self.personalized)
+            ACCURACY_AXES[metric]: partial(accuracy, metric=metric, personalized=self.personalized)
             for metric in self.metrics
         }
         return by_option(series, self.option, measures)
@@ -182,9 +186,9 @@ class OptionLine(RunsFigure):
 class Congruence(RunsFigure):
     """Agreement of groups of images with centralised k-means (SGPT Fig. 6a).
 
-    Overlap of the training images' groups with centralised k-means, over the share of images that
-    k-means keeps with most of their class: mean over seeds, whiskers one sample standard deviation
-    each way.
+    The overlap of the training images' groups with clusters of centralised k-means is divided by
+    the share of images that k-means puts into the cluster with most images of their class. Points
+    are means over seeds, and whiskers reach one sample standard deviation to each side.
     """
 
     spec = KindSpec(shows="grids", artefact="groups", requires=(requirements.the_option,))
@@ -194,11 +198,11 @@ class Congruence(RunsFigure):
     each grid."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        return by_option(series, self.option, {"Congruence (%)": congruence})
+        return by_option(series, self.option, {"Congruence (%)": congruence_of_run})
 
 
-def congruence(run: PlottedRun) -> float:
-    """Return the congruence of a run's groups of training images in %, see tables/clustering.py."""
+def congruence_of_run(run: PlottedRun) -> float:
+    """Return the congruence of a run's groups of training images in %; see tables/clustering.py."""
     images = metrics.artefact(run)
     train = images[~images["test"]]
     return clustering.congruence(train["group"], train["cluster"], train["class"])
@@ -207,7 +211,10 @@ def congruence(run: PlottedRun) -> float:
 def by_option(
     series: list[PlottedRun], option: str | None, measures: dict[str, Measure]
 ) -> style.Figure:
-    """Draw a row per scenario and a panel per measure, by an axis of grids (None: their first)."""
+    """Draw a row of panels per scenario, and in it a panel per measure.
+
+    The x axis of a panel is the axis `option` of the grids; None: the first axis of each grid.
+    """
     scenarios = grouped(series)
     figure, axes = style.grid(len(scenarios), len(measures))
     for row, runs in zip(axes, scenarios.values(), strict=True):
@@ -219,7 +226,11 @@ def by_option(
 
 
 def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure: Measure) -> None:
-    """Draw a line per combination of the other options; values that are text are evenly spaced."""
+    """Draw a line per combination of the other options.
+
+    The x axis has the values of the axis `option` of the grids. If they are text, they are evenly
+    spaced.
+    """
 
     def across(run: PlottedRun) -> str:
         return option or next(iter(member(run).at))
@@ -234,7 +245,7 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
     if not numeric:
         places = {name: place for place, name in enumerate(values)}
 
-    # the runs of each line, by the other options, and by the grid where there are several
+    # the runs of each line, by the other options, and by the grid if there are several
     several = len({member(run).grid for run in runs}) > 1
     lines: dict[tuple[str, str], list[PlottedRun]] = {}
     for run in runs:
@@ -260,7 +271,10 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
 def accuracy(
     run: PlottedRun, metric: str = "participating_mean", personalized: bool = True
 ) -> float:
-    """Return an accuracy of a run in percent at its reported rounds, see `metrics.accuracies`."""
+    """Return an accuracy of a run in percent at its reported rounds (see `metrics.accuracies`).
+
+    Raises a FedLoomError if the run does not have it.
+    """
     numbers = metrics.accuracies(metrics.evaluation(run.evaluation, personalized), run.reported)
     if metric not in numbers:
         raise FedLoomError(f"{run.evaluation}: no {metric} there; it has {', '.join(numbers)}")

@@ -1,4 +1,4 @@
-"""Draw accuracy or loss by round, and columns of any table that methods give."""
+"""Draw accuracy or loss by round, and columns of artefacts, the tables that methods define."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 
-AXES = {"accuracy": "Test accuracy (%)", "global": "Global accuracy (%)", "loss": "Training loss"}
-# letters that have room below a panel
+CURVE_AXES = {
+    "accuracy": "Test accuracy (%)",
+    "global": "Global accuracy (%)",
+    "loss": "Training loss",
+}
+# the number of letters that have room below a panel
 LONG = 36
-# width of the bars of one x together, in steps of the axis
-WIDTH = 0.8
+# width of all bars at one x together, in steps of the axis
+LEGEND_WIDTH = 0.8
 
 
 class Convergence(RunsFigure):
     """A metric by round, one line per method (PEP-FedPT Fig. 3, 6, 11).
 
-    Test accuracy as the mean over participating clients; global accuracy on all test images, of the
-    server's model or, where a method has none, of every participating client's own; or training
-    loss (log scale). Mean over seeds, the band one sample standard deviation wide each way.
+    The metric is the mean test accuracy over participating clients; or the global accuracy on all
+    test images, which is that of the server's model or, if a method has none, the mean over the
+    participating clients' own models; or the training loss (log scale). A line is the mean over
+    seeds, and its band reaches one sample standard deviation to each side.
     """
 
     spec = KindSpec(requires=(requirements.global_test,))
@@ -42,7 +47,7 @@ class Convergence(RunsFigure):
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
             lines(axis, runs, self.curve, log=self.metric == "loss")
 
-        label = AXES[self.metric]
+        label = CURVE_AXES[self.metric]
         if self.metric == "accuracy":
             label += clients_shown(series)
         return style.by_scenario(series, panel, label)
@@ -60,7 +65,7 @@ class Convergence(RunsFigure):
 
 
 def clients_shown(runs: Sequence[PlottedRun]) -> str:
-    """Return a note for the axis if some rounds evaluate only some participating clients, or ""."""
+    """Return a note for the axis if a round evaluates only some participating clients; else ""."""
     # the fewest and the most clients that a run evaluates in a round
     pairs: set[tuple[int, int]] = set()
     for run in runs:
@@ -81,9 +86,14 @@ def lines(
     log: bool,
     x: str = "Round",
 ) -> None:
-    """Draw a line per method over seeds, the band one standard deviation wide each way.
+    """Draw a line per method: the mean over seeds, with a band of one standard deviation.
 
-    `curve` returns a run's numbers by those across; `log` makes the y axis logarithmic.
+    Args:
+        axis: the panel.
+        runs: the runs that it shows.
+        curve: returns a run's numbers on the y axis, indexed by those on the x axis.
+        log: whether the y axis is logarithmic.
+        x: label of the x axis.
     """
     for of_method in metrics.grouped(runs, ["method"]).values():
         band = metrics.over_seeds(of_method, curve).sort_index()
@@ -106,9 +116,9 @@ def lines(
 
 
 class Lines(ArtefactFigure):
-    """Any artefact's column y by its column x, one line per method (PFPT Fig. 4).
+    """Column y of an artefact by its column x, one line per method (PFPT Fig. 4).
 
-    Mean over seeds, the band one sample standard deviation wide each way.
+    A line is the mean over seeds, and its band reaches one sample standard deviation to each side.
     """
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
@@ -119,7 +129,7 @@ class Lines(ArtefactFigure):
 
 
 class Scatter(ArtefactFigure):
-    """Any artefact's column y against its column x, a panel per run of the first seed."""
+    """Column y of an artefact against its column x, a panel per run of the first seed."""
 
     spec = KindSpec(first_seed=True)
 
@@ -128,7 +138,11 @@ class Scatter(ArtefactFigure):
     the method."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a panel per run, in the method's colour, or by one scale for a column's numbers."""
+        """Draw a panel per run.
+
+        Points have the method's colour; or, if `colour` is set, the colour of that column's number
+        on a scale that all panels share.
+        """
         frames = [metrics.artefact(run) for run in series]
 
         # the scale of all panels
@@ -158,9 +172,9 @@ class Scatter(ArtefactFigure):
 
 
 class Bars(ArtefactFigure):
-    """Any artefact's column y by its column x as bars, the methods side by side.
+    """Column y of an artefact by its column x as bars, the methods side by side.
 
-    Mean over seeds, whiskers one sample standard deviation each way.
+    Bars are means over seeds, and whiskers reach one sample standard deviation to each side.
     """
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
@@ -182,10 +196,10 @@ def side_by_side(
     values = pd.concat(bands).index.unique()
 
     # the bars of each method, missing where it has no number
-    width = WIDTH / len(methods)
+    width = LEGEND_WIDTH / len(methods)
     for number, (band, (run, *_)) in enumerate(zip(bands, methods, strict=True)):
         part = band.reindex(values)
-        left = np.arange(len(values)) - WIDTH / 2 + (number + 0.5) * width
+        left = np.arange(len(values)) - LEGEND_WIDTH / 2 + (number + 0.5) * width
         axis.bar(
             left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
             color=run.style.colour, hatch=style.HATCHES[run.style.line], edgecolor="white",
@@ -207,7 +221,10 @@ def by_x(keys: ArtefactFigure, run: PlottedRun) -> pd.Series:
 
 
 def column(frame: pd.DataFrame, name: str, run: PlottedRun, numeric: bool = False) -> pd.Series:
-    """Return a column of a run's artefact: of numbers, or unless it must be `numeric`, of text."""
+    """Return a column of a run's artefact, which must hold numbers, or text unless `numeric`.
+
+    Raises a FedLoomError if it holds anything else, or if there is no such column.
+    """
     if name not in frame:
         hint = suggestion(name, list(map(str, frame)))
         raise FedLoomError(f"{run.artefact}: no column '{name}'; {hint}")

@@ -15,9 +15,9 @@ from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.metrics import axis_values, grouped, member, of_members
 
-# a map whose light and dark colours have the same order with any colour vision
-MAP = "cividis"
-# the most cells of a panel that have room for their numbers
+# from dark to light, the colours of this map have the same order with any colour vision
+COLOUR_MAP = "cividis"
+# numbers have room in the cells of a panel if there are at most this many cells
 LABELLED = 36
 # inches of a panel with points in space
 SPACE = (4.2, 3.6)
@@ -26,16 +26,17 @@ SPACE = (4.2, 3.6)
 class Grid(RunsFigure):
     """Heat maps of the mean accuracy over a grid's members (FedPHA Fig. 4, 8, Table 8).
 
-    Of the participating clients at the reported rounds, mean over seeds. If axes are entries of a
-    list, members are framed whose first axis has the value of another one.
+    The accuracy is the mean over participating clients at the reported rounds, and over seeds. If
+    axes are entries of a list, a member has a frame if its first axis has the same value as another
+    axis.
     """
 
     spec = KindSpec(shows="grid", requires=(requirements.two_or_three_axes,))
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a panel per scenario and value of the first of three axes; one scale per scenario.
+        """Draw a panel per scenario; with three axes, a panel per value of the first axis in each.
 
-        Members that were not run stay white.
+        The panels of a scenario share one scale. Members that were not run stay white.
         """
         ticks = _ticks(series)
 
@@ -45,7 +46,7 @@ class Grid(RunsFigure):
         for runs in grouped(series).values():
             frame = of_members(runs)
             scenario = style.name(runs[0], series)
-            scale = style.shades(frame["accuracy"].min(), frame["accuracy"].max(), MAP)
+            scale = style.shades(frame["accuracy"].min(), frame["accuracy"].max(), COLOUR_MAP)
             if not first:
                 panels.append((frame, scale, scenario))
                 continue
@@ -82,7 +83,15 @@ def _heat_map(
     scale: Any,
     framed: set[tuple[str, ...]],
 ) -> None:
-    """Draw a heat map over the last two axes; `framed` has the values of framed members."""
+    """Draw a heat map over the last two axes.
+
+    Args:
+        axis: the panel.
+        frame: a row per member, see `of_members`.
+        ticks: the values of every axis as text, in order.
+        scale: the scale of colours.
+        framed: the values of the members that get a frame.
+    """
     from matplotlib.patches import Rectangle
 
     # the cells, in the order of the grid
@@ -114,7 +123,7 @@ def _heat_map(
 class Scatter3d(RunsFigure):
     """Mean accuracy over a grid of three axes, a coloured point per member (FedPHA Fig. 7, 9).
 
-    Of the participating clients at the reported rounds, mean over seeds.
+    The accuracy is the mean over participating clients at the reported rounds, and over seeds.
     """
 
     spec = KindSpec(shows="grid", requires=(requirements.three_axes,))
@@ -129,7 +138,9 @@ class Scatter3d(RunsFigure):
             places = []
             for name in ticks:
                 places.append([ticks[name].index(value) for value in frame[name]])
-            points = axis.scatter(*places, s=26, c=frame["accuracy"], cmap=MAP, depthshade=False)
+            points = axis.scatter(
+                *places, s=26, c=frame["accuracy"], cmap=COLOUR_MAP, depthshade=False
+            )
 
             for letter, (name, of_axis) in zip("xyz", ticks.items(), strict=True):
                 getattr(axis, f"set_{letter}ticks")(range(len(of_axis)), of_axis)
@@ -142,11 +153,11 @@ class Scatter3d(RunsFigure):
 
 class Boxes(RunsFigure):
     """Each client's accuracy over a grid's members, by its own entry of the list that the grid
-    varies; consecutive clients share an entry, client k of K the entry k*n//K of n (FedPHA Fig.
-    5).
+    varies (FedPHA Fig. 5). Client k of K has entry k*n//K of n, so consecutive clients may share an
+    entry.
 
-    At the reported rounds, mean over seeds: median, middle half, whiskers to the last point within
-    1.5 times the box, and points beyond.
+    Accuracies are those at the reported rounds, averaged over seeds. A box shows the median and the
+    middle half; whiskers reach to the last point within 1.5 times the box, and points lie beyond.
     """
 
     spec = KindSpec(shows="grid", requires=(requirements.one_list,))
@@ -175,8 +186,8 @@ class Boxes(RunsFigure):
 def by_client(series: list[PlottedRun]) -> pd.DataFrame:
     """Return a row per participating client and member of a grid, with its mean accuracy.
 
-    `entry` is the position of the client's entry in the list, `value` that entry; `accuracy` is in
-    percent, over the reported rounds and seeds.
+    `entry` is the position of the client's entry in the list, and `value` is the entry itself.
+    `accuracy` is the mean over the reported rounds and over seeds, in percent.
     """
     parts = []
     for run in series:

@@ -1,11 +1,11 @@
-"""Draw the insides of backbones and methods: class tokens, class prompts, groups of prompts."""
+"""Draw what is inside backbones and methods: class tokens, class prompts, and prompt groups."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.run_tables import BLOCK_ACCURACY
+from fedloom.common.run_tables import BLOCK_ACCURACY_SCHEMA
 from fedloom.common.schema import Natural, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure
 from fedloom.config.settings import KindSpec
@@ -30,7 +30,7 @@ class BlockAccuracy(FigureKind):
         figure, axes = style.panels(len(series))
         for axis, item in zip(axes, series, strict=True):
             # in no method's colour, since the backbone is frozen
-            frame = metrics.frame(item.accuracy, BLOCK_ACCURACY)
+            frame = metrics.frame(item.accuracy, BLOCK_ACCURACY_SCHEMA)
             axis.plot(frame["block"], frame["top5"], "o-", color="#222222", label="Top-5")
             axis.plot(frame["block"], frame["top1"], "s--", color="#888888", label="Top-1")
             style.whole_numbers(axis)
@@ -45,8 +45,9 @@ class BlockAccuracy(FigureKind):
 class SoftWeights(RunsFigure):
     """Mean weight of every class prompt for test images of a class (PEP-FedPT Fig. 8).
 
-    The weight in the mixed prompt, averaged over all test images of one true class (the dark bar);
-    a panel per block at which prompts are mixed. First seed.
+    The weights are those with which class prompts are mixed, averaged over all test images of one
+    true class, whose bar is dark. There is a panel per block at which prompts are mixed. Runs are
+    those of the first seed.
     """
 
     spec = KindSpec(artefact="soft_weights", reads="names", first_seed=True)
@@ -79,7 +80,7 @@ class SoftWeights(RunsFigure):
                 # the first class on top
                 axis.invert_yaxis()
 
-            # every step-th class is named, the true one among them
+            # every step-th class has its name on the axis, including the true class
             step = -(-len(names) // MOST_CLASS_LABELS)
             at = range(label % step, len(names), step)
             row[0].set_yticks(at, [names[each] for each in at], fontsize=7)
@@ -97,16 +98,16 @@ def _opacity(is_true_class: bool) -> float:
 
 
 class GroupCounts(RunsFigure):
-    """Groups that clients choose while training, first seed (SGPT Fig. 2c, 3).
+    """Groups of prompts that training images choose, first seed (SGPT Fig. 2c, 3).
 
-    How many training images chose each group of prompts in the rounds together, by client and by
-    round: shares of a row's images.
+    On the left, a row is a client, over all rounds; on the right, a row is a round. Colours are the
+    shares of a row's images that chose each group.
     """
 
     spec = KindSpec(artefact="group_counts", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a row per run: shares of the groups by client, all rounds together, and by round."""
+        """Draw two panels per run: the shares of groups by client over all rounds, and by round."""
         figure, axes = style.grid(len(series), 2, (4, 3))
         scale = style.shades(0, 1)
         for row, run in zip(axes, series, strict=True):
@@ -133,14 +134,14 @@ class GroupCounts(RunsFigure):
 class ClientGroups(RunsFigure):
     """Images of one client that choose each group of prompts in a round, first seed (SGPT Fig. 3).
 
-    The client that took part in most rounds: mean over these rounds, whiskers one sample standard
-    deviation each way.
+    The client is the one that took part in most rounds. Bars are means over these rounds, and
+    whiskers reach one sample standard deviation to each side.
     """
 
     spec = KindSpec(artefact="group_counts", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a panel per run, all with the same limits, so that deviations compare."""
+        """Draw a panel per run, all with the same limits, so that deviations can be compared."""
         figure, axes = style.by_run(series, sharey=True)
         for axis, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run)

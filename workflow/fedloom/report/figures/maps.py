@@ -1,4 +1,4 @@
-"""Draw t-SNE maps of prompts and of class tokens; every call gives the same map."""
+"""Draw t-SNE maps of prompts and of class tokens; equal vectors give equal maps."""
 
 from __future__ import annotations
 
@@ -28,16 +28,20 @@ POINTS = 2000
 # inches of a panel of one block
 BLOCK = (2.6, 2.5)
 # panels without ticks, since distances have no unit
-MAP: style.Keywords = {"subplot_kw": {"xticks": [], "yticks": []}}
+MAP_PANEL: style.Keywords = {"subplot_kw": {"xticks": [], "yticks": []}}
 
 
 def evenly(count: int) -> np.ndarray:
-    """Return the positions of at most POINTS of `count` rows, evenly spaced."""
+    """Return the positions of evenly spaced rows: at most POINTS of `count` rows."""
     return np.linspace(0, count - 1, min(count, POINTS)).round().astype(int)
 
 
 def embed(rows: np.ndarray | pd.Series, where: Path | str | None) -> np.ndarray:
-    """Map N vectors of width d to points [N, 2]; the perplexity is 30, less for few vectors."""
+    """Map N vectors of width d to points [N, 2] by t-SNE; perplexity 30, or less for few vectors.
+
+    Raises a FedLoomError, which names the place `where`, if there are fewer than 4 vectors, or if
+    not all numbers are finite.
+    """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
@@ -45,13 +49,14 @@ def embed(rows: np.ndarray | pd.Series, where: Path | str | None) -> np.ndarray:
     if len(vectors) < 4 or not np.isfinite(vectors).all():
         raise FedLoomError(f"{where}: t-SNE needs at least 4 vectors, all of finite numbers")
 
-    # vectors of one number, or all alike, have no two principal components to start from
+    # PCA gives a start only if vectors have two numbers or more, and are not all equal
     perplexity = min(30, (len(vectors) - 1) / 3)
     start = "random"
     if vectors.shape[1] > 1 and np.ptp(vectors, axis=0).any():
         start = "pca"
 
-    # the rule has one thread; more of them that share cores with other jobs take many times longer
+    # the rule asks for one thread; if more threads share cores with other jobs, t-SNE takes many
+    # times longer
     with threadpool_limits(1):
         return TSNE(perplexity=perplexity, init=start, random_state=0).fit_transform(vectors)
 
@@ -62,7 +67,7 @@ class PromptTsne(RunsFigure):
     spec = KindSpec(artefact="class_prompts", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        figure, axes = style.by_run(series, **MAP)
+        figure, axes = style.by_run(series, **MAP_PANEL)
         for axis, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run).sort_values("class")
             points = embed(frame["vector"], run.artefact)
@@ -78,13 +83,14 @@ class PromptTsne(RunsFigure):
 class PromptPath(RunsFigure):
     """t-SNE of the server's prompts of several rounds, in one map (PFPT Fig. 3, 5).
 
-    Triangles are the centroids of a round's prompts, the dashed line their path. First seed.
+    A triangle is the centroid of the prompts of a round, and a dashed line connects the triangles.
+    Runs are those of the first seed.
     """
 
     spec = KindSpec(artefact="prompt_history", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        figure, axes = style.by_run(series, **MAP)
+        figure, axes = style.by_run(series, **MAP_PANEL)
         frames = [mapped(run) for run in series]
         scale = style.shades(0, max(int(frame["round"].max()) for frame in frames))
         for axis, frame in zip(axes, frames, strict=True):
@@ -102,7 +108,7 @@ class PromptPath(RunsFigure):
 
 
 def mapped(run: PlottedRun) -> pd.DataFrame:
-    """Return `round`, `x` and `y` of a run's prompts of all rounds, in one t-SNE map."""
+    """Return a row per prompt, with its `round` and its place `x`, `y` in one map of all rounds."""
     frame = metrics.artefact(run).sort_values("round", kind="stable")
     frame = frame.iloc[evenly(len(frame))]
     x, y = embed(frame["vector"], run.artefact).T
@@ -133,11 +139,11 @@ class BackboneTsne(FigureKind):
 
         Colours are superclasses, or classes where the figure names no file of superclasses.
         """
-        # imported here, for torch is slow to import
+        # imported here, because torch is slow to import
         from fedloom.data.store import ImageStore
         from fedloom.report.block_accuracy import class_tokens, depth
 
-        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)
+        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP_PANEL)
         for row, item in zip(axes, series, strict=True):
             # the test images that all panels of the row show
             store = ImageStore(item.store)
@@ -173,7 +179,7 @@ class TokenTsne(RunsFigure):
     plus 1 means the final output."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)
+        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP_PANEL)
         image = None
         for row, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run)
@@ -198,7 +204,7 @@ class TokenTsne(RunsFigure):
 
 
 def _title(block: int, last: int) -> str:
-    """Return the title of a block's panel; the `last` one is the final output."""
+    """Return the title of a block's panel; the number `last` stands for the final output."""
     if block == last:
         return "Output"
     return f"Input of block {block}"
@@ -211,9 +217,17 @@ def _scatter(
     names: list[str],
     domains: pd.Series | str = "",
 ) -> PathCollection | None:
-    """Scatter points [n, 2] in the colours of the numbers of their `names`, a marker per domain.
+    """Scatter points in a panel, with a colour per class and a marker per domain.
 
-    Returns what a colour bar needs, or None if the legend has the names, which are few.
+    Args:
+        axis: the panel.
+        points: their places, [n, 2].
+        numbers: their classes as positions in `names`, [n].
+        names: the names of all classes.
+        domains: their domains, [n].
+
+    Returns:
+        What a colour bar needs, or None if there are few classes, which the legend names.
     """
     frame = pd.DataFrame({"x": points[:, 0], "y": points[:, 1], "c": np.asarray(numbers)})
     frame["domain"] = np.asarray(domains)

@@ -1,6 +1,7 @@
 """Give all figures one look; the colour and marker of a method come with its run.
 
-A plan imports the kinds of figures for their keys: matplotlib is imported where it draws.
+A plan imports the kinds of figures only for their keys. Therefore matplotlib is imported inside the
+functions that draw.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ if TYPE_CHECKING:
 
 # keyword arguments of a function of matplotlib's, each of a type of its own
 Keywords = dict[str, Any]
-# Okabe and Ito's colours, told apart with any colour vision; without yellow, too pale on white
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's colours can be told apart with any colour vision; their yellow is left out, since
+# it is too pale on white
+LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-# 7 and 8 have no common divisor: every pair comes once, and neighbours differ in both
-PAIRS = tuple((COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
+# 7 and 8 have no common divisor: every pair comes once, and neighbours differ in colour and marker
+PAIRS = tuple((LINE_COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
-# what bars have in the place of lines
+# the fill patterns of bars, one for each of LINES
 HATCHES = ("", "//", "..", "xx", "\\\\")
-# Paul Tol's "muted" and black: ten classes told apart with any colour vision
-CLASSES = (
+# Paul Tol's "muted" colours and black: ten classes can be told apart with any colour vision
+CLASS_COLOURS = (
     "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677",
     "#AA4499", "#44AA99", "#999933", "#882255", "#000000",
 )  # fmt: skip
-# the most classes that are told apart: as many again are hollow
-MOST_CLASS_COLOURS = 2 * len(CLASSES)
+# the most classes that can be told apart: each colour is used for a filled and a hollow marker
+MOST_CLASS_COLOURS = 2 * len(CLASS_COLOURS)
 LOOK = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -53,14 +55,14 @@ LOOK = {
     "legend.frameon": False,
     "legend.handlelength": 3,
     "lines.markersize": 4,
-    # text stays text in a PDF
+    # a PDF holds text as text
     "pdf.fonttype": 42,
-    # a label such as "$x_{$" stays as it is
+    # a label such as "$x_{$" is shown as it is
     "text.parse_math": False,
     "savefig.dpi": 400,
     "figure.constrained_layout.use": True,
 }
-# dates and versions would make every run's files differ
+# without dates and versions, equal figures give equal files
 METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
 # the look of long names below an axis
 SLANTED = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
@@ -87,11 +89,11 @@ def applied() -> Iterator[None]:
 def with_styles(runs: Sequence[PlottedRun]) -> list[PlottedRun]:
     """Return the runs of a figure, each with the line style of its method."""
     looks = {run.method: run.look for run in runs}
-    styles = dict(zip(looks, deal(list(looks.values())), strict=True))
+    styles = dict(zip(looks, assign_styles(list(looks.values())), strict=True))
     return [replace(run, style=styles[run.method]) for run in runs]
 
 
-def deal(wishes: Sequence[Mapping[str, str]]) -> list[LineStyle]:
+def assign_styles(wishes: Sequence[Mapping[str, str]]) -> list[LineStyle]:
     """Return the line styles of a figure's rows, in their order: no two look alike.
 
     The first row that wishes a pair (`colour` and `marker`) gets it. All other rows take, in this
@@ -102,8 +104,7 @@ def deal(wishes: Sequence[Mapping[str, str]]) -> list[LineStyle]:
     asked = [(str(w.get("colour", "")).upper(), str(w.get("marker", ""))) for w in wishes]
     firsts = {asked.index(wish) for wish in asked if all(wish)}
 
-    # rows that ask for a colour and a marker come first; others get what is used least, of pairs,
-    # colours and markers
+    # first the rows that get the pair for which they ask, then all other rows
     dealt: dict[int, tuple[str, str]] = {}
     used: Counter[str | tuple[str, str]] = Counter()
     for row in [*sorted(firsts), *sorted(set(range(len(asked))) - firsts)]:
@@ -138,10 +139,10 @@ def of_run(run: PlottedRun) -> Keywords:
 
 
 def of_class(number: int) -> Keywords:
-    """Return fill and edge of a class below NAMED, for Axes.scatter."""
-    colour = CLASSES[number % len(CLASSES)]
+    """Return fill and edge of a class for Axes.scatter; `number` is below MOST_CLASS_COLOURS."""
+    colour = CLASS_COLOURS[number % len(CLASS_COLOURS)]
     fill = "white"
-    if number < len(CLASSES):
+    if number < len(CLASS_COLOURS):
         fill = colour
     return {"facecolor": fill, "edgecolor": colour, "linewidth": 0.8}
 
@@ -169,7 +170,7 @@ def name(
     series: Sequence[PlottedRun | PlottedBackbone],
     keys: tuple[str, ...] = SCENARIO,
 ) -> str:
-    """Return the labels by which `item` differs from other series, as "pathological, micro_vit"."""
+    """Return the labels in which an item differs from others, as "pathological, micro_vit"."""
     texts = []
     for key in keys:
         values = {getattr(other, key) for other in series}
@@ -179,7 +180,7 @@ def name(
 
 
 def run_name(run: PlottedRun, series: Sequence[PlottedRun]) -> str:
-    """Return the labels by which a run differs from other series, including the method."""
+    """Return the labels in which a run differs from others, including the method's title."""
     return name(run, series, (*SCENARIO, "title"))
 
 
@@ -197,7 +198,7 @@ def by_scenario(
     label: str,
     keys: tuple[str, ...] = SCENARIO,
 ) -> Figure:
-    """Draw a panel for the runs of each of `keys`; `label` is that of all y axes."""
+    """Draw a panel for each group of runs with equal labels `keys`; `label` is for all y axes."""
     groups = grouped(series, keys)
     figure, axes = panels(len(groups))
     for axis, runs in zip(axes, groups.values(), strict=True):
@@ -209,7 +210,7 @@ def by_scenario(
 
 
 def legend_text(text: str) -> str:
-    """Return a label that matplotlib shows: it leaves out those that begin with an underscore."""
+    """Return a label that matplotlib shows; it leaves out labels that begin with an underscore."""
     return f" {text}" if text.startswith("_") else text
 
 
@@ -239,7 +240,7 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
 
 
 def shades(low: float, high: float, name: str = "viridis") -> ScalarMappable:
-    """Return the colours of the numbers from `low` to `high`, as a colour bar takes them."""
+    """Return a scale of colours for the numbers from `low` to `high`, which a colour bar takes."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -247,13 +248,14 @@ def shades(low: float, high: float, name: str = "viridis") -> ScalarMappable:
 
 
 def log_scale(axis: Axes) -> None:
-    """Make the y axis of drawn data logarithmic, with plain numbers, also within one decade."""
+    """Make the y axis of drawn data logarithmic, with several plain numbers even in one decade."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     axis.set_yscale("log")
     low, high = axis.get_ylim()
 
-    # ticks at powers of ten, at 2 and 5 between them within two decades, or evenly in a short range
+    # ticks lie at powers of ten; in a range below two decades, also at 2 and 5 times these; in a
+    # short range, they are evenly spaced
     locator = LogLocator(subs=(1,))
     if high <= 5 * low:
         locator = MaxNLocator(5)
@@ -270,7 +272,7 @@ def whole_numbers(axis: Axes) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
-def save(figure: Figure, outputs: dict[str, Path]) -> None:
+def save_figure(figure: Figure, outputs: dict[str, Path]) -> None:
     """Write every format; equal figures give equal bytes."""
     for kind, path in outputs.items():
         with atomic_write(path) as temporary:

@@ -23,7 +23,7 @@ from fedloom.report import tables
 from fedloom.report.page import curves, machines, run_details
 
 FOLDER = Path(__file__).parent
-# CSS pixels per inch of a figure, which is one and a half times as large as on paper
+# CSS pixels per inch of a figure; with 96, it would be as large as on paper
 ENLARGED = 144
 
 
@@ -36,20 +36,20 @@ def write(plan: Plan) -> Path:
     pages = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, **settings)
 
     # figures are numbered in their order on the page: charts, the study's own, and partitions
-    groups = run_details.groups(plan)
+    groups = run_details.run_groups(plan)
     numbers = count(1)
     page = pages.get_template("template.html").render(
         name=plan.name,
         version=version("fedloom"),
         overview=overview(plan.settings),
         tables=list(_tables(plan, groups)),
-        charts=[(next(numbers), chart) for chart in curves.by_scenario(groups)],
+        charts=[(next(numbers), chart) for chart in curves.curves_by_scenario(groups)],
         figures=[(next(numbers), figure) for figure in _figures(plan, groups)],
         partitions=[(next(numbers), Path(path), _png(path)) for path in plan.partition_charts],
         groups=groups,
         by_seed=curves.by_seed,
         machines=machines.used(plan),
-        # links lead from the report's folder to the results beside it
+        # a link starts from the report's folder and leads to the results beside it
         link=lambda path: Path(path).relative_to(paths.RESULTS).as_posix(),
         style=Markup((FOLDER / "style.css").read_text()),
         script=Markup((FOLDER / "page.js").read_text()),
@@ -61,18 +61,18 @@ def write(plan: Plan) -> Path:
     return out
 
 
-def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, object]]:
-    """Yield every table: its cells, and where each number leads."""
+def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str, object]]:
+    """Yield every table: its cells, and the group of runs behind each row."""
     for label, file in zip(plan.settings.select.tables, map(Path, plan.tables), strict=True):
         chosen = Wildcards(label=label)
         job = plan.table_job(label)
         shown = plotted_runs(job.shown)
-        built = tables.build(job, shown)
+        built = tables.build_table(job, shown)
         cells = built.texts.cells
         marks = built.texts.marks
 
-        # the labels of every row, by which the runs behind it are found: those of the numbers, if
-        # the table's text has the same rows
+        # the labels of a row lead to the runs behind it; take the labels beside the numbers if the
+        # table's text has the same rows, else those in the text
         labelled = cells
         if "method" in built.frame and len(built.frame) == len(cells):
             labelled = built.frame
@@ -98,8 +98,8 @@ def _tables(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, o
         }
 
 
-def _figures(plan: Plan, groups: list[run_details.Group]) -> Iterator[dict[str, object]]:
-    """Yield every figure of the study."""
+def _figures(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str, object]]:
+    """Yield every figure of the study, with the groups of runs behind it."""
     for label, file in zip(plan.settings.select.figures, map(Path, plan.figures), strict=True):
         chosen = Wildcards(label=label)
         shown = plan.figure_job(label).shown

@@ -1,7 +1,7 @@
-"""Make the curves of a report as Plotly's JSON: hover for numbers, click a name to hide it.
+"""Make the curves of a report as Plotly's JSON: hover for numbers, click a name to hide its line.
 
-Colours, lines and markers are those of the study's figures. Plotly reads names as HTML, so they
-are escaped. Functions return charts: `spec` has Plotly's data and layout, `about` is the caption.
+Colours, lines and markers are those of the study's figures. Names are escaped, because Plotly reads
+them as HTML. A chart is a dict: `spec` has Plotly's data and layout, and `about` is the caption.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,10 +11,10 @@ import pandas as pd
 
 from fedloom.common.json_types import JsonDict
 from fedloom.planning.output_runs import LineStyle
-from fedloom.report.figures.style import deal, with_styles
-from fedloom.report.page.run_details import CURVES, LOSS, Group
+from fedloom.report.figures.style import assign_styles, with_styles
+from fedloom.report.page.run_details import LOSS, PLOTTED_CURVES, RunGroup
 
-# what Plotly calls the lines of style.LINES, and matplotlib's markers
+# Plotly's names of the lines in style.LINES, and of matplotlib's markers
 DASHES = ("solid", "dash", "dashdot", "dot", "9px,2px,2px,2px,2px,2px")
 SYMBOLS = {
     "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down",
@@ -23,23 +23,24 @@ SYMBOLS = {
 DECIMALS = 4
 
 
-def by_scenario(groups: Sequence[Group]) -> Iterator[JsonDict]:
+def curves_by_scenario(groups: Sequence[RunGroup]) -> Iterator[JsonDict]:
     """Yield the curves of all methods: a chart per scenario and measure, a line per method.
 
-    Members of grids, which may be thousands, have theirs among the runs alone.
+    Members of grids are left out, since there may be thousands. The page shows their curves beside
+    their runs.
     """
-    of_place: dict[str, list[Group]] = {}
+    of_place: dict[str, list[RunGroup]] = {}
     for group in groups:
         if group.first.member is None:
             of_place.setdefault(group.place, []).append(group)
 
-    # the charts of a place have the same line for a method
+    # all charts of a place draw a method in the same style
     for place, own in of_place.items():
         where = ""
         if len(of_place) > 1:
             where = f" on {place}"
         firsts = with_styles([group.first for group in own])
-        for name, title in CURVES.items():
+        for name, title in PLOTTED_CURVES.items():
             lines = []
             for group, run in zip(own, firsts, strict=True):
                 lines += _mean(group, name, run.style)
@@ -47,10 +48,10 @@ def by_scenario(groups: Sequence[Group]) -> Iterator[JsonDict]:
             yield from _chart(about, lines, name)
 
 
-def by_seed(group: Group) -> Iterator[JsonDict]:
+def by_seed(group: RunGroup) -> Iterator[JsonDict]:
     """Yield the curves of a group's runs: a chart per measure, a line per seed."""
-    styles = deal([{}] * len(group.runs))
-    for name, title in CURVES.items():
+    styles = assign_styles([{}] * len(group.runs))
+    for name, title in PLOTTED_CURVES.items():
         lines = [
             _line(f"seed {shown.run.seed}", shown.curves[name], style)
             for shown, style in zip(group.runs, styles, strict=True)
@@ -60,8 +61,8 @@ def by_seed(group: Group) -> Iterator[JsonDict]:
         yield from _chart(about, lines, name)
 
 
-def _mean(group: Group, name: str, style: LineStyle) -> list[JsonDict]:
-    """Return the mean over a group's seeds as a line, in a band of one standard deviation."""
+def _mean(group: RunGroup, name: str, style: LineStyle) -> list[JsonDict]:
+    """Return the mean over a group's seeds as a line, with a band of one standard deviation."""
     curves = [shown.curves[name] for shown in group.runs if name in shown.curves]
     if not curves:
         return []
@@ -70,7 +71,7 @@ def _mean(group: Group, name: str, style: LineStyle) -> list[JsonDict]:
     if len(group.runs) == 1:
         return [line]
 
-    # the band of one standard deviation, which is part of the line in the legend
+    # the band of one standard deviation; line and band have one name in the legend
     line["legendgroup"] = group.first.method
     line["customdata"] = _numbers(band["std"])
     line["hovertemplate"] += " ± %{customdata:.4g}"
@@ -93,7 +94,7 @@ def _mean(group: Group, name: str, style: LineStyle) -> list[JsonDict]:
 
 
 def _line(name: str, curve: pd.Series, style: LineStyle) -> JsonDict:
-    """Return a line of Plotly's, its points marked."""
+    """Return a line for Plotly, with a marker at each point."""
     return {
         "name": escape(name, quote=False),
         "x": curve.index.tolist(),
@@ -111,7 +112,7 @@ def _numbers(values: pd.Series) -> list[float | None]:
 
 
 def _chart(about: str, lines: list[JsonDict], name: str) -> Iterator[JsonDict]:
-    """Yield a chart of some lines, none if there is no line; a loss has a logarithmic axis."""
+    """Yield a chart of these lines, or nothing if there are none; a loss has a logarithmic axis."""
     if not lines:
         return
 

@@ -11,19 +11,21 @@ from fedloom.planning import paths
 from fedloom.planning.plan import Plan
 from fedloom.planning.runs import trial_runs
 
-# kinds of events that a job has once, and headings of what they tell
+# kinds of events that a job writes once, and the headings under which the report shows them
 FACTS = {"machine": "Machines", "device": "Devices", "versions": "Versions"}
 
 
 def used(plan: Plan) -> dict[str, object]:
-    """Return time and memory of a study's jobs by rule and in all, and their machines and versions.
+    """Return what the jobs of a study used.
 
-    Machines, devices and versions each come with their number of jobs.
+    - `took`: rule, number of jobs, hours, processor hours and highest memory in megabytes, for
+      each rule and for all rules together;
+    - `facts`: machines, devices and versions, each with its number of jobs.
 
-    A job that was resumed or repeated has the events of its last attempt alone. Left out are
-    artefacts and what figures of frozen backbones need.
+    If a job was resumed or repeated, only its last attempt counts. Jobs for artefacts, and jobs
+    that only figures of frozen backbones need, are left out.
     """
-    # what every job tells of itself
+    # read what every job wrote about itself
     rows = []
     facts = {name: Counter[str]() for name in FACTS.values()}
     for rule, log in _logs(plan):
@@ -46,7 +48,7 @@ def used(plan: Plan) -> dict[str, object]:
 
 
 def _logs(plan: Plan) -> Iterable[tuple[str, Path]]:
-    """Return every log of a study's jobs with its rule, those of its trials too."""
+    """Return every log of the jobs of a study and of its trials, with the rule of the job."""
     made = list[tuple[str, str | Path]]()
     for run in [*plan.runs, *trial_runs(plan.settings)]:
         inputs = plan.run_inputs(run)

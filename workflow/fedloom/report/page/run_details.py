@@ -9,8 +9,8 @@ import pandas as pd
 
 from fedloom.common.files import read_table
 from fedloom.common.json_types import JsonDict
-from fedloom.common.run_tables import TRIALS
-from fedloom.config import grids
+from fedloom.common.run_tables import TRIALS_SCHEMA
+from fedloom.config.grids import describe_options
 from fedloom.planning import paths
 from fedloom.planning.output_runs import PlottedRun, plotted_runs
 from fedloom.planning.plan import Plan
@@ -19,11 +19,11 @@ from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
 
 ROW = (*metrics.SCENARIO, "method")
-# lines of a log that are shown
+# number of lines at the end of a log that are shown
 LAST_LINES = 6
 LOSS = "loss"
 # the curves of `metrics.curves` and that of the loss, with their titles
-CURVES = {
+PLOTTED_CURVES = {
     "participating_mean": "Test accuracy of participating clients in %",
     "held_out_mean": "Test accuracy of held-out clients in %",
     "global": "Accuracy on all test images in %",
@@ -36,7 +36,7 @@ class Shown:
     """A run with its curves, accuracies, logs and files, as the report shows them."""
 
     run: PlottedRun
-    # those of CURVES that it has, each by round
+    # its curves by their names in PLOTTED_CURVES, each a series by round
     curves: dict[str, pd.Series]
     # in percent, at the reported rounds
     accuracies: dict[str, float]
@@ -46,25 +46,25 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Group:
-    """The runs of a method in a scenario, which differ in their seeds alone."""
+class RunGroup:
+    """The runs of a method in a scenario; they differ only in their seeds."""
 
     # its anchor in the page
     id: str
     # its dataset, partition and backbone
     place: str
-    # those of ROW; of a member of a grid also its value on every axis
+    # the labels in ROW; for a member of a grid, also its value on every axis
     labels: dict[str, str]
     # the run of the first seed
     first: PlottedRun
     runs: list[Shown]
-    # what it was given, the chosen options too
+    # all settings of the runs, including chosen options
     settings: dict[str, Setting]
     # rows of trials.parquet, from which options were chosen
     trials: list[JsonDict]
 
 
-def groups(plan: Plan) -> list[Group]:
+def run_groups(plan: Plan) -> list[RunGroup]:
     """Return the runs of a study's tables and figures, in the order of the config."""
     # the runs that tables and figures show, each once
     select = plan.settings.select
@@ -82,7 +82,7 @@ def groups(plan: Plan) -> list[Group]:
         own: dict[str, str] = {key: label for key, label in zip(ROW, labels, strict=True)}
         if first.member:
             own |= metrics.axis_values(first)
-        group = Group(
+        group = RunGroup(
             id=f"runs/{'/'.join(labels)}",
             place="/".join(labels[:-1]),
             labels=own,
@@ -97,11 +97,11 @@ def groups(plan: Plan) -> list[Group]:
 
 def _shown(plan: Plan, run: PlottedRun) -> Shown:
     """Return a run with its curves, the ends of its logs, and the paths of its files."""
-    # the curves that have numbers, in the order of CURVES
+    # the curves that have numbers, in the order of PLOTTED_CURVES
     rows = metrics.evaluation(run.evaluation)
     loss = metrics.frame(run.rounds).set_index("round")["train_loss"]
     every = {**metrics.curves(rows), LOSS: loss}
-    curves = {name: every[name].dropna() for name in CURVES}
+    curves = {name: every[name].dropna() for name in PLOTTED_CURVES}
     curves = {name: curve for name, curve in curves.items() if len(curve)}
 
     # the end of the log of each training job
@@ -121,28 +121,26 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
 
 
 def _trials(plan: Plan, run: PlottedRun) -> list[JsonDict]:
-    """Return the trials from which options of a run were chosen; none if it has no choice."""
+    """Return the trials from which the options of a run were chosen; [] if none were chosen."""
     if not plan.choice(run):
         return []
 
     # options are JSON in the file, and text in the report
     file = paths.path_for(paths.TRIALS, run)
-    trials = read_table(file, TRIALS).to_pylist()
+    trials = read_table(file, TRIALS_SCHEMA).to_pylist()
     for row in trials:
-        options = json.loads(row["options"]).items()
-        texts = [f"{name.removeprefix(grids.TRAINING)} {grids.text(v)}" for name, v in options]
-        row["options"] = ", ".join(texts)
+        row["options"] = ", ".join(describe_options(json.loads(row["options"])))
     return trials
 
 
-def among(groups: Iterable[Group], runs: Iterable[Run]) -> list[Group]:
-    """Return those of the groups that some runs belong to."""
+def among(groups: Iterable[RunGroup], runs: Iterable[Run]) -> list[RunGroup]:
+    """Return the groups to which some of the runs belong."""
     rows = {tuple(getattr(run, key) for key in ROW) for run in runs}
     return [group for group in groups if tuple(group.labels[key] for key in ROW) in rows]
 
 
-def of_row(groups: Iterable[Group], row: Mapping[Hashable, object]) -> Group | None:
-    """Return the group that a table's row is about; None if it is about several, or about none."""
+def of_row(groups: Iterable[RunGroup], row: Mapping[Hashable, object]) -> RunGroup | None:
+    """Return the group that a table's row shows; None if it shows several groups, or none."""
     found = []
     for group in groups:
         labels = {key: value for key, value in group.labels.items() if key in row}

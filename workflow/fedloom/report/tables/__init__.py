@@ -1,14 +1,15 @@
-"""Tables: a kind is a class of a module in this folder, or of a plugin, with its keys and
+"""Make tables. A kind of table is a class in this folder, or in a plugin. It has its keys and
 
     measure(run: PlottedRun, **extra) -> {metric: number}   one run, from its Parquet files
     column(metric: str) -> Column                           heading, decimals, which end is best
     describe(runs: list[PlottedRun]) -> str                 what the caption says is measured
 
-or, if its rows are not the methods,
+or, if the rows of the table are not methods,
 
     build(runs: list[PlottedRun], job: TableJob) -> Built   rows, their text, and the caption
 
-`extra` is what its `complete` adds, by name. fedloom.config.output_kinds explains the classes.
+`extra` are the values that the kind's `complete` adds, by name. fedloom.config.output_kinds
+explains the classes.
 """
 
 from functools import partial
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def kind(job: TableJob) -> Any:
-    """Return the kind of a table, with the keys that were checked when the study was planned."""
+    """Return an instance of a table's kind; its keys were checked when the study was planned."""
     found: Any = KINDS["tables"][job.kind]
     return found.model_construct(**job.settings)
 
 
-def build(job: TableJob, runs: list[PlottedRun]) -> "Built":
+def build_table(job: TableJob, runs: list[PlottedRun]) -> "Built":
     """Return a table: its numbers, its text, and its whole caption."""
     own = kind(job)
     make = partial(_of_methods, own)
@@ -48,10 +49,10 @@ def build(job: TableJob, runs: list[PlottedRun]) -> "Built":
 
 def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> None:
     """Write a table as `md`, `csv`, `tex` (booktabs), `html` and `parquet`."""
-    # imported here, for a plan imports tables for their keys alone
+    # imported here, because a plan imports tables only for their keys
     from fedloom.report.tables import layout
 
-    layout.write(build(job, runs), f"tab:{job.study}-{job.label}", outputs)
+    layout.write(build_table(job, runs), f"tab:{job.study}-{job.label}", outputs)
 
 
 def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
@@ -67,14 +68,14 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
         labelled, measured = over_partitions(runs, measured)
     frame = summarise(labelled, measured)
 
-    # what the caption says of them
+    # say in the caption what the numbers are
     seeds = int(frame["seeds"].min())
     spread = f"mean ± standard deviation over {seeds} seeds. Best bold, second underlined."
     if seeds == 1:
         spread = "one seed, so that nothing is marked as best."
     text = f"{own.describe(runs)}; {spread}"
 
-    # what stands beside them
+    # add published numbers, chosen options and privacy
     if job.published is not None:
         frame = published.join_published(frame, job.published)
         text += " SD: how many standard deviations of both a published number is from ours."
@@ -82,7 +83,7 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
         text += f" {notes.tuning(runs, job.tuned)}"
     text += notes.privacy([run for run in runs if run.artefact is None])
 
-    # signs behind the methods' names
+    # add signs after the methods' names
     marks = notes.marked(job, runs, labelled, frame)
     texts = notes.with_signs(layout.texts(frame, own.column), marks)
     frame["marks"] = ["; ".join(mark.text for mark in of_row) for of_row in marks]

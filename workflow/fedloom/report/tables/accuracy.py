@@ -11,7 +11,7 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.tables.layout import Column
 
-COLUMNS = {
+ACCURACY_COLUMNS = {
     "participating_mean": Column("Mean"),
     "participating_worst": Column("Worst"),
     "pooled": Column("Pooled"),
@@ -20,22 +20,22 @@ COLUMNS = {
     "global": Column("Global test set"),
     "backdoor_rate": Column("Backdoor rate", higher_is_better=False),
 }
-CLIENT_COLUMNS = {
+GROUP_COLUMNS = {
     "participating_mean": Column("Participating"),
     "held_out_mean": Column("Held-out"),
 }
-DOMAIN = "domain_"
+DOMAIN_COLUMN_PREFIX = "domain_"
 
 
 class Accuracy(AccuracyTable):
     """Mean over clients, and the worst client (PEP-FedPT Tables 1, 4, 5, 7-12).
 
-    The mean is unweighted, and the worst is the minimum over clients; those held out are apart. The
-    global test set is all test images, with the server's model or, where a method has none, the
-    participating clients' own, averaged.
+    The mean is unweighted, and the worst is the minimum over clients; held-out clients have their
+    own columns. The global test set is all test images: the accuracy of the server's model on them
+    or, if a method has none, the mean over the participating clients' own models.
     """
 
-    column: ClassVar = COLUMNS.__getitem__
+    column: ClassVar = ACCURACY_COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         rows = metrics.evaluation(run.evaluation, self.personalized)
@@ -49,12 +49,12 @@ class HeldOut(AccuracyTable):
     """Participating and held-out clients side by side (PEP-FedPT Tables 3, 13)."""
 
     spec = KindSpec(requires=(requirements.held_out,))
-    column: ClassVar = CLIENT_COLUMNS.__getitem__
+    column: ClassVar = GROUP_COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         rows = metrics.evaluation(run.evaluation, self.personalized)
         numbers = metrics.accuracies(rows, run.reported)
-        return {name: numbers[name] for name in CLIENT_COLUMNS if name in numbers}
+        return {name: numbers[name] for name in GROUP_COLUMNS if name in numbers}
 
     def describe(self, runs: list[PlottedRun]) -> str:
         text = "mean test accuracy in % of clients that take part in training and of clients held"
@@ -62,13 +62,15 @@ class HeldOut(AccuracyTable):
 
 
 class Domains(AccuracyTable):
-    """Mean over each domain's clients, over all, and pooled (PEP-FedPT Table 2)."""
+    """Mean over the clients of each domain, mean and worst over all clients, and accuracy on all
+    their test images pooled (PEP-FedPT Table 2).
+    """
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         """Compute accuracies in percent of the participating clients at the reported rounds.
 
-        `domain_<name>` is the unweighted mean over the clients of a domain; a client whose images
-        belong to several has the domain "a+b".
+        `domain_<name>` is the unweighted mean over the clients of a domain. A client with images of
+        several domains has the domain "a+b".
         """
         evaluated = metrics.evaluation(run.evaluation, self.personalized)
         in_rounds = evaluated["round"].isin(run.reported.rounds)
@@ -77,7 +79,7 @@ class Domains(AccuracyTable):
         # the mean over the clients of a domain, then over rounds
         by_domain = metrics.percent(rows).groupby([rows["domain"], rows["round"]]).mean()
         means = by_domain.groupby("domain").mean()
-        numbers = {f"{DOMAIN}{name}": float(mean) for name, mean in means.items()}
+        numbers = {f"{DOMAIN_COLUMN_PREFIX}{name}": float(mean) for name, mean in means.items()}
 
         # over all domains
         overall = metrics.accuracies(evaluated, run.reported)
@@ -87,9 +89,9 @@ class Domains(AccuracyTable):
         return numbers
 
     def column(self, metric: str) -> Column:
-        if metric.startswith(DOMAIN):
-            return Column(metric.removeprefix(DOMAIN) or "(none)")
-        return COLUMNS[metric]
+        if metric.startswith(DOMAIN_COLUMN_PREFIX):
+            return Column(metric.removeprefix(DOMAIN_COLUMN_PREFIX) or "(none)")
+        return ACCURACY_COLUMNS[metric]
 
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
@@ -100,19 +102,20 @@ class Domains(AccuracyTable):
 
 
 def heading(self: RunsTable, metric: str) -> Column:
-    """Return the column of an accuracy; that of a dataset has its label as heading."""
+    """Return the column of an accuracy; if it is on another dataset, the heading is its label."""
     if metric.startswith(OTHER_DATASET_PREFIX):
         return Column(metric.removeprefix(OTHER_DATASET_PREFIX))
     return Column(metric.replace("_", " ").capitalize())
 
 
 class BaseToNovel(RunsTable):
-    """Mean over clients on their own images, on all of base classes and on those of classes that no
-    client trains on (FedTPG, FedPGP, FedMGP).
+    """Mean accuracy over clients on three sets of test images: their own, all images of base
+    classes, and all images of novel classes, which no client trains on (FedTPG, FedPGP, FedMGP).
 
-    On base and novel images a client's model predicts among base and among novel classes alone.
-    Beside the harmonic mean of the three stands FedMGP's combined metric: half the first, and half
-    the harmonic mean of the others. Both are of a run's means over clients.
+    On base images, a client's model predicts among base classes only; on novel images, among novel
+    classes only. The harmonic mean is that of the three accuracies. FedMGP's combined metric is
+    half the first accuracy plus half the harmonic mean of the other two. Both are computed from a
+    run's means over clients.
     """
 
     spec = KindSpec(partition_key="novel_classes", artefact=TEST_SETS)
@@ -136,8 +139,9 @@ class BaseToNovel(RunsTable):
 
 
 class CrossDataset(RunsTable):
-    """Mean over clients on all test images of the classes that they train on (source), on those of
-    each dataset that a partition transfers to, and the mean over the latter (FedTPG)."""
+    """Mean accuracy over clients on all test images of the classes that they train on (source), on
+    the test images of each other dataset in `transfer_to`, and the mean over these datasets
+    (FedTPG)."""
 
     spec = KindSpec(partition_key="transfer_to", artefact=TEST_SETS)
     column: ClassVar = heading
@@ -160,18 +164,25 @@ class CrossDataset(RunsTable):
 
 
 class LeaveOneDomainOut(AccuracyTable):
-    """Mean accuracy on each domain over the clients of a partition that leaves it out of training,
-    and the mean over partitions."""
+    """Mean accuracy over the clients of each domain, measured in the partition that leaves this
+    domain out of training; and the mean over partitions."""
 
     spec = KindSpec(partition_key="held_out_domains", across_partitions=True)
     column: ClassVar = Domains.column
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
-        """Return the accuracy of the clients held out in percent, by domain, and for the mean."""
+        """Return the mean accuracy of held-out clients in percent, under two names.
+
+        One is the column of their domain. The other is `held_out_mean`, whose mean over partitions
+        the table shows.
+        """
         rows = metrics.evaluation(run.evaluation, self.personalized)
         mean = metrics.accuracies(rows, run.reported)["held_out_mean"]
         held_out = rows[~rows["participating"] & (rows["domain"] != "")]
-        return {DOMAIN + "+".join(held_out["domain"].unique()): mean, "held_out_mean": mean}
+        return {
+            DOMAIN_COLUMN_PREFIX + "+".join(held_out["domain"].unique()): mean,
+            "held_out_mean": mean,
+        }
 
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
@@ -181,13 +192,13 @@ class LeaveOneDomainOut(AccuracyTable):
 
 
 def without(table: AccuracyTable) -> str:
-    """Return an addition to the caption if accuracies are shown before personalisation."""
+    """Return words for the caption if accuracies are those before personalisation; else ""."""
     return "" if table.personalized else "; without personalisation before the test"
 
 
 def describe_rounds(runs: list[PlottedRun]) -> str:
-    """Say at which rounds the runs' accuracies were measured; by run where these differ."""
-    # methods are named where they report other rounds than others on the same partition
+    """Say after which rounds accuracies were measured; by partition and method if these differ."""
+    # name methods if two of them report different rounds on the same partition
     partitions = {run.partition for run in runs}
     several = len({(run.partition, run.reported) for run in runs}) > len(partitions)
 

@@ -1,4 +1,4 @@
-"""Test a paper's claims: the difference that a study's runs show, and a verdict."""
+"""Test a paper's claims: tabulate the differences that a study's runs show, with verdicts."""
 
 import math
 from collections.abc import Collection, Hashable, Iterator, Mapping
@@ -12,7 +12,7 @@ import pandas as pd
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Percent
-from fedloom.config.output_kinds import Methods, Paper, TableKind
+from fedloom.config.output_kinds import Methods, PaperName, TableKind
 from fedloom.config.settings import Output, Settings
 from fedloom.planning.job_specs import TableJob
 from fedloom.planning.output_runs import PlottedRun
@@ -20,44 +20,49 @@ from fedloom.report.metrics import evaluation, frame, grouped, percent
 from fedloom.report.tables.accuracy import describe_rounds
 from fedloom.report.tables.costs import cost_to_target, sent
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
-from fedloom.report.tables.paper_claims import DOMAIN, EACH_DOMAIN, Listed, labels_of, read_claims
+from fedloom.report.tables.paper_claims import (
+    DOMAIN_PREFIX,
+    EACH_DOMAIN,
+    Listed,
+    labels_of,
+    read_claims,
+)
 from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, MOST_SEEDS, UNDECIDED, Term, Verdict, decide
 
 # metrics that follow from the method alone
 COUNTS = ("params_up", "params_down")
-# metrics of what it takes until the table's target is reached
+# metrics of the cost of reaching the table's target
 COSTS = ("rounds", "million_params")
-# metric: the mean over all evaluated rounds, which is higher where training is faster
+# the metric that is the mean accuracy over all evaluated rounds; faster training makes it higher
 COURSE = "course_mean"
 
-Scenario = tuple[str, ...]
-# the scenarios that stand for settings of a claim's `in`, and of its `from`
-# runs by scenario and the paper's row
-Study = dict[Scenario, dict[str, list[PlottedRun]]]
+ScenarioLabels = tuple[str, ...]
+# runs by scenario and by the paper's row
+RunsByScenario = dict[ScenarioLabels, dict[str, list[PlottedRun]]]
 
 
 class Place(NamedTuple):
     """The scenarios in which a claim is tested, all with one backbone."""
 
-    # those that the claim is about
-    ends: list[Scenario]
-    # those that it starts from, if it is on a change
-    starts: list[Scenario]
+    # the scenarios that the claim is about
+    ends: list[ScenarioLabels]
+    # the scenarios from which a claim on a change starts; none for other claims
+    starts: list[ScenarioLabels]
 
 
 class NotRunError(Exception):
-    """What a claim needs and the study does not have; its text says what."""
+    """The study lacks something that a claim needs; the text of the error says what."""
 
 
 class Claims(TableKind):
     """A paper's claims on its results, each with a verdict from the study's runs.
 
-    One seed decides nothing but numbers sent, and two rarely do. Of twenty claims on methods that
-    do not differ, one is decided by chance.
+    One seed decides only claims on the numbers that clients send, and two seeds rarely decide
+    others. Of twenty claims on methods that do not differ, one is decided by chance.
     """
 
     methods: Methods = None
-    paper: Paper
+    paper: PaperName
     """The paper, by its folder in workflow/papers, such as pep_fedpt."""
     rows: dict[str, Listed] | None = None
     """Maps the label of a method to the row or rows of claims.yaml that it stands for. A label that
@@ -73,13 +78,14 @@ class Claims(TableKind):
     def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
         """Return the table with the paper's claims, and the labels that stand for its rows.
 
-        It shows no other runs than those, in the scenarios that stand for a setting: what it shows
-        is trained. Where none does, it shows all its methods, or all its scenarios.
+        The table then shows only the runs of these labels, in the scenarios that stand for a
+        setting, because all runs that a table shows are trained. If no label stands for a row, it
+        shows all methods; if no scenario stands for a setting, it shows all scenarios.
         """
         paper = read_claims(self.paper, where / "paper")
         rows = self.rows or {}
 
-        # labels of the whole config: a study may run others than the table was written for
+        # known labels are those of the whole config: a study may not run all of them
         pairs = [f"{d}/{p}" for d, p in product(settings.datasets, settings.partitions)]
         _check_names(rows, settings.methods, paper["rows"], where / "rows")
         _check_names(self.stands_for, pairs, paper["settings"], where / "stands_for")
@@ -98,18 +104,18 @@ class Claims(TableKind):
         )
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        """Return a row per claim and scenario of the study that stands for one of its settings.
+        """Return a row per claim and scenario, if the scenario stands for a setting of the claim.
 
-        Claims that no scenario can decide come last, a row each, with the reason.
+        Claims that no scenario can decide come last. Each has one row, which states the reason.
         """
         # the runs of every scenario, by the paper's row that their method stands for
-        study: Study = {}
+        study: RunsByScenario = {}
         for scenario, group in grouped(runs).items():
             study[scenario] = {}
             for row, label in job.settings["labels"].items():
                 study[scenario][row] = [run for run in group if run.method == label]
 
-        # the rows of the claims that some scenario decides, and of all others
+        # the rows of claims that at least one scenario can test, and of all other claims
         tested = []
         rest = []
         for claim in job.settings["claims"]:
@@ -123,10 +129,10 @@ class Claims(TableKind):
         texts = unmarked(pd.DataFrame(map(_cells, table.to_dict("records"))), 3)
         return Built(table, texts, _caption(job.settings["citation"], runs, table))
 
-    def _rows_of(self, claim: dict, study: Study) -> tuple[list[dict], list[str]]:
-        """Return a row per scenario that stands for a setting of a claim, and why others have none.
+    def _rows_of(self, claim: dict, study: RunsByScenario) -> tuple[list[dict], list[str]]:
+        """Return the rows of a claim, and the reasons why some scenarios have no row.
 
-        Each reason is named once.
+        Each scenario that stands for a setting of the claim has one row. Each reason is named once.
         """
         if "untested" in claim:
             return [], []
@@ -143,14 +149,19 @@ class Claims(TableKind):
                     reasons[str(reason)] = None
         return rows, [*reasons]
 
-    def _scenarios(self, study: Study, settings: Collection[str] | None) -> list[Scenario]:
+    def _scenarios(
+        self, study: RunsByScenario, settings: Collection[str] | None
+    ) -> list[ScenarioLabels]:
         """Return the scenarios of the study that stand for one of a paper's settings."""
         pairs = {pair for pair, names in self.stands_for.items() if {*names} & {*(settings or ())}}
         return [scenario for scenario in study if "/".join(scenario[:2]) in pairs]
 
-    def _tested(self, claim: dict, setting: str, place: Place, study: Study) -> dict:
-        """Return the row of a claim in a scenario, or in the average of some, or of its change."""
-        # the claim's methods, as far as they were run
+    def _tested(self, claim: dict, setting: str, place: Place, study: RunsByScenario) -> dict:
+        """Test a claim in a place: in one scenario or the average of several, or on a change.
+
+        Returns the row of the table. Raises a NotRunError if the place lacks runs for the claim.
+        """
+        # the claim's methods that were run, and those that were not
         of_row = study[place.ends[0]]
         named = dict.fromkeys([*claim["above"], *claim["below"]])
         missing = ", ".join(row for row in named if row not in of_row)
@@ -165,12 +176,12 @@ class Claims(TableKind):
         rivals, bounded = self._differences(claim, pairs, place, study)
         verdict = decide(rivals, claim.get("within", ABOVE_ZERO))
 
-        # methods that were not run may be above
+        # a method that was not run could contradict the claim
         text = verdict.text
         if missing and text == HOLDS:
             text = UNDECIDED
 
-        # why the verdict is no better
+        # what limits the verdict
         reasons = [verdict.reason]
         if bounded:
             reasons.append(f"{', '.join(bounded)} below {self.target:g} %")
@@ -190,11 +201,16 @@ class Claims(TableKind):
         }
 
     def _differences(
-        self, claim: dict, pairs: list[tuple[str, str, str | None]], place: Place, study: Study
+        self,
+        claim: dict,
+        pairs: list[tuple[str, str, str | None]],
+        place: Place,
+        study: RunsByScenario,
     ) -> tuple[list[list[Term]], list[str]]:
-        """Return the summands of every pair's difference, and the rows whose numbers are bounds.
+        """Return the terms of the difference of every pair, and the rows whose numbers are bounds.
 
-        A pair is a metric, the row that is to be above, and the one that is to be below, if any.
+        A pair has three parts: a metric, the row that should be higher, and the row that should be
+        lower, which is None for a claim on a change alone.
         """
         other = claim.get("below_metric")
         times = claim.get("times", 1)
@@ -215,9 +231,14 @@ class Claims(TableKind):
             rivals.append(terms)
         return rivals, [*bounded]
 
-    def _side(self, row: str, metric: str, weight: float, place: Place, study: Study) -> list[Term]:
-        """Return a method's metric as summands: its mean over the scenarios that a claim is about,
-        less its mean over those that the claim starts from."""
+    def _side(
+        self, row: str, metric: str, weight: float, place: Place, study: RunsByScenario
+    ) -> list[Term]:
+        """Return the terms of one method's metric, multiplied by `weight`.
+
+        The metric is its mean over the scenarios that the claim is about, minus its mean over the
+        scenarios from which the claim starts.
+        """
         terms = []
         for scenarios, way in zip(place, (weight, -weight), strict=True):
             for scenario in scenarios:
@@ -225,9 +246,14 @@ class Claims(TableKind):
                 terms.append(self.term(study[scenario][row], metric, share, scenario))
         return terms
 
-    def term(self, runs: list[PlottedRun], metric: str, weight: float, scenario: Scenario) -> Term:
-        """Return a method's metric in one scenario, by seed, as a summand of a difference."""
-        # the clients that the metric is of
+    def term(
+        self, runs: list[PlottedRun], metric: str, weight: float, scenario: ScenarioLabels
+    ) -> Term:
+        """Return a method's metric in one scenario, by seed, as a term of a difference.
+
+        Raises a NotRunError if the runs do not have the metric.
+        """
+        # the group of clients of the metric
         group = metric.removesuffix("_mean").removesuffix("_worst")
         if metric == COURSE:
             group = "participating"
@@ -253,7 +279,7 @@ class Claims(TableKind):
         return Term(weight, clients, statistic, values, at_least, metric in COUNTS)
 
     def _of_run(self, run: PlottedRun, metric: str, group: str) -> tuple[np.ndarray, bool]:
-        """Return a run's numbers [R, K], see `Term`, and whether they are only lower bounds."""
+        """Return a run's numbers [R, K] (see `Term`), and whether they are only lower bounds."""
         if metric in COUNTS:
             return np.array([[sent(run)[metric]]]), False
 
@@ -269,7 +295,10 @@ class Claims(TableKind):
 def _check_names(
     chosen: dict[str, list[str]], known: Collection[str], names: Collection[str], where: KeyPath
 ) -> None:
-    """Refuse labels that the study lacks, and names, listed by label, that the claims lack."""
+    """Raise a FedLoomError if a label in `chosen` is unknown, or a name that is listed for it.
+
+    Labels must be in `known`, and their names in `names`; `where` is the key path of `chosen`.
+    """
     for label, values in chosen.items():
         where.check_known(label, known, "the study has no")
         for name in values:
@@ -277,7 +306,7 @@ def _check_names(
 
 
 def _metrics_of(claim: dict, run: PlottedRun) -> list[str]:
-    """Return the metric that a claim is about, or that of every domain that a run trains on."""
+    """Return the metrics of a claim: usually one, but for `each_domain` one per trained domain."""
     if claim["metric"] != EACH_DOMAIN:
         return [claim["metric"]]
 
@@ -285,13 +314,13 @@ def _metrics_of(claim: dict, run: PlottedRun) -> list[str]:
     domains = rows.loc[rows["participating"], "domain"].dropna().unique()
     if not len(domains):
         raise NotRunError("no domains here")
-    return [f"{DOMAIN}{name}" for name in sorted(domains)]
+    return [f"{DOMAIN_PREFIX}{name}" for name in sorted(domains)]
 
 
 def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
     """Return losses [R, 1], or accuracies in percent of a group's clients [R, K].
 
-    They are of the reported rounds; those of COURSE of all evaluated ones.
+    The R rows are the reported rounds; for the metric COURSE, they are all evaluated rounds.
     """
     if metric == "train_loss":
         rows = frame(run.rounds)
@@ -312,16 +341,20 @@ def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
     trains = rows["participating"]
     groups = {"global": server, "participating": trains, "held_out": ~server & ~trains}
     if group not in groups:
-        groups[group] = trains & (rows["domain"] == group.removeprefix(DOMAIN))
+        groups[group] = trains & (rows["domain"] == group.removeprefix(DOMAIN_PREFIX))
 
     rows = rows.assign(value=percent(rows))[groups[group]]
     return rows.pivot(index="round", columns="client_id", values="value").to_numpy()
 
 
-def _places(claim: dict, ends: list[Scenario], starts: list[Scenario]) -> Iterator[Place]:
-    """Yield what a claim is tested in: one scenario or all of a backbone, and those it starts from.
+def _places(
+    claim: dict, ends: list[ScenarioLabels], starts: list[ScenarioLabels]
+) -> Iterator[Place]:
+    """Yield the places in which a claim is tested.
 
-    A claim on one scenario starts from those that differ from it in their partition alone.
+    - A claim on an average is tested in all scenarios of a backbone together.
+    - Any other claim is tested in each scenario separately. If it is on a change, it starts from a
+      scenario with the same dataset and backbone, but another partition.
     """
     if claim["average"]:
         for backbone in dict.fromkeys(network for *_, network in ends):
@@ -340,9 +373,10 @@ def _places(claim: dict, ends: list[Scenario], starts: list[Scenario]) -> Iterat
 
 
 def _name_of(place: Place) -> str:
-    """Name the first scenario that a claim starts from, the first that it is about, and count more.
+    """Name a place, for example "styles/iid/vit to styles/skewed/vit and 2 more".
 
-    For example "styles/iid/vit to styles/skewed/vit and 2 more".
+    It names the first scenario from which a claim starts, and the first that the claim is about;
+    further scenarios are counted.
     """
     names = []
     for scenarios in (place.starts, place.ends):
@@ -357,7 +391,7 @@ def _name_of(place: Place) -> str:
 
 
 def _more_seeds(verdict: Verdict, incomplete: bool) -> str:
-    """Say how many seeds would decide, unless methods that were not run prevent that."""
+    """Say how many seeds would decide a claim; "" if seeds alone cannot decide it."""
     if verdict.leaning is None or (incomplete and verdict.leaning == HOLDS):
         return ""
 
@@ -372,7 +406,11 @@ def _more_seeds(verdict: Verdict, incomplete: bool) -> str:
 
 
 def _against(claim: dict, metric: str, above: str, below: str | None) -> str | None:
-    """Name the comparison that a verdict rests on, as far as the claim's others differ from it."""
+    """Name the comparison on which a verdict rests, by what a claim's comparisons differ in.
+
+    It names the higher row if there are several, the lower row, and the domain for `each_domain`.
+    None if there is nothing to name.
+    """
     compared = []
     if len(claim["above"]) > 1:
         compared.append(above)
@@ -381,12 +419,12 @@ def _against(claim: dict, metric: str, above: str, below: str | None) -> str | N
 
     text = " over ".join(compared)
     if claim["metric"] == EACH_DOMAIN:
-        text += f" in {metric.removeprefix(DOMAIN)}"
+        text += f" in {metric.removeprefix(DOMAIN_PREFIX)}"
     return text.strip() or None
 
 
 def _row(claim: dict, settings: list[str], verdict: str, reason: str) -> dict[str, object]:
-    """Return a row of the table without numbers from runs, with the paper's of all settings."""
+    """Return a row of the table with the paper's numbers for these settings, but none from runs."""
     # the paper's smallest and largest differences
     ends = []
     for setting in settings:
@@ -445,8 +483,8 @@ def _cells(row: Mapping[Hashable, Any]) -> dict[str, str]:
 def _difference_and_interval(value: float | None, low: float, high: float) -> tuple[str, str]:
     """Write a difference and its interval.
 
-    A difference that is a bound has a sign, its interval one end; one that is bounded neither way
-    says nothing.
+    If the difference is only a bound, it has the sign > or <, and its interval has one end. If both
+    ends are infinite, both texts are "-".
     """
     difference = _number(value)
     if low == -math.inf and high == math.inf:
@@ -461,7 +499,7 @@ def _difference_and_interval(value: float | None, low: float, high: float) -> tu
 
 
 def _number(value: float | None) -> str:
-    """Write a difference with its sign; large numbers in full."""
+    """Write a difference with its sign; large numbers have no decimals."""
     if value is None or pd.isna(value):
         return EMPTY
     if abs(value) < 1e4:

@@ -12,7 +12,7 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
 
-COLUMNS = {
+CLUSTERING_COLUMNS = {
     "information": Column("Adjusted mutual information"),
     "accuracy": Column("Clustering accuracy", higher_is_better=None),
     "congruence": Column("Congruence with k-means"),
@@ -23,12 +23,12 @@ COLUMNS = {
 class Clustering(RunsTable):
     """Groups of images against superclasses and against centralised k-means (SGPT Table 4, D.2).
 
-    Mutual information is 0 if the groups say nothing of the superclasses, and 100 if they are the
-    same. Congruence can exceed 100 %.
+    Adjusted mutual information is 0 if the groups are independent of the superclasses, and 100 if
+    both are the same. Congruence can exceed 100 %.
     """
 
     spec = KindSpec(artefact="groups")
-    column: ClassVar = COLUMNS.__getitem__
+    column: ClassVar = CLUSTERING_COLUMNS.__getitem__
 
     superclasses: Superclasses
 
@@ -38,10 +38,10 @@ class Clustering(RunsTable):
     def measure(self, run: PlottedRun, superclass_of: dict[str, str]) -> dict[str, float]:
         """Measure in percent how well a run's groups agree with superclasses and with k-means.
 
-        The paper's accuracy can be high where groups say nothing: if most images have one
-        superclass, a single group for all images has a high accuracy.
+        The paper's accuracy can be high even if groups say nothing about superclasses. For example,
+        if most images have one superclass, a single group for all images has a high accuracy.
         """
-        # imported here, for both are slow to import, and plans need none
+        # imported here: both imports are slow, and plans do not need them
         import scipy
         from sklearn.metrics import adjusted_mutual_info_score
 
@@ -51,7 +51,7 @@ class Clustering(RunsTable):
         groups = images["group"][test]
         train = images[~test]
 
-        # groups and superclasses one for one, with most images in common (Hungarian method)
+        # match groups with superclasses one to one, so that most images agree (Hungarian method)
         counts = pd.crosstab(groups, coarse[test]).to_numpy()
         matched = scipy.optimize.linear_sum_assignment(counts, maximize=True)
 
@@ -71,7 +71,7 @@ class Clustering(RunsTable):
 
 
 def superclasses_of(classes: pd.Series, superclass_of: dict, file: str | None) -> pd.Series:
-    """Return the superclass of every class, or raise a FedLoomError if the file lacks one."""
+    """Return the superclass of every class; raise a FedLoomError if the file lacks a class."""
     coarse = classes.map(superclass_of)
     if coarse.isna().any():
         raise FedLoomError(f"{file}: no superclass for class '{min(classes[coarse.isna()])}'")
@@ -79,11 +79,16 @@ def superclasses_of(classes: pd.Series, superclass_of: dict, file: str | None) -
 
 
 def congruence(groups: pd.Series, clusters: pd.Series, classes: pd.Series) -> float:
-    """Divide the overlap of groups and k-means clusters by k-means' own quality, in %.
+    """Return the overlap of groups with k-means clusters, divided by the quality of k-means, in %.
 
-    The quality is the share of images that k-means puts with most of their class. The overlap sums
-    the largest entry of each group's row of the contingency table; with clusters as rows (the paper
-    does not say), one group for all would be perfect.
+    - Overlap: for each group, the number of its images in the cluster that has most of them,
+      summed over groups.
+    - Quality: for each class, the number of its images in the cluster that has most of them,
+      summed over classes.
+
+    The paper does not say whether groups or clusters are the rows of the contingency table. With
+    clusters as rows, a single group for all images would be perfect; so groups are the rows here.
+    `groups`, `clusters` and `classes` have one value per image.
     """
     overlap = pd.crosstab(groups, clusters).max(axis=1).sum()
     together = pd.crosstab(classes, clusters).max(axis=1).sum()

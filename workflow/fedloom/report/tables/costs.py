@@ -1,4 +1,4 @@
-"""Tabulate costs: rounds, bytes and seconds to an accuracy, numbers sent, times of own steps."""
+"""Tabulate costs: of reaching an accuracy, of communication, and of a method's own steps."""
 
 from typing import ClassVar
 
@@ -11,14 +11,14 @@ from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import artefact, by_round, evaluation, frame
 from fedloom.report.tables.layout import Column
 
-# bytes of a number that no wrapper packs
+# bytes of a number if no wrapper packs it
 NUMBER = 4
-COLUMNS = {
+COST_COLUMNS = {
     "rounds": Column("Rounds", higher_is_better=False, decimals=1),
     "megabytes_up": Column("Up (MB)", higher_is_better=False),
     "megabytes_down": Column("Down (MB)", higher_is_better=False),
     "million_params": Column("Params (M)", higher_is_better=False),
-    # seconds are of one machine and its load, so that none is best
+    # seconds depend on the machine and its load, so no method is marked as best
     "processor_seconds": Column("Processor seconds", higher_is_better=None, decimals=1),
     "params_up": Column("Sent by a client", higher_is_better=False, decimals=0),
     "params_down": Column("Sent to a client", higher_is_better=False, decimals=0),
@@ -30,7 +30,7 @@ class Communication(AccuracyTable):
 
     target: Percent
     """Mean accuracy of the participating clients to reach, in percent."""
-    column: ClassVar = COLUMNS.__getitem__
+    column: ClassVar = COST_COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         return cost_to_target(
@@ -56,9 +56,11 @@ def cost_to_target(
 ) -> dict[str, float]:
     """Sum up the costs until the first evaluated round with a mean accuracy of at least `target`.
 
-    Megabytes (10^6) are of all clients together, `million_params` the numbers of four bytes that a
-    client sends which takes part in every round. `<name>_above` is true if the target, in percent,
-    was never reached: the numbers then belong to the last evaluated round.
+    - `megabytes_up` and `megabytes_down` (10^6 bytes) are sums over all clients.
+    - `million_params` counts the numbers of four bytes that a client would send if it took part in
+      every round, in millions.
+    - `<name>_above` is True if the target, in percent, was never reached. All numbers are then
+      those of the last evaluated round.
     """
     # the round that reached the target, or the last one
     curve = by_round(evaluated[evaluated["participating"]])
@@ -82,10 +84,10 @@ def cost_to_target(
 class Parameters(RunsTable):
     """Numbers that a client sends and receives in a round (SGPT Table 5).
 
-    What a wrapper packs counts by its bytes, four to a number.
+    Packed data counts by its bytes: four bytes are one number.
     """
 
-    column: ClassVar = COLUMNS.__getitem__
+    column: ClassVar = COST_COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         return sent(run)
@@ -98,7 +100,10 @@ class Parameters(RunsTable):
 
 
 def sent(run: PlottedRun) -> dict[str, float]:
-    """Return `params_up` and `params_down` of a client in a round, the mean over both."""
+    """Return how many numbers a client sends (`params_up`) and receives (`params_down`) in a round.
+
+    These are means over clients and rounds.
+    """
     rounds = frame(run.rounds)
     return {
         f"params_{way}": float((rounds[f"bytes_{way}"] / rounds["clients"]).mean()) / NUMBER
@@ -112,7 +117,10 @@ class Timings(RunsTable):
     spec = KindSpec(artefact="timings")
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
-        """Return `<stage>_ms`, the mean over repetitions, and `<stage>_percent` of training's."""
+        """Return the mean milliseconds of each stage over repetitions, `<stage>_ms`.
+
+        `<stage>_percent` is this mean in percent of the mean of the stage `training`.
+        """
         means = artefact(run).groupby("stage", sort=False)["milliseconds"].mean()
         shares = 100 * means.drop("training") / means["training"]
         numbers = means.add_suffix("_ms").to_dict() | shares.add_suffix("_percent").to_dict()
@@ -124,7 +132,7 @@ class Timings(RunsTable):
         title = f"{name} (% of training)"
         if unit == "ms":
             title = f"{name} (ms)"
-        # times are of one machine, so that none is best
+        # times depend on the machine, so no method is marked as best
         return Column(title, higher_is_better=None)
 
     def describe(self, runs: list[PlottedRun]) -> str:

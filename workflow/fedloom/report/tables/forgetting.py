@@ -10,7 +10,7 @@ from fedloom.report import metrics
 from fedloom.report.tables.accuracy import without
 from fedloom.report.tables.layout import Column
 
-COLUMNS = {
+FORGETTING_COLUMNS = {
     "last": Column("At the end"),
     "average": Column("Over time"),
     "forgetting": Column("Forgetting", higher_is_better=False),
@@ -18,19 +18,23 @@ COLUMNS = {
 
 
 class Forgetting(AccuracyTable):
-    """Accuracy on the parts of a stream, and forgetting (Chaudhry et al., "Riemannian Walk for
-    Incremental Learning", ECCV 2018): how far the accuracy on a part ends below its highest before.
+    """Accuracy on the parts of a stream, and forgetting: how far the final accuracy on a part lies
+    below its highest earlier accuracy (Chaudhry et al., "Riemannian Walk for Incremental Learning",
+    ECCV 2018).
 
-    An accuracy on a part is the mean over participating clients that hold images of it. The mean
-    over the parts that have arrived is shown after the last round, and as a mean over all evaluated
-    rounds. Forgetting is the mean over all parts but the newest.
+    The accuracy on a part is the mean over participating clients that hold images of it. Its mean
+    over the parts that have arrived is shown after the last round, and averaged over all evaluated
+    rounds. Forgetting is averaged over all parts except the newest.
     """
 
     spec = KindSpec(partition_key="arrivals")
-    column: ClassVar = COLUMNS.__getitem__
+    column: ClassVar = FORGETTING_COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
-        """Return both means in percent, and forgetting in points if several parts have arrived."""
+        """Return the `last` and the `average` accuracy in percent, and `forgetting` in points.
+
+        `forgetting` is missing if only one part has arrived.
+        """
         rows = metrics.evaluation(run.evaluation, self.personalized)
         rows = rows[rows["participating"]]
 
@@ -39,7 +43,7 @@ class Forgetting(AccuracyTable):
         names = [name for name in columns if rows[name].notna().any()]
         names.sort(key=lambda name: int(name.removeprefix(STREAM_PART_PREFIX)))
 
-        # accuracies of clients on each part, and their mean over parts
+        # the mean accuracy over clients on each part, and the mean over parts
         by_round = 100 * rows.groupby("round")[names].mean()  # [R, parts]
         mean = by_round.mean(axis=1)
         last = by_round.iloc[-1]

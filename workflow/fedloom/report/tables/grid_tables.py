@@ -12,11 +12,11 @@ from fedloom.report.metrics import grouped, member, of_members
 from fedloom.report.tables.accuracy import describe_rounds
 from fedloom.report.tables.layout import EMPTY, Built, Texts, cell, unmarked
 from fedloom.report.tables.published import of_grid
-from fedloom.report.tables.summary import GROUP, differing_columns
+from fedloom.report.tables.summary import SCENARIO_COLUMNS, differing_columns
 
-# the value of an axis over which an average is taken
+# the value on an axis of an average over all its values
 ALL = "all"
-# the scenario that is the average of all others
+# the name of the scenario that stands for the average over all scenarios
 AVERAGE = "average"
 
 
@@ -29,9 +29,10 @@ class Ranked(GridTable):
     """Number of combinations to show from the bottom."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        """Return all combinations of every scenario in order; the text shows the first and last.
+        """Return all combinations of every scenario, the best first.
 
-        Equal accuracies keep the order of the grid.
+        The text shows only the best and the worst combinations, and the mean of all. Combinations
+        with equal accuracies keep the order of the grid.
         """
         axes = list(member(runs[0]).at)
         parts = [_ranked(group, axes, job.published) for group in grouped(runs).values()]
@@ -56,7 +57,7 @@ class Ranked(GridTable):
         return Built(frame, unmarked(shown[columns], len(keys) + 1, titles), caption)
 
     def _shown(self, table: pd.DataFrame, axes: list[str]) -> pd.DataFrame:
-        """Return the rows that the text shows: the first, a gap, the last, and the mean of all."""
+        """Return the rows of the text: the best, a gap, the worst, and the mean of all."""
         pairs = zip(table["accuracy"], table["std"], strict=True)
         shown = table.fillna(dict.fromkeys(axes, "")).assign(
             text=[cell(accuracy, std=std) for accuracy, std in pairs],
@@ -86,7 +87,7 @@ def _ranked(runs: list[PlottedRun], axes: list[str], entry: dict | None) -> pd.D
     # the paper's number of every row, and the labels of the scenario
     scenario = f"{runs[0].dataset}/{runs[0].partition}"
     table["published"] = [of_grid(entry, scenario, name) for name in names]
-    for key in reversed(GROUP):
+    for key in reversed(SCENARIO_COLUMNS):
         table.insert(0, key, getattr(runs[0], key))
     return table
 
@@ -97,9 +98,9 @@ class GridAverages(GridTable):
     spec = KindSpec(shows="grid", requires=(requirements.two_axes,))
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        """Return a panel per scenario, and first the average over scenarios if there are several.
+        """Return a panel per scenario; if there are several, the first panel is their average.
 
-        Rows are the values of the grid's last axis, columns those of the first.
+        Rows are the values of the grid's last axis, and columns are the values of its first axis.
         """
         across, down = member(runs[0]).at
         panels = {}
@@ -107,7 +108,7 @@ class GridAverages(GridTable):
             panels[scenario] = _panel(group, across, down)
         if len(panels) > 1:
             average = pd.concat(panels.values()).groupby(level=0, sort=False).mean()
-            panels = {(AVERAGE,) * len(GROUP): average} | panels
+            panels = {(AVERAGE,) * len(SCENARIO_COLUMNS): average} | panels
 
         frames = [
             _with_published(scenario, table, across, down, job.published)
@@ -149,7 +150,7 @@ def _with_published(
         of_grid(entry, place, f"{first} {one}, {second} {other}")
         for one, other in zip(long[first], long[second], strict=True)
     ]
-    return long.assign(**dict(zip(GROUP, scenario, strict=True)))
+    return long.assign(**dict(zip(SCENARIO_COLUMNS, scenario, strict=True)))
 
 
 def _panels_as_text(frame: pd.DataFrame, across: str, down: str) -> Texts:
@@ -162,7 +163,7 @@ def _panels_as_text(frame: pd.DataFrame, across: str, down: str) -> Texts:
         texts.append(text)
 
     shown = frame.assign(text=texts)
-    shown = shown.pivot_table("text", [*GROUP, down], across, "first", sort=False)
+    shown = shown.pivot_table("text", [*SCENARIO_COLUMNS, down], across, "first", sort=False)
     shown = shown.reset_index().replace({down: {ALL: "Average"}})
 
     # the labels in which panels differ, and the values of both axes

@@ -18,7 +18,7 @@ from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.published import printed
 from fedloom.report.tables.summary import differing_columns
 
-SETTINGS = {
+SETTING_COLUMNS = {
     "rounds": "Rounds", "clients": "Clients", "clients_per_round": "In a round",
     "optimizer": "Optimiser", "lr": "Learning rate", "epochs": "Epochs", "batch_size": "Batch",
 }  # fmt: skip
@@ -36,7 +36,7 @@ class Protocol(RunsTable):
         """Return the table with a row per scenario and method, and without runs."""
         rows = []
         for scenario, label in product(output.scenarios, output.methods):
-            # the settings as the partition's protocol and the method change them
+            # the settings after the changes by the partition's protocol and by the method
             study = study_of(settings, scenario.partition, label)
             method = method_of(settings, scenario.partition, label)
             keys = settings.partitions[scenario.partition].settings
@@ -48,7 +48,7 @@ class Protocol(RunsTable):
                 "clients": str(keys.get("clients", f"{keys.get('clients_per_domain')} per domain")),
                 "clients_per_round": study.clients_per_round,
             }
-            for key in SETTINGS:
+            for key in SETTING_COLUMNS:
                 row.setdefault(key, method.training.get(key))
             rows.append(row)
         return replace(output, methods=(), extra={"rows": rows})
@@ -60,15 +60,15 @@ class Protocol(RunsTable):
         # the settings of every row as text
         cells = frame[[*keys, "title"]].copy()
         rows = frame.to_dict("records")
-        for name in SETTINGS:
+        for name in SETTING_COLUMNS:
             cells[name] = [_setting(row, name, job.published) for row in rows]
 
-        titles = [*map(str.capitalize, keys), "Method", *SETTINGS.values()]
+        titles = [*map(str.capitalize, keys), "Method", *SETTING_COLUMNS.values()]
         return Built(frame, unmarked(cells, len(keys) + 1, titles), "settings of every method.")
 
 
 def _setting(row: Mapping[Hashable, Any], name: str, entry: dict | None) -> str:
-    """Write a setting, and the paper's in brackets if it is another one."""
+    """Write a setting; add the paper's value in brackets if it differs."""
     text = _text(row[name])
     paper = printed(entry, f"{row['dataset']}/{row['partition']}", row["method"]).get(name)
     if paper is None:
@@ -106,7 +106,7 @@ class Sizes(TableKind):
     """Numbers of a paper beside the measured ones, from workflow/papers/<paper>/numbers.yaml."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        # imported here, for it is slow to import, and plans need none
+        # imported here: the import is slow, and plans do not need it
         from fedloom.data.store import ImageStore
 
         # the sizes as numbers, and as text with the paper's in brackets
@@ -115,7 +115,7 @@ class Sizes(TableKind):
         for dataset in dict.fromkeys(name.split("/")[0] for name in job.shown.scenarios):
             store = ImageStore(paths.path_for(paths.STORE, dataset=dataset))
             sizes = {
-                # classes that have images
+                # only classes that have images
                 "classes": len(set(store.labels.tolist())),
                 "train": int((~store.test).sum()),
                 "test": int(store.test.sum()),

@@ -12,13 +12,14 @@ import pyarrow as pa
 from tabulate import LATEX_ESCAPE_RULES
 
 from fedloom.common.files import atomic_write, write_table, write_text
-from fedloom.report.tables.summary import GROUP, differing_columns, metrics
+from fedloom.report.tables.summary import SCENARIO_COLUMNS, differing_columns, metrics
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 EMPTY = "-"
-# before text that a spreadsheet would compute, unlike a dash or a number with its sign
+# matches before text that a spreadsheet would take for a formula; a dash, and a number with its
+# sign, are none
 FORMULA = r"^(?=[=+\-@\t\r])(?!-$|[+-][\d.]+(e[+-]?\d+)?$)"
 # the marks that `texts` gives the best and the second best, and how each format shows them
 BEST = "best"
@@ -39,7 +40,7 @@ STYLE = [
 
 
 class Column(NamedTuple):
-    """The look of a metric's column; with `higher_is_better` None, no number is marked as best."""
+    """The look of a metric's column. If `higher_is_better` is None, no number is marked as best."""
 
     title: str
     higher_is_better: bool | None = True
@@ -51,18 +52,18 @@ class Texts(NamedTuple):
 
     # a column per label that is shown, and per metric
     cells: pd.DataFrame
-    # BEST, SECOND or "" of every cell
+    # BEST, SECOND or "" for every cell
     marks: pd.DataFrame
     # headings of the columns, which need not differ from each other
     titles: list[str]
-    # number of columns that are labels; the others, behind them, are numbers
+    # number of columns with labels, which come first; all other columns have numbers
     labels: int
     # lines below the table
     notes: tuple[str, ...] = ()
 
 
 class Built(NamedTuple):
-    """A table: its numbers, its text, and its caption, to which `tables.build` adds the title."""
+    """A table: its numbers, its text, and its caption. `tables.build` adds the title to these."""
 
     frame: pd.DataFrame
     texts: Texts
@@ -70,23 +71,26 @@ class Built(NamedTuple):
 
 
 def unmarked(cells: pd.DataFrame, labels: int, titles: list[str] | None = None) -> Texts:
-    """Return a table that marks nothing as best; its columns are titles if none are given."""
+    """Return a table that marks nothing as best; default titles are the names of its columns."""
     return Texts(cells, cells.map(lambda _: ""), titles or [*map(str, cells)], labels)
 
 
 def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
-    """Rank a metric within GROUP as printed, 1 for the best; not bounds, or numbers of one seed."""
+    """Rank a metric within a scenario as printed, 1 for the best.
+
+    Bounds and numbers of one seed have no rank.
+    """
     if column.higher_is_better is None or (frame["seeds"] == 1).all():
         return pd.Series(float("nan"), index=frame.index)
 
     # numbers that are printed alike have the same rank
     printed = frame[name].round(column.decimals).mask(_signs(frame, name) != "")
-    grouped = printed.groupby([frame[key] for key in GROUP])
+    grouped = printed.groupby([frame[key] for key in SCENARIO_COLUMNS])
     return grouped.rank(method="dense", ascending=not column.higher_is_better)
 
 
 def cell(value: float, decimals: int = 2, std: float = math.nan, sign: str = "") -> str:
-    """Write one number with its deviation; with its sign ">" or "<" a bound, "-" if missing."""
+    """Write a number with its deviation, a bound with its `sign` ">" or "<", or "-" if missing."""
     if pd.isna(value):
         return EMPTY
     text = f"{value:.{decimals}f}"
@@ -98,7 +102,7 @@ def cell(value: float, decimals: int = 2, std: float = math.nan, sign: str = "")
 
 
 def _signs(frame: pd.DataFrame, name: str) -> pd.Series:
-    """Return the signs of the numbers in a metric's column that are bounds, "" for the others."""
+    """Return the sign of every number in a metric's column: ">" or "<" for a bound, else ""."""
     signs = pd.Series("", index=frame.index)
     for end, sign in (("above", ">"), ("below", "<")):
         if f"{name}_{end}" in frame:
@@ -113,7 +117,7 @@ def _numbers(frame: pd.DataFrame, name: str, decimals: int) -> pd.Series:
 
 
 def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
-    """Write a summary: the labels that tell its rows apart, then every metric and its published."""
+    """Write a summary as text: labels in which rows differ, metrics, and the paper's numbers."""
     keys = differing_columns(frame)
     trains = differing_columns(frame, ["trains"])
     titles = [*map(str.capitalize, keys), "Method", *map(str.capitalize, trains)]
@@ -139,11 +143,11 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
 
 
 def write(table: Built, label: str, outputs: dict[str, Path]) -> None:
-    """Write every format; those of text show the caption, LaTeX also has the label."""
+    """Write every format; Markdown, LaTeX and HTML have the caption, and LaTeX has the label."""
     frame, texts, caption = table
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
 
-    # CSV without text that a spreadsheet would take for a formula
+    # put ' before text that a spreadsheet would take for a formula
     with atomic_write(outputs["csv"]) as temporary:
         safe = frame.rename(columns=lambda name: re.sub(FORMULA, "'", name))
         safe = safe.replace(FORMULA, "'", regex=True)
@@ -171,7 +175,7 @@ def _in_a_row(text: str) -> str:
 
 
 def _in_a_line(text: str) -> str:
-    """Put a text into one line of Markdown, in which no HTML begins; bounds such as < 5 stay."""
+    """Put a text into one line of Markdown without HTML tags; bounds such as < 5 stay."""
     return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", " ".join(text.split()))
 
 
@@ -184,7 +188,7 @@ def latex(table: Texts, caption: str, label: str) -> str:
         hrules=True, caption=caption.translate(LATEX_TEXT), label=label, column_format=columns
     )
 
-    # the notes stand behind the rows
+    # the notes follow after the rows
     notes = "".join(rf"\par {note.translate(LATEX_TEXT)}" + "\n" for note in table.notes)
     return PREAMBLE + text.replace("\\end{tabular}\n", f"\\end{{tabular}}\n{notes}")
 
@@ -210,8 +214,8 @@ def page(table: Texts, caption: str) -> str:
 def _styler(
     cells: pd.DataFrame, marks: pd.DataFrame, look: dict[str, str], titles: list[str]
 ) -> "Styler":
-    """Return pandas' Styler of the cells, without row numbers, the best and second best marked."""
-    # imported here, for it takes a while, and plans need none
+    """Return a pandas Styler of the cells without row numbers; best and second best are marked."""
+    # imported here: the import takes a while, and plans do not need it
     from pandas.io.formats.style import Styler
 
     headings: dict[Hashable, str] = dict(zip(cells, titles, strict=True))

@@ -1,21 +1,21 @@
-"""Mark rows of a table by signs behind methods' names, and explain the signs in its caption."""
+"""Mark rows of a table by signs after the methods' names, and explain the signs below the table."""
 
 from typing import NamedTuple
 
 import pandas as pd
 
-from fedloom.config.grids import TRAINING, text
+from fedloom.config.grids import describe_options
 from fedloom.planning import paths
 from fedloom.planning.choices import at_edge, read_trials
 from fedloom.planning.job_specs import TableJob, Tuned
 from fedloom.planning.output_runs import PlottedRun, tuned_runs
 from fedloom.report.metrics import frame, grouped, loss_not_below_guessing
 from fedloom.report.tables.layout import Texts
-from fedloom.report.tables.summary import GROUP, metrics
+from fedloom.report.tables.summary import SCENARIO_COLUMNS, metrics
 
 
 class Mark(NamedTuple):
-    """A sign on a row, and its meaning, which stands below the table and in the column `marks`."""
+    """A sign on a row, and its meaning. The table explains it below, and in the column `marks`."""
 
     sign: str
     text: str
@@ -30,9 +30,16 @@ MARKS = (STRANGERS, GUESSING, EDGE)
 def marked(
     job: TableJob, runs: list[PlottedRun], labelled: list[PlottedRun], table: pd.DataFrame
 ) -> list[list[Mark]]:
-    """Return the marks of every row of a table of runs, `labelled` as `summarise` got them."""
-    # what is true of the runs of every row
-    row = [*GROUP, "method"]
+    """Return the marks of every row of a table.
+
+    Args:
+        job: the table's job.
+        runs: the runs that the table shows.
+        labelled: the same runs with the labels that `summarise` was given.
+        table: the summary, with a row per scenario and method.
+    """
+    # find the marks of the runs of every row
+    row = [*SCENARIO_COLUMNS, "method"]
     found: dict[tuple, set[Mark]] = {}
     held_out = any(name.startswith("held_out") for name in metrics(table))
     tuned = tuned_runs(runs, job.tuned)
@@ -51,7 +58,7 @@ def marked(
 
 
 def with_signs(texts: Texts, marks: list[list[Mark]]) -> Texts:
-    """Return the table with the signs behind the rows' titles, and the lines that explain them."""
+    """Return the table with signs after the titles of rows, and lines that explain the signs."""
     signs = ["".join(mark.sign for mark in own) for own in marks]
     pairs = zip(texts.cells["title"], signs, strict=True)
     cells = texts.cells.assign(title=[f"{title} {sign}".rstrip() for title, sign in pairs])
@@ -60,7 +67,7 @@ def with_signs(texts: Texts, marks: list[list[Mark]]) -> Texts:
 
 
 def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
-    """Return how options were chosen, and which, by scenario where the table has several."""
+    """Say how options were chosen, and what was chosen; by scenario if the table has several."""
     rounds = f"{' or '.join(map(str, tuned.rounds))} rounds"
     if tuned.rounds == (1,):
         rounds = "1 round"
@@ -77,8 +84,7 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
         chosen = []
         for run in group:
             options, _ = read_trials(paths.path_for(paths.TRIALS, run))
-            values = [f"{name.removeprefix(TRAINING)} {text(v)}" for name, v in options.items()]
-            chosen.append(f"{run.title}: {', '.join(values)}")
+            chosen.append(f"{run.title}: {', '.join(describe_options(options))}")
 
         part = "; ".join(chosen)
         if several:
@@ -88,9 +94,9 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
 
 
 def privacy(runs: list[PlottedRun]) -> str:
-    """Return a line of the methods whose wrappers report `secret_noise`; "" if none does.
+    """Return a sentence about the methods whose wrappers report `secret_noise`; "" if none does.
 
-    Those that report `epsilon` too have the largest of their runs.
+    If a method also reports `epsilon`, the sentence has the largest value of its runs.
     """
     # the last round of every run that reports its noise, by method
     last: dict[str, list[pd.Series]] = {}

@@ -1,4 +1,4 @@
-"""Read what papers claim of their results (claims.yaml), and match it to methods of a study."""
+"""Read what papers claim about their results (claims.yaml), and match methods of a study to it."""
 
 import math
 from itertools import product
@@ -14,14 +14,14 @@ from fedloom.config.settings import Method
 from fedloom.hooks.manifest import find_method
 from fedloom.report.tables.published import number
 
-# the metric of a claim that holds in every domain
+# the metric of a claim that must hold in every domain
 EACH_DOMAIN = "each_domain"
-# how the metrics begin that it stands for
-DOMAIN = "domain_"
+# EACH_DOMAIN stands for all metrics that begin like this
+DOMAIN_PREFIX = "domain_"
 
 
 def _listed(value: JsonValue) -> JsonValue:
-    """Return a value that stands alone as a list of one."""
+    """Return a value as a list; a value that is not a list becomes a list of one."""
     return value if isinstance(value, list) else [value]
 
 
@@ -30,16 +30,16 @@ Listed = Annotated[
     BeforeValidator(_listed, json_schema_input_type=OneOrMore[str]),
     Field(min_length=1),
 ]
-# one number is a range that reaches as far either way
+# one number v is the range from -v to v
 Range = Annotated[
     list[Number | None],
     BeforeValidator(lambda v: [-v, v] if isinstance(v, int | float) else v),
     Field(min_length=2, max_length=2),
 ]
-Columns = Annotated[dict[str, list[str]], Field(min_length=1)]
+ClaimColumns = Annotated[dict[str, list[str]], Field(min_length=1)]
 
 
-class Row(Keys):
+class ClaimRow(Keys):
     """A method that claims are about."""
 
     plugin: str
@@ -70,9 +70,9 @@ class Claim(Keys):
     or `course_mean`, the mean over participating clients and all evaluated rounds."""
     below_metric: str | None = None
     """Metric of the rows in `below`. Default: `metric`."""
-    in_: Columns = Field(alias="in")
+    in_: ClaimColumns = Field(alias="in")
     """Maps each setting in which the claim is made to the columns of the paper's table."""
-    from_: Columns | None = Field(None, alias="from", max_length=1)
+    from_: ClaimColumns | None = Field(None, alias="from", max_length=1)
     """Makes the claim one on changes, from this setting to those of `in`. It maps the setting to
     columns; `below` may then be left out."""
     average: bool = False
@@ -81,12 +81,12 @@ class Claim(Keys):
     times: Number | None = Field(None, gt=1)
     """Makes the claim that `above` is more than this many times as high as `below`."""
     within: Range | None = None
-    """Makes the claim that the difference is at most this number, either way, or that it lies
-    between two ends, null for none. [0, 1] means higher by at most 1."""
+    """Makes the claim that the difference is at most this number, either way; or that it lies
+    between two ends, where null means no end. [0, 1] means higher by at most 1."""
     bound: Literal["paper", "ours"] | None = None
-    """Who chose the number in `within` or `times`: `paper`, or `ours` where the paper says
-    "slightly", or prints a margin, of which the claim asks half, since runs that repeat the paper
-    scatter around it."""
+    """Who chose the number in `within` or `times`: `paper` or `ours`. It is ours if the paper says
+    "slightly". It is also ours if the paper prints a margin: the claim then asks for half of it,
+    since runs that repeat the paper scatter around it."""
     table: Annotated[list[int], BeforeValidator(_listed)] | None = None
     """Number or numbers of the tables in numbers.yaml that have the paper's results."""
     by: Annotated[list[Number], Field(min_length=1)] | None = None
@@ -106,7 +106,7 @@ class Claim(Keys):
 class PaperClaims(Keys):
     """The keys of workflow/papers/<paper>/claims.yaml: what a paper says of its results."""
 
-    rows: Annotated[dict[str, Row], Field(min_length=1)]
+    rows: Annotated[dict[str, ClaimRow], Field(min_length=1)]
     """Maps the names that the paper gives its methods to what they are here."""
     settings: Annotated[dict[str, str], Field(min_length=1)]
     """Maps the name of each setting (a kind of heterogeneity) that claims are about to a line that
@@ -116,11 +116,10 @@ class PaperClaims(Keys):
 
 
 def read_claims(paper: str, where: KeyPath) -> JsonDict:
-    """Return the rows, settings and claims of the paper that is named at `where`.
+    """Return the rows, settings and claims of a paper, with defaults filled in, and its citation.
 
-    Defaults are filled in, and the paper's citation is added.
-
-    Every claim has `printed` by setting, see `_printed`.
+    Every claim has `printed`: the paper's differences by setting (see `_printed`). `where` is the
+    key path that names the paper, for errors.
     """
     file = KeyPath(f"workflow/papers/{paper}/claims.yaml")
     content = checked(PaperClaims, read_paper(paper, where, CLAIMS), file).plain
@@ -145,10 +144,11 @@ def read_claims(paper: str, where: KeyPath) -> JsonDict:
 def _printed(
     claim: dict, columns: list[str], rows: dict, tables: dict, where: KeyPath
 ) -> list[float] | None:
-    """Return the smallest and largest difference of the paper's numbers over a setting's columns.
+    """Return the smallest and the largest difference of the paper's numbers in a setting.
 
-    The difference is that of the pair of rows that speaks most against the claim; where the claim
-    has an upper end, those of all pairs. Return None where the paper prints none.
+    In each of the setting's columns, the difference is that of the pair of rows that speaks most
+    against the claim. If the claim has an upper end, the largest difference is that of all pairs.
+    Returns None if the paper prints no numbers. Raises a FedLoomError if a number is missing.
     """
     if "by" in claim:
         return [min(claim["by"]), max(claim["by"])]
@@ -165,7 +165,7 @@ def _printed(
         return {}
 
     def level(row: str, metric: str, columns: list[str]) -> float:
-        """Return the mean of a row's numbers over some columns; 0 over none."""
+        """Return the mean of a row's numbers over some columns; 0 if there are no columns."""
         values = [number(cell(row, column).get(metric)) for column in columns]
         if any(map(math.isnan, values)):
             raise where.error(f"table {claim['table']} has no {metric} of '{row}' in {columns}")
@@ -174,7 +174,8 @@ def _printed(
     def change(row: str, metric: str, end: list[str], start: list[str]) -> float:
         return level(row, metric, end) - level(row, metric, start)
 
-    # the columns of each difference, and those that it starts from: all together for an average
+    # the columns of each difference, and the columns from which it starts; an average has a single
+    # difference, over all columns
     (starts,) = claim.get("from", {"": []}).values()
     places: list[tuple[list[str], list[str]]] = []
     if claim["average"]:
@@ -183,14 +184,17 @@ def _printed(
         for end, start in zip(columns, starts or [None] * len(columns), strict=True):
             places.append(([end], [start] if start else []))
 
-    # the differences of all pairs of rows, and in each place the one that speaks most against it
+    # the differences of all pairs of rows, and in each place the one that speaks most against the
+    # claim
     every = []
     smallest = []
     times = claim.get("times", 1)
     for place in places:
         metrics = [claim["metric"]]
         if metrics == [EACH_DOMAIN]:
-            metrics = [m for m in cell(claim["above"][0], place[0][0]) if m.startswith(DOMAIN)]
+            metrics = [
+                m for m in cell(claim["above"][0], place[0][0]) if m.startswith(DOMAIN_PREFIX)
+            ]
 
         pairs = []
         for metric, above, below in product(metrics, claim["above"], claim["below"] or [None]):
@@ -210,11 +214,16 @@ def _printed(
 
 
 def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, list[str]]) -> dict:
-    """Return {the paper's row: method label} for the rows that one of the methods stands for.
+    """Return which method stands for each of the paper's rows, {row: method label}.
 
-    A label that `chosen` {label: rows} does not name stands for a row of its plugin and wrappers:
-    one whose options are equal; else equal except for the free ones; else one whose name is its
-    title, if the options that the row states are equal.
+    `chosen` {label: rows} names the rows for which a label stands. Any other label can stand for a
+    row with its plugin and its wrappers, if it meets one of these conditions, the best first:
+
+    1. All options are equal.
+    2. All options are equal, except for the row's free options.
+    3. The row's name is the label's title, and the options that the row states are equal.
+
+    Rows without a method are left out. Raises a FedLoomError if a row has an unknown option.
     """
     labels = {}
     for row, entry in rows.items():
@@ -223,7 +232,7 @@ def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, li
         for option in entry["free"]:
             (where / "free").check_known(option, options, "no option")
 
-        # the method that stands for it best, if one does
+        # the method that matches the row best, if one matches
         ranks = {each.label: _rank(row, entry, options, each, chosen) for each in methods}
         best = min(ranks, key=ranks.__getitem__)
         if ranks[best] < math.inf:
@@ -234,9 +243,9 @@ def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, li
 def _rank(
     row: str, entry: dict, options: JsonDict, method: Method, chosen: dict[str, list[str]]
 ) -> float:
-    """Return how well a method stands for a paper's row, lower for better; infinite if it does not.
+    """Return how well a method matches a paper's row: lower is better, infinity is no match.
 
-    See `labels_of`; `options` are those of the row, with the plugin's defaults.
+    `labels_of` explains the ranks. `options` are those of the row, with the plugin's defaults.
     """
     if method.label in chosen:
         if row in chosen[method.label]:
@@ -247,7 +256,7 @@ def _rank(
     if method.plugin != entry["plugin"] or wrappers != entry["wrappers"]:
         return math.inf
 
-    # options that are not as in the row
+    # the options in which the method differs from the row
     other = {name for name, value in options.items() if method.options[name] != value}
     if not other:
         return 0

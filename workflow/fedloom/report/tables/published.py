@@ -1,8 +1,11 @@
 """Compare measured numbers with a paper's, and classify the differences.
 
-An entry has `rows` {label: the paper's row}, `columns` {dataset/partition: the paper's column} and
-`values` {row: {column: {metric: value}}}, a value being [mean, std], [mean], {above: bound} or
-{below: bound}. Tables of a grid have no `rows`, those of data sets no `columns`.
+An entry holds the numbers of one table of a paper:
+
+- `rows` {label: the paper's row}; an entry for a grid has none;
+- `columns` {dataset/partition: the paper's column}; an entry for data sets has none;
+- `values` {row: {column: {metric: value}}}; a value is [mean, std], [mean], {above: bound} or
+  {below: bound}.
 """
 
 import math
@@ -13,17 +16,20 @@ import pandas as pd
 
 from fedloom.report.tables.summary import metrics
 
-# what rounding leaves of the deviation of equal numbers
+# the deviation of equal numbers is not above this, which rounding may leave
 NO_DEVIATION = 1e-9
 NAN = float("nan")
 
 
 def printed(entry: dict | None, scenario: str, label: str) -> dict:
-    """Return the paper's values by metric for a label, or a grid's combination; {} for none."""
+    """Return the paper's values by metric; {} if there are none.
+
+    `label` is the label of a method, or the combination of values of a grid's member.
+    """
     if entry is None:
         return {}
 
-    # the paper's row and column; tables of a grid have its combinations as rows
+    # the paper's row and column; in an entry for a grid, combinations of values name the rows
     row = label
     if "rows" in entry:
         row = entry["rows"].get(label)
@@ -43,15 +49,18 @@ def number(value: list | dict | None) -> float:
 
 
 def of_grid(entry: dict | None, scenario: str, row: str) -> float:
-    """Return the paper's mean accuracy of a grid's combination; NaN if it has none."""
+    """Return the paper's mean accuracy for a combination of a grid's values; NaN if it has none."""
     return number(printed(entry, scenario, row).get("participating_mean"))
 
 
 def join_published(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
-    """Return a summary with columns of the paper's numbers beside each metric that it prints.
+    """Return a summary with additional columns for each metric that the paper prints.
 
-    They are `<metric>_published`, and with these ends `_std`, `_above` and `_below` (it is only a
-    bound), and `_verdict`, see the function.
+    `<metric>_published` is the paper's number. The columns with this name and an ending are:
+
+    - `_std`: its standard deviation;
+    - `_above`, `_below`: True if it is only a bound, which our number should be above or below;
+    - `_verdict`: what `verdict` says.
     """
     frame = frame.copy()
     labels = zip(frame["dataset"], frame["partition"], frame["method"], strict=True)
@@ -61,7 +70,7 @@ def join_published(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
         if not any(name in cell for cell in cells):
             continue
 
-        # what the paper prints in every row, and how far ours is from it
+        # the paper's number in every row, and how far our number is from it
         values = [PublishedNumber.of(cell.get(name, [])) for cell in cells]
         measured = zip(frame[name], frame[f"{name}_std"], strict=True)
         verdicts = [
@@ -94,18 +103,20 @@ class PublishedNumber(NamedTuple):
 
 
 def verdict(mean: float, std: float, published: PublishedNumber) -> str:
-    """Return within how many standard deviations a measured mean lies of a published one.
+    """Say how far a measured mean is from a published one.
 
-    The deviation is that of the difference, sqrt(std^2 + published_std^2), a missing one of the
-    paper 0. Without any deviation, as of a count, only the printed digits can agree ("as printed").
-    Return "" where they do not, for a bound, a missing number, and a mean of one seed.
+    - "within 1 SD", "within 2 SD" or "beyond 2 SD": SD is the standard deviation of the difference,
+      sqrt(std^2 + published_std^2). If the paper prints no deviation, published_std is 0.
+    - "as printed": the numbers have no deviation, for example counts, and the printed digits agree.
+    - "": such digits do not agree; or the paper's number is a bound, a number is missing, or the
+      mean is that of a single seed.
     """
     if published.is_above or published.is_below:
         return ""
     if any(map(math.isnan, (mean, std, published.number))):
         return ""
 
-    # the difference, and whether rounding explains it: up to 0.005 of 84.86
+    # the difference, and whether rounding explains it; for 84.86, rounding explains 0.005
     apart = abs(mean - published.number)
     exponent = Decimal(str(published.number)).as_tuple().exponent
     as_printed = apart <= 0.5 * 10.0 ** min(int(exponent), 0) * (1 + 1e-9)

@@ -7,13 +7,16 @@ import pandas as pd
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import SCENARIO
 
-GROUP: list[str] = list(SCENARIO)
-# the columns that label a row; trains: what clients train
-LABELS = [*GROUP, "method", "title", "trains"]
+SCENARIO_COLUMNS: list[str] = list(SCENARIO)
+# the columns that label a row; `trains` says what clients train
+LABEL_COLUMNS = [*SCENARIO_COLUMNS, "method", "title", "trains"]
 
 
 def over_partitions(runs: list[PlottedRun], measured: list[dict]) -> tuple[list, list[dict]]:
-    """Return runs with one partition for all, and their metrics, with those that all share last."""
+    """Give all runs one common partition label; return the runs and their metrics.
+
+    Metrics that only some runs have come first, and are NaN for the other runs.
+    """
     label = ", ".join(dict.fromkeys(run.partition for run in runs))
     renamed = [replace(run, partition=label) for run in runs]
 
@@ -28,25 +31,25 @@ def over_partitions(runs: list[PlottedRun], measured: list[dict]) -> tuple[list,
 def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
     """Return one row per scenario and method, in the order of `runs`.
 
-    Columns are LABELS, `seeds`, and for every metric its mean and `<metric>_std` over seeds (sample
-    standard deviation; missing for one seed), after the mean over runs of one seed. If the number
-    of any seed is only a lower bound ("> 20 rounds"), which `<metric>_above` says, a bool, the mean
-    is a bound too, and has no deviation.
+    Columns are LABEL_COLUMNS, `seeds`, and for every metric its mean and `<metric>_std` over seeds
+    (sample standard deviation; missing for one seed), after the mean over runs of one seed. The
+    number of a seed may be only a lower bound ("> 20 rounds"). Then the mean is a bound too, has no
+    deviation, and the bool `<metric>_above` is true.
     """
     records = [
-        {key: getattr(run, key) for key in [*LABELS, "seed"]} | numbers
+        {key: getattr(run, key) for key in [*LABEL_COLUMNS, "seed"]} | numbers
         for run, numbers in zip(runs, measured, strict=True)
     ]
     frame = pd.DataFrame(records)
 
     # the mean over runs of a seed, then mean and deviation over seeds
-    of_row = frame.groupby(LABELS, sort=False)
-    of_seed = frame.groupby([*LABELS, "seed"], sort=False)
+    of_row = frame.groupby(LABEL_COLUMNS, sort=False)
+    of_seed = frame.groupby([*LABEL_COLUMNS, "seed"], sort=False)
     result = of_row["seed"].nunique().rename("seeds").to_frame()
-    for name in map(str, frame.columns[len(LABELS) + 1 :]):
+    for name in map(str, frame.columns[len(LABEL_COLUMNS) + 1 :]):
         if name.endswith("_above") and name.removesuffix("_above") in frame:
             continue
-        means = of_seed[name].mean().groupby(LABELS, sort=False)
+        means = of_seed[name].mean().groupby(LABEL_COLUMNS, sort=False)
         result[name] = means.mean()
         result[f"{name}_std"] = means.std()
 
@@ -58,12 +61,12 @@ def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
     return result.reset_index()
 
 
-def differing_columns(frame: pd.DataFrame, keys: list[str] = GROUP) -> list[str]:
+def differing_columns(frame: pd.DataFrame, keys: list[str] = SCENARIO_COLUMNS) -> list[str]:
     """Return the labels in which rows differ."""
     return [key for key in keys if frame[key].nunique() > 1]
 
 
 def metrics(frame: pd.DataFrame) -> list[str]:
-    """List the columns of a summary that hold numbers of runs, not those that a paper prints."""
+    """List the columns of a summary that hold measured numbers, without the paper's numbers."""
     measured = [name for name in map(str, frame) if f"{name}_std" in frame]
     return [name for name in measured if f"{name}_verdict" not in frame]
