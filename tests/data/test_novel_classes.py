@@ -216,7 +216,7 @@ def test_what_cannot_be_tested_on_novel_classes_is_refused(methods, partition, w
 def test_a_clip_method_declares_that_it_predicts_among_other_classes(monkeypatch):
     plugin = manifest.find_method("promptfl")
     other = plugin.model_copy(update={"unseen_classes": False})
-    monkeypatch.setattr("fedloom.config.protocols.find", lambda name: other)
+    monkeypatch.setattr("fedloom.config.protocols.find_method", lambda name: other)
     with refused("methods.promptfl", "new.novel_classes", "unseen_classes"):
         resolve(_config("promptfl", novel_classes=0.5))
 

@@ -72,7 +72,7 @@ class Domain(SchemeKind):
         )
 
 
-def domain_groups(domains: np.ndarray, settings: JsonDict) -> list[ImageGroup]:
+def groups(domains: np.ndarray, settings: JsonDict) -> list[ImageGroup]:
     """Return one group of images per domain; `domains`, str [N], are the domains of all images.
 
     Images of NO_DOMAIN are in no group. The keys `alpha` and `dominant_share` choose the scheme by
