@@ -31,6 +31,9 @@ ROUNDS = 2
 # Other CPUs sum in another order: with SSE, AVX2 and AVX-512 kernels on one machine these numbers
 # differ by 4e-5 at most.
 TOLERANCE = 1e-4
+# A value beside a ReLU's kink falls on either side of it by rounding alone: over the kernels of
+# three instruction sets the states of this case differ by 3e-4.
+TOLERANCES = {"fedavg_adapter form=adaptformer mu=0.5": 1e-3}
 ROUNDING = 1e-8  # nothing but rounding is so small: the gradient of a key's bias, which is zero
 # PFPT's server opens and closes prompts, one more or less in round 2 by the last bit of a cost: its
 # state is that of round 1.
@@ -120,14 +123,18 @@ def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tu
     return numbers
 
 
-def differences(golden: dict[str, float], measured: dict[str, tuple[float, float]]) -> list[str]:
+def differences(
+    golden: dict[str, float],
+    measured: dict[str, tuple[float, float]],
+    tolerance: float = TOLERANCE,
+) -> list[str]:
     """Return a line for every statistic that is missing, new, or off by more than the tolerance."""
     if golden.keys() != measured.keys():
         return [f"{key}: in one of the two only" for key in golden.keys() ^ measured.keys()]
     return [
         f"{key}: {golden[key]} expected, {value:.6g} measured"
         for key, (value, scale) in measured.items()
-        if not abs(value - golden[key]) <= TOLERANCE * scale + ROUNDING
+        if not abs(value - golden[key]) <= tolerance * scale + ROUNDING
     ]
 
 
@@ -141,7 +148,8 @@ def test_every_method_and_variant_has_golden_numbers_and_no_other_has():
 
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_two_rounds_give_the_golden_numbers(case):
-    assert not differences(GOLDEN[case], measure(*CASES[case]))
+    tolerance = TOLERANCES.get(case, TOLERANCE)
+    assert not differences(GOLDEN[case], measure(*CASES[case]), tolerance)
 
 
 def test_a_difference_beyond_the_tolerance_is_named():
