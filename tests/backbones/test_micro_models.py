@@ -157,7 +157,8 @@ def test_it_is_open_clips_own_class_with_all_tokens(clip):
 
 def test_the_shipped_file_holds_the_rows_of_the_vocabulary_that_were_trained(clip):
     tensors = safetensors.torch.load_file(CLIP)
-    rows, trained = tensors[micro_clip.ROWS_WEIGHT].long(), tensors[micro_clip.VOCABULARY]
+    rows = tensors[micro_clip.ROWS_WEIGHT].long()
+    trained = tensors[micro_clip.VOCABULARY]
     vocabulary = clip.model.token_embedding.weight
     assert torch.equal(vocabulary[rows], trained.float())
     same = (vocabulary == micro_clip.fresh().token_embedding.weight).all(1)

@@ -89,7 +89,8 @@ def test_a_resumed_state_lies_in_memory_as_the_uninterrupted_one(tmp_path):
     "line", ["from ..fedvpt import plugin", "import fedloom_plugins.fedvpt.plugin"]
 )
 def test_a_plugin_that_imports_another_is_refused(tmp_path, line, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("fedloom_plugins.")]:
+    imported = [name for name in sys.modules if name.startswith("fedloom_plugins.")]
+    for name in imported:
         monkeypatch.delitem(sys.modules, name)  # as in a job, which imports the run's plugins alone
     method = plugin_with(
         tmp_path, "from torch import Tensor\n", f"from torch import Tensor\n{line}\n"

@@ -108,7 +108,8 @@ def test_clients_train_on_the_newest_part_and_are_tested_on_all_that_arrived(str
 def test_classes_are_trained_on_and_seen_where_a_participating_client_holds_them(tiny):
     uneven = STREAM | {"scheme": "pathological", "classes_per_client": 2}
     task, _ = tiny("fedvpt", partition=uneven)
-    labels, arrives = task.data.labels.numpy(), task.data.rounds.arrives
+    labels = task.data.labels.numpy()
+    arrives = task.data.rounds.arrives
     for client, rows in enumerate(task.data.train):
         alone = replace(task, data=replace(task.data, participating=[client]))
         for number in (1, 3):

@@ -188,10 +188,8 @@ def receive(updates):
 
 def test_rounding_that_the_server_amplifies_is_no_order_of_updates(tmp_path):
     """Adam moves entries that no client changed by their mean's rounding, divided by itself."""
-    method, sparse = (
-        manifest.find_method("fedopt_pt"),
-        manifest.find_method("top_k").with_defaults({"share": 0.1}),
-    )
+    method = manifest.find_method("fedopt_pt")
+    sparse = manifest.find_method("top_k").with_defaults({"share": 0.1})
     run = checks.TinyRun(method, tmp_path, sparse)
     one, other = (run.aggregate(run.uploads[1][::step]) for step in (1, -1))
     moved = checks.differences_of_trees(one, other)

@@ -95,10 +95,8 @@ def test_states_of_wrappers_come_back_from_a_file_in_order():
 
 
 def test_a_wrapper_must_let_one_method_learn_and_names_those_that_do_not(monkeypatch):
-    wrapper, methods = (
-        manifest.find_method("trimmed_mean"),
-        [manifest.find_method(m) for m in ("head_tuning", "p_pt")],
-    )
+    wrapper = manifest.find_method("trimmed_mean")
+    methods = [manifest.find_method(name) for name in ("head_tuning", "p_pt")]
     stuck = {"p_pt"}
 
     def learns(method, folder, *wrappers):

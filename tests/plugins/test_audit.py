@@ -30,10 +30,8 @@ def run(tmp_path):
     """run(wrappers, method, **options of the audit): a task and its hooks."""
 
     def make(*names, method="head_tuning", seed=0, **options):
-        plugin, around = (
-            manifest.find_method(method),
-            tuple(manifest.find_method(name) for name in names),
-        )
+        plugin = manifest.find_method(method)
+        around = tuple(manifest.find_method(name) for name in names)
         task = replace(tiny_task(plugin, tmp_path, around), seed=seed)
         vars(task.wrappers["audit"]).update(options)
         return task, loader.load_hooks(plugin, wrappers=around)

@@ -15,7 +15,7 @@ from fedloom.cli.make import config_schema
 from fedloom.config.settings import Reported
 from fedloom.machine.install import ROOT
 from fedloom.planning import staleness
-from fedloom.planning.load_plan import resolve
+from fedloom.planning.load_plan import load_plan, resolve
 from fedloom.planning.plan import Plan
 from fedloom.report import figures, tables
 from refusals import refused
@@ -65,6 +65,35 @@ def plan(section, **entry):
 def test_a_config_is_checked_against_the_keys_of_plugins(folder, section, entry, words):
     with refused(*words):
         plan(section, **entry)
+
+
+@pytest.mark.parametrize(
+    ("raised", "place"),
+    [
+        ('(where / "levels").error("must be two")', "tables.mine.levels: must be two"),
+        # without the key path, the error is about the entry
+        ('FedLoomError(f"{where}: must be more")', "tables.mine: must be more"),
+    ],
+)
+def test_an_error_in_complete_names_the_file_and_line_of_its_key(folder, tmp_path, raised, place):
+    write(
+        folder,
+        "table",
+        "from fedloom.common.errors import FedLoomError\n"
+        "from fedloom.report.output_toolbox import RunsTable\n"
+        "class Own(RunsTable):\n"
+        "    'Mine.'\n"
+        "    levels: int = 2\n"
+        "    def column(self, metric): pass\n"
+        "    def measure(self, run): pass\n"
+        "    def describe(self, runs): pass\n"
+        "    def complete(self, settings, output, where):\n"
+        f"        raise {raised}\n",
+    )
+    study = tmp_path / "mine.yaml"
+    study.write_text("tables:\n  mine: {kind: own, levels: 3}\nselect: {tables: [mine]}\n")
+    with refused(f"config key {place} ({study}, line 2)"):
+        load_plan([study])
 
 
 def test_fedloom_kinds_and_the_schema_have_them(folder):

@@ -12,10 +12,8 @@ def attacked_runs(tmp_path):
     """run(wrappers, method, **options of the first): a task and its hooks; two of five attack."""
 
     def make(*names, method="head_tuning", **options):
-        plugin, around = (
-            manifest.find_method(method),
-            tuple(manifest.find_method(name) for name in names),
-        )
+        plugin = manifest.find_method(method)
+        around = tuple(manifest.find_method(name) for name in names)
         task = tiny_task(plugin, tmp_path, around)
         for name in names:
             if "share" in vars(task.wrappers[name]):

@@ -13,10 +13,8 @@ def wrapped_runs(tmp_path):
     """run(wrappers, method, **options of the first): a task and its hooks."""
 
     def make(*names, method="head_tuning", **options):
-        plugin, around = (
-            manifest.find_method(method),
-            tuple(manifest.find_method(name) for name in names),
-        )
+        plugin = manifest.find_method(method)
+        around = tuple(manifest.find_method(name) for name in names)
         task = tiny_task(plugin, tmp_path, around)
         task = replace(task, secret=bytes(32))  # so that no test fails by chance
         vars(task.wrappers[names[0]]).update(options)

@@ -11,8 +11,8 @@ class Options:
     """The class of task.options."""
 
     train: str
-    """What is trained beside the head: `prompts`; nothing (`head`); or the backbone's weights in
-    whose names this regular expression is found (empty: all of them)."""
+    """The part that is trained beside the head: `prompts`; nothing (`head`); or the backbone's
+    weights in whose names this regular expression is found (empty: all of them)."""
 
     prompts: int
     """Number of prompt tokens at the first block, with `train: prompts`."""

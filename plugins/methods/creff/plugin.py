@@ -13,7 +13,7 @@ Then the server
 1. averages the models, and for each class the gradients of the clients that have it;
 2. moves the federated features of each class until their gradient points in the direction of the
    averaged one. The loss is one minus the cosine, summed over the rows of the classifier;
-3. trains a new classifier on the federated features, of which every class has equally many.
+3. trains a new classifier on the federated features; every class has equally many features.
 
 Predictions use the averaged body with the re-trained classifier. Choices where the papers leave one
 open:

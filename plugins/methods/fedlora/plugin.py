@@ -15,13 +15,13 @@ Choices where the papers leave one open:
 - A starts from N(0, 1 / d), and B at zero. LoRA says "random Gaussian" for A, without a variance.
   The released code of FedSA-LoRA uses a library that draws A from U(-1/sqrt(d), 1/sqrt(d)), with a
   third of this variance.
-- There is no dropout. FedSA-LoRA's released configuration drops 5 % of the additions' inputs.
+- The additions have no dropout. FedSA-LoRA's released configuration drops 5 % of their inputs.
 - Every client draws a frozen A from the run's seed, so it is never sent.
 - The head is trained together with the additions, as in FedVPT, whose training options are used.
   The papers train language models. The head is averaged, but not in FedSA-LoRA, whose released
   configuration keeps the classifier on the client. Clients are weighted by their training images,
   as in that configuration.
-- In FedSA-LoRA, a client that never trained has a B and a head of zeros, and there is no server
+- In FedSA-LoRA, a client that never trained has a B and a head of zeros, and the server has no
   model.
 - With `ranks`, a client of rank r uses only the first r rows of A and columns of B, and scales by
   alpha / r. It sends zeros for the others, which count in the mean. The zeros are counted as bytes.

@@ -26,8 +26,8 @@ read a text version of the paper without its formulas, and took from the release
 - All clients have equal weights. Section 3.2.2 weights them by their images. Image prompts are
   beside the patches from the start, and pass the norm before the image tower's first block.
 - Contexts start from the embedding of the first words plus noise of standard deviation 0.01, which
-  differs between groups. The words for which there is no room stay before every class's name. Image
-  prompts start from N(0, 0.02²). All clients start with the same groups.
+  differs between groups. Words that do not fit into the context stay before every class's name.
+  Image prompts start from N(0, 0.02²). All clients start with the same groups.
 - A client that comes back gets the shared groups of the last round. In the released code it gets
   those of the last round that it took part in. A client that never trained has the shared groups in
   turn. The server's model has each of them once.

@@ -29,8 +29,8 @@ class Options:
     default is that of the released code."""
 
     variant: Literal["paper", "released"]
-    """What clients receive: the result of the server's optimiser (`paper`), or the plain mean of
-    the clients (`released`, PFPT's code)."""
+    """The model that clients receive: the result of the server's optimiser (`paper`), or the plain
+    mean of the clients (`released`, PFPT's code)."""
 
     weighted: bool
     """Weight clients by their numbers of training images."""
@@ -40,7 +40,7 @@ class Options:
     picks."""
 
     selection: bool
-    """Whether each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
+    """If true, each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
 
     pool: int
     """Number of prompts in the pool, with `selection`."""

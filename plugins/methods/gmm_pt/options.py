@@ -23,7 +23,7 @@ class Options:
     picks."""
 
     selection: bool
-    """Whether each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
+    """If true, each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""
 
     pool: int
     """Number of prompts in the pool, with `selection`."""

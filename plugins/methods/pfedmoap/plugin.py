@@ -20,7 +20,7 @@ Choices, which follow the released code where the paper leaves one open:
   the nearest experts, but its calls leave that option out: experts are drawn at random.
 - The mean is over the round's clients, weighted by training images.
 - The reduction takes every (d / g)-th entry. The scores of the attention are multiplied by `scale`,
-  and not divided by sqrt(g). There is no dropout. The released code sets 0.1, but applies none.
+  and not divided by sqrt(g). There is no dropout: the released code sets 0.1, but applies none.
 - The prompt and the gating network have the same learning rate. In the released code, the network
   has 0.01, and the prompt has 0.001 with a cosine schedule.
 - Every client starts a round with a fresh optimiser. The optimiser of the released code goes on

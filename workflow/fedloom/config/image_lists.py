@@ -256,7 +256,7 @@ def _row(
     columns: ListColumns,
     needed: dict[str, str | int],
 ) -> ListedImage:
-    """Return the cells of a line as a ListedImage; refuse a line that lacks a `needed` column."""
+    """Return the image that a line names; refuse a line that lacks a `needed` column."""
     for key, column in needed.items():
         if cells.get(column):
             continue

@@ -15,6 +15,8 @@ from fedloom.config.settings import GridMember, Reported
 from fedloom.planning.output_runs import PlottedRun
 from fedloom.planning.run_labels import Run
 
+# the metrics of single domains begin with this; the name of the domain follows
+DOMAIN_PREFIX = "domain_"
 # groups of clients, and whether they train
 IS_PARTICIPATING = {"participating": True, "held_out": False}
 SCENARIO = ("dataset", "partition", "backbone")

@@ -16,7 +16,7 @@ from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
 
 # the most characters of a value that are shown
-CHART_WIDTH = 40
+VALUE_WIDTH = 40
 # the most rows of a curve that are shown
 MOST_ROWS = 12
 # the columns of a curve, and their headings here
@@ -136,4 +136,4 @@ def _curve(run: Run) -> str:
 
 def _short_text(value: object) -> str:
     """Return a value as text that fits into a cell."""
-    return shortened(str(value), CHART_WIDTH)
+    return shortened(str(value), VALUE_WIDTH)

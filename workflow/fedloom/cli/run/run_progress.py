@@ -28,7 +28,7 @@ END_EVENT = '{"event": "end"}\n'
 # Snakemake counts these among the jobs, but they are none
 NO_JOBS = ("total", "all")
 # the seconds that a job without an estimate is assumed to take, such as a table or a choice
-SMALL_SHARE = 0.5
+SMALL_JOB_SECONDS = 0.5
 
 
 def begin_run(plan: Plan, arguments: Sequence[str]) -> None:
@@ -176,18 +176,20 @@ class RunProgress:
             log = Path(event["log"][0])
 
         # one of its files has the estimate
-        estimates = [self.seconds.get(file, SMALL_SHARE) for file in event["output"] or []]
+        estimates = [self.seconds.get(file, SMALL_JOB_SECONDS) for file in event["output"] or []]
         return Job(
             rule=event["rule_name"],
             name="/".join(labels),
             log=log,
-            seconds=max(estimates, default=SMALL_SHARE),
+            seconds=max(estimates, default=SMALL_JOB_SECONDS),
             begun=event["time"],
         )
 
     def share(self) -> float:
         """Return the estimated fraction of the work that is done."""
-        whole = sum(count * self.means.get(rule, SMALL_SHARE) for rule, count in self.jobs.items())
+        whole = sum(
+            count * self.means.get(rule, SMALL_JOB_SECONDS) for rule, count in self.jobs.items()
+        )
         if not whole:
             return 0.0
 

@@ -24,7 +24,7 @@ CURVE_AXES = {
 # the number of letters that have room below a panel
 LONG = 36
 # width of all bars at one x together, in steps of the axis
-LEGEND_WIDTH = 0.8
+BARS_WIDTH = 0.8
 
 
 class Convergence(RunsFigure):
@@ -196,10 +196,10 @@ def side_by_side(
     values = pd.concat(bands).index.unique()
 
     # the bars of each method, missing where it has no number
-    width = LEGEND_WIDTH / len(methods)
+    width = BARS_WIDTH / len(methods)
     for number, (band, (run, *_)) in enumerate(zip(bands, methods, strict=True)):
         part = band.reindex(values)
-        left = np.arange(len(values)) - LEGEND_WIDTH / 2 + (number + 0.5) * width
+        left = np.arange(len(values)) - BARS_WIDTH / 2 + (number + 0.5) * width
         axis.bar(
             left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
             color=run.style.colour, hatch=style.HATCHES[run.style.line], edgecolor="white",

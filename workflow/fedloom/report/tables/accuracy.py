@@ -24,7 +24,6 @@ GROUP_COLUMNS = {
     "participating_mean": Column("Participating"),
     "held_out_mean": Column("Held-out"),
 }
-DOMAIN_COLUMN_PREFIX = "domain_"
 
 
 class Accuracy(AccuracyTable):
@@ -79,7 +78,7 @@ class Domains(AccuracyTable):
         # the mean over the clients of a domain, then over rounds
         by_domain = metrics.percent(rows).groupby([rows["domain"], rows["round"]]).mean()
         means = by_domain.groupby("domain").mean()
-        numbers = {f"{DOMAIN_COLUMN_PREFIX}{name}": float(mean) for name, mean in means.items()}
+        numbers = {f"{metrics.DOMAIN_PREFIX}{name}": float(mean) for name, mean in means.items()}
 
         # over all domains
         overall = metrics.accuracies(evaluated, run.reported)
@@ -89,8 +88,8 @@ class Domains(AccuracyTable):
         return numbers
 
     def column(self, metric: str) -> Column:
-        if metric.startswith(DOMAIN_COLUMN_PREFIX):
-            return Column(metric.removeprefix(DOMAIN_COLUMN_PREFIX) or "(none)")
+        if metric.startswith(metrics.DOMAIN_PREFIX):
+            return Column(metric.removeprefix(metrics.DOMAIN_PREFIX) or "(none)")
         return ACCURACY_COLUMNS[metric]
 
     def describe(self, runs: list[PlottedRun]) -> str:
@@ -180,7 +179,7 @@ class LeaveOneDomainOut(AccuracyTable):
         mean = metrics.accuracies(rows, run.reported)["held_out_mean"]
         held_out = rows[~rows["participating"] & (rows["domain"] != "")]
         return {
-            DOMAIN_COLUMN_PREFIX + "+".join(held_out["domain"].unique()): mean,
+            metrics.DOMAIN_PREFIX + "+".join(held_out["domain"].unique()): mean,
             "held_out_mean": mean,
         }
 

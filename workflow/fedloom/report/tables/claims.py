@@ -16,12 +16,11 @@ from fedloom.config.output_kinds import Methods, PaperName, TableKind
 from fedloom.config.settings import Output, Settings
 from fedloom.planning.job_specs import TableJob
 from fedloom.planning.output_runs import PlottedRun
-from fedloom.report.metrics import evaluation, frame, grouped, percent
+from fedloom.report.metrics import DOMAIN_PREFIX, evaluation, frame, grouped, percent
 from fedloom.report.tables.accuracy import describe_rounds
 from fedloom.report.tables.costs import cost_to_target, sent
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.paper_claims import (
-    DOMAIN_PREFIX,
     EACH_DOMAIN,
     Listed,
     labels_of,

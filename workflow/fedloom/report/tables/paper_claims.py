@@ -12,12 +12,11 @@ from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, checked
 from fedloom.config.reading import CLAIMS, read_paper
 from fedloom.config.settings import Method
 from fedloom.hooks.manifest import find_method
+from fedloom.report.metrics import DOMAIN_PREFIX
 from fedloom.report.tables.published import number
 
 # the metric of a claim that must hold in every domain
 EACH_DOMAIN = "each_domain"
-# EACH_DOMAIN stands for all metrics that begin like this
-DOMAIN_PREFIX = "domain_"
 
 
 def _listed(value: JsonValue) -> JsonValue:
