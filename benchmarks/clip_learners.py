@@ -27,7 +27,7 @@ from clip_text import PLACES, padded_text, tokenized
 from torch import Tensor
 
 from fedloom.backbones.clip.image import ImageTower
-from fedloom.data.federation import shuffled_batches
+from fedloom.data.batch import shuffled_batches
 from fedloom.federated.task import Task
 from fedloom.hooks import loader, manifest
 

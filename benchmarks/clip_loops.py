@@ -37,7 +37,7 @@ from torch import Tensor
 from fedloom.backbones.clip import model as clip
 from fedloom.common.files import write_table
 from fedloom.common.receipts import check_receipt
-from fedloom.data import federation, sources
+from fedloom.data import federation, loading, sources
 from fedloom.data.partition import divide_dataset
 from fedloom.data.store import ImageStore
 from fedloom.federated.build_task import method_facts
@@ -85,9 +85,7 @@ def glyphs(folder: Path) -> federation.Federation:
     table = divide_dataset(store.labels, store.test, store.domains, PARTITION, seed=0)
     write_table(folder / "partition.parquet", table)
     names = check_receipt(file)["classes"]
-    return federation.load_partition(
-        store, folder / "partition.parquet", names, torch.device("cpu")
-    )
+    return loading.load_partition(store, folder / "partition.parquet", names, torch.device("cpu"))
 
 
 def noise(clients: int, images: int, classes: tuple[str, ...]) -> federation.Federation:

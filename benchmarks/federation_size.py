@@ -26,7 +26,7 @@ from fedloom.backbones import vit
 from fedloom.common.files import write_table
 from fedloom.common.trees import tensor_map
 from fedloom.config.reading import read
-from fedloom.data import federation
+from fedloom.data import loading
 from fedloom.data.partition import divide_dataset
 from fedloom.data.store import Example, ImageStore, write_images
 from fedloom.federated.build_task import method_facts
@@ -74,7 +74,7 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
     write_table(folder / "partition.parquet", table)
     features = torch.from_numpy(rng.normal(size=(len(store), backbone.width)).astype(np.float32))
     started = time.process_time()
-    data = federation.load_partition(
+    data = loading.load_partition(
         store, folder / "partition.parquet", names, torch.device("cpu"), lambda block: features
     )
     seconds = time.process_time() - started

@@ -36,7 +36,7 @@ from prepared import PARTITION, SGD, make_files, prepared
 from safetensors.torch import load_file, save_file
 
 from fedloom.backbones.vit import FrozenViT
-from fedloom.data.federation import shuffled_batches
+from fedloom.data.batch import shuffled_batches
 from fedloom.federated.round import initial_state
 from fedloom.machine.install import ROOT
 from fedloom.planning.plan import Plan

@@ -20,7 +20,7 @@ from fedloom.backbones import vit
 from fedloom.common.files import write_table
 from fedloom.config.reading import read
 from fedloom.config.settings import Settings
-from fedloom.data import federation, sources
+from fedloom.data import federation, loading, sources
 from fedloom.data.partition import divide_dataset
 from fedloom.data.store import ImageStore
 from fedloom.federated.build_task import method_facts
@@ -43,7 +43,7 @@ def _data(folder: Path, settings: Settings) -> federation.Federation:
     table = divide_dataset(store.labels, store.test, store.domains, spec, seed=0)
     write_table(folder / "p.parquet", table)
     names = [str(number) for number in range(10)]
-    return federation.load_partition(store, folder / "p.parquet", names, torch.device("cpu"))
+    return loading.load_partition(store, folder / "p.parquet", names, torch.device("cpu"))
 
 
 def _seconds(task: Task, hooks, state: State, stacked: bool) -> float:

@@ -8,8 +8,8 @@ import torch
 
 from fedloom.common import tensor_files
 from fedloom.common.files import write_table
-from fedloom.data import federation
-from fedloom.data.federation import Batch, read_ahead
+from fedloom.data import federation, loading
+from fedloom.data.batch import Batch, read_ahead
 from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import Participation, State
@@ -62,9 +62,7 @@ def test_a_clients_rows_are_those_that_the_partition_gives_it(tiny, tmp_path):
     table |= {"participating": client != 3, "domain": store.domains}
     table |= {"index": np.arange(len(store))}
     write_table(tmp_path / "p.parquet", pa.table(table))
-    data = federation.load_partition(
-        store, tmp_path / "p.parquet", list("abcd"), torch.device("cpu")
-    )
+    data = loading.load_partition(store, tmp_path / "p.parquet", list("abcd"), torch.device("cpu"))
     rows = pd.DataFrame(table).groupby(["client_id", "test"])["index"].apply(list)
     for test, halves in ((False, data.train), (True, data.test)):
         assert [part.tolist() for part in halves] == [rows[k, test] for k in range(7)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedloom.common.files import write_table
-from fedloom.data import federation, sources, store
+from fedloom.data import loading, sources, store
 from fedloom.data.partition import divide_dataset
 
 
@@ -49,7 +49,7 @@ def test_a_federation_hands_out_each_clients_own_images(digits, tmp_path):
     spec = {"scheme": "pathological", "clients": 20, "classes_per_client": 2, "held_out": 0.1}
     table = divide_dataset(images.labels, images.test, images.domains, spec, 0)
     write_table(tmp_path / "p.parquet", table)
-    data = federation.load_partition(images, tmp_path / "p.parquet", range(10), torch.device("cpu"))
+    data = loading.load_partition(images, tmp_path / "p.parquet", range(10), torch.device("cpu"))
     assert len(data.participating) == 18
     assert sum(map(len, data.train)) + sum(map(len, data.test)) == 1797
     torch.testing.assert_close(data.priors.sum(1), torch.ones(20))

@@ -13,7 +13,7 @@ from changed_task import with_facts, with_limits, with_training
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.trees import stack
-from fedloom.data.federation import shuffled_batches
+from fedloom.data.batch import shuffled_batches
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select_for_round, train_round

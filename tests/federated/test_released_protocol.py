@@ -11,7 +11,7 @@ from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.key_path import KeyPath
 from fedloom.config.kinds import KINDS
-from fedloom.data.federation import shuffled_batches
+from fedloom.data.batch import shuffled_batches
 from fedloom.data.schemes import dirichlet, disjoint
 from fedloom.hooks import manifest
 from fedloom.hooks.training_options import Training

@@ -10,7 +10,7 @@ from fedloom.config.reading import PAPERS
 from fedloom.machine.install import ROOT
 from fedloom.planning.resources.estimates import workload
 from fedloom.planning.run_labels import Run
-from fedloom.report.tables.claims import COSTS, COUNTS, COURSE
+from fedloom.report.tables.claim_numbers import COSTS, COUNTS, COURSE
 from fedloom.report.tables.paper_claims import EACH_DOMAIN, read_claims
 
 ARTEFACTS = read_yaml(PAPERS / "artefacts.yaml")

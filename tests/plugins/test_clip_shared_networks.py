@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import clip_by_hand
 from changed_task import with_training
 from fedloom.common.errors import FedLoomError
-from fedloom.data.federation import shuffled_batches
+from fedloom.data.batch import shuffled_batches
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.toolbox import tensor_map

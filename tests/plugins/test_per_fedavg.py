@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.data.federation import shuffled_batches
+from fedloom.data.batch import shuffled_batches
 from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.toolbox import leaves, tensor_map
 from first_round import first_cohort, module

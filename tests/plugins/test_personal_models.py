@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.data.federation import shuffled_batches
+from fedloom.data.batch import shuffled_batches
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
 from fedloom.toolbox import Update, stack

@@ -10,7 +10,7 @@ import torch
 from changed_task import with_training
 from fedloom.common.trees import leaves, stack
 from fedloom.contract.tiny import ALIKE, tiny_task
-from fedloom.data.federation import shuffled_batches
+from fedloom.data.batch import shuffled_batches
 from fedloom.federated.evaluate import evaluate_globally
 from fedloom.federated.local_training import make_optimizer
 from fedloom.federated.round import initial_state, train_round

@@ -14,7 +14,8 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.cli.run import bundled_studies
 from fedloom.config.kinds import KINDS
 from fedloom.config.reading import merge_configs, read
-from fedloom.data.federation import Batch, Federation
+from fedloom.data.batch import Batch
+from fedloom.data.federation import Federation
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
 from fedloom.hooks.manifest import discover_methods

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedloom.backbones.blocks import Insert
-from fedloom.data.federation import Batch
+from fedloom.data.batch import Batch
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import Cohort, Task, Update, cohort
 from fedloom.hooks import loader, manifest

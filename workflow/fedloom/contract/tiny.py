@@ -13,7 +13,7 @@ from torch import Tensor
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.files import write_table
 from fedloom.config.settings import Backbone
-from fedloom.data import federation
+from fedloom.data import loading
 from fedloom.data.partition import divide_dataset
 from fedloom.data.store import Example, ImageStore, write_images
 from fedloom.federated import training_job
@@ -153,13 +153,13 @@ def tiny_task(
         return tokens[:, block - 1]
 
     # the clients' images; a method gets only the caches that it declares
-    caches: federation.Caches = {}
+    caches: loading.Caches = {}
     if "features" in method.needs:
         caches["tokens"] = cached
     if "patches" in method.needs:
         caches["patches"] = lambda: patches
     classes = ["alpha", "beta", "gamma", "long delta"]
-    data = federation.load_partition(store, division, classes, torch.device("cpu"), **caches)
+    data = loading.load_partition(store, division, classes, torch.device("cpu"), **caches)
 
     # the warm start, from the training images of the first cohort
     prototypes = None

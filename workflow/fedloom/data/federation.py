@@ -1,54 +1,19 @@
 """Give methods a partitioned dataset: clients, their images, batches with a client axis."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
-from typing import NamedTuple, NoReturn, Protocol, TypedDict, Unpack
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from fedloom.common.errors import FedLoomError
-from fedloom.common.files import read_table
-from fedloom.common.ids import NOVEL_CLASSES, UNASSIGNED, client_domain
-from fedloom.common.run_tables import PARTITION_SCHEMA
-from fedloom.common.seeds import torch_generator
+from fedloom.data.batch import Batch, missing_cache_reader
 from fedloom.data.store import ImageStore
-from fedloom.machine import memory
+from fedloom.machine.transfers import fits_on_gpu, to_device
 
 # images that are copied to a GPU at once
 COPIED_AT_ONCE = 1024
-
-
-def missing_cache_reader(cache: str) -> Callable[..., NoReturn]:
-    """Return a function that raises a FedLoomError when it is called.
-
-    It stands in for the reader of a cache that the method does not list under `needs`, and takes
-    the same arguments.
-    """
-
-    def read(*block: int | None) -> NoReturn:
-        raise FedLoomError(
-            f"the method reads {cache}, which its method.toml does not ask for; "
-            f'add "{cache}" to needs'
-        )
-
-    return read
-
-
-class Caches(TypedDict, total=False):
-    """The readers of caches that a Federation has, see its `tokens` and `patches`."""
-
-    tokens: Callable[[int | None], torch.Tensor]
-    patches: Callable[[], torch.Tensor]
-
-
-class OtherImages(Caches, total=False):
-    """The images of a store that takes the place of a Federation's, with their caches."""
-
-    store: ImageStore
 
 
 class Stream(NamedTuple):
@@ -192,7 +157,7 @@ class Federation:
             return None
         return _copy_to_gpu(self.store, self.device)
 
-    def batch(self, rows: list[np.ndarray], fill: list[int] | None = None) -> "Batch":
+    def batch(self, rows: list[np.ndarray], fill: list[int] | None = None) -> Batch:
         """Return one batch [K, B] with the rows of K clients; B is the largest number of rows.
 
         A client with fewer rows is padded, and the mask is False at the padding. The padding
@@ -202,7 +167,7 @@ class Federation:
 
     def batches(
         self, steps: Sequence[list[np.ndarray]], fill: list[int] | None = None
-    ) -> Iterator["Batch"]:
+    ) -> Iterator[Batch]:
         """Yield a `batch` per step; the rows and masks of all steps go to the device at once."""
         if not steps:
             return
@@ -305,54 +270,6 @@ def _copy_to_gpu(store: ImageStore, device: torch.device) -> torch.Tensor | None
     return images
 
 
-def fits_on_gpu(size: int, device: torch.device) -> bool:
-    """Return True if `size` bytes may stay on the device; False for a CPU, which reads files."""
-    return device.type == "cuda" and memory.stays_on_gpu(size, gpu_bytes(device))
-
-
-def gpu_bytes(device: torch.device) -> int:
-    """Return the memory of a GPU in bytes."""
-    return torch.cuda.get_device_properties(device).total_memory
-
-
-def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Copy values to the device without waiting for its queued work."""
-    return pinned(torch.from_numpy(values), device).to(device, non_blocking=True)
-
-
-def pinned(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return values on the CPU, for a GPU in pinned memory, which it can read while both work."""
-    if device.type == "cuda":
-        return values.pin_memory()
-    return values
-
-
-def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
-    """Yield the batches.
-
-    While the GPU works on one batch, a thread reads the images of the next one. It does so only
-    after the caller has used the images of a batch.
-    """
-    # whether the caller used the images of the previous batch
-    images_are_used = False
-    # the images of the following batch, which the thread is reading
-    coming: Future[torch.Tensor] | None = None
-    following = next(batches, None)
-    with ThreadPoolExecutor(1) as reader:
-        while following is not None:
-            batch = following
-            following = next(batches, None)
-
-            # give this batch its images, and start to read those of the following batch
-            if images_are_used:
-                current = coming or reader.submit(batch.read)
-                coming = reader.submit(following.read) if following else None
-                batch.set_images(current.result())
-
-            yield batch
-            images_are_used = batch.has_images and batch.is_read_ahead
-
-
 def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the index and the mask of a batch, [K, B] each; see `Federation.batch`."""
     width = max(map(len, rows))
@@ -367,292 +284,3 @@ def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray,
         index[k, : len(row)] = row
         mask[k, : len(row)] = True
     return index, mask
-
-
-class BatchLoader(Protocol):
-    """Loads the images of a batch, and the tokens that the backbone computed from them.
-
-    A batch asks its loader once for its images. A part of a batch has the loader of the whole.
-    """
-
-    def is_read_ahead(self, batch: "Batch") -> bool:
-        """Return True if the images are read while the GPU works on another batch."""
-        ...
-
-    def read(self, batch: "Batch") -> torch.Tensor:
-        """Read the images [K, B, H, W, channels] into the CPU's memory."""
-        ...
-
-    def images(self, batch: "Batch") -> torch.Tensor:
-        """Return the images [K, B, H, W, channels] on the device."""
-        ...
-
-    def class_tokens(self, batch: "Batch", block: int | None) -> torch.Tensor:
-        """Return class tokens [K, B, d]: the input of a block, from 1, or the final ones (None)."""
-        ...
-
-    def patches(self, batch: "Batch") -> torch.Tensor:
-        """Return the projected patch tokens [K, B, T, d] of a CLIP."""
-        ...
-
-
-class StoredImages:
-    """Loads the images of a batch unchanged from the image store, and tokens from the caches."""
-
-    def is_read_ahead(self, batch: "Batch") -> bool:
-        """Return True on a GPU that does not hold all images."""
-        return batch.source.device.type == "cuda" and batch.source.resident is None
-
-    def read(self, batch: "Batch") -> torch.Tensor:
-        """Read the images from the store into the CPU's memory."""
-        return pinned(torch.from_numpy(batch.source.store.images(batch.index)), batch.source.device)
-
-    def images(self, batch: "Batch") -> torch.Tensor:
-        """Return the images on the device; read them from the store unless the device holds all."""
-        resident = batch.source.resident
-        if resident is not None:
-            return resident[batch.rows]
-        return self.read(batch).to(batch.source.device, non_blocking=True)
-
-    def class_tokens(self, batch: "Batch", block: int | None) -> torch.Tensor:
-        """Return the class tokens [K, B, d] from the cache, in float32."""
-        return batch.source.tokens(block)[batch.rows].float()
-
-    def patches(self, batch: "Batch") -> torch.Tensor:
-        """Return the patch tokens [K, B, T, d] from the cache, in float32."""
-        read_cache = batch.source.patches or missing_cache_reader("patches")
-        stored = read_cache()
-        device = batch.rows.device
-
-        # the cache may be a file on disk, whose rows a GPU cannot read
-        if stored.device != device:
-            rows = pinned(stored[torch.from_numpy(batch.index)], device)
-            return rows.to(device, non_blocking=True).float()
-        return stored[batch.rows].float()
-
-
-@dataclass
-class Batch:
-    """B examples of each of K clients.
-
-    Attributes:
-        source: the data from which the batch was taken.
-        index: rows of the image store, [K, B].
-        counts: number of each client's examples without padding, [K].
-        rows: the same as `index`, as a tensor on the device.
-        mask: bool [K, B], False for padding.
-        seen: while training, how many examples of this phase each client has had before, [K].
-        loader: reads the images and their tokens.
-        whole: the batch of which this is a part; None if this is a whole batch. The images of a
-            whole batch are read, and randomly cropped, together.
-        columns: the columns of `whole` that this part has.
-        loaded: the images after they were read; use `images` instead.
-    """
-
-    source: Federation
-    index: np.ndarray
-    counts: tuple[int, ...]
-    rows: torch.Tensor
-    mask: torch.Tensor
-    seen: tuple[int, ...] = ()
-    loader: BatchLoader = field(default_factory=StoredImages, repr=False)
-    whole: "Batch | None" = field(default=None, repr=False)
-    columns: slice = field(default_factory=lambda: slice(None), repr=False)
-    loaded: torch.Tensor | None = field(default=None, init=False, repr=False)
-
-    @property
-    def is_read_ahead(self) -> bool:
-        """Return True if the images are read while the GPU works on another batch."""
-        return self.loader.is_read_ahead(self)
-
-    def read(self) -> torch.Tensor:
-        """Read the images [K, B, H, W, channels] into the CPU's memory."""
-        return self.loader.read(self)
-
-    @property
-    def has_images(self) -> bool:
-        """Return True if the images have been read."""
-        return self.loaded is not None
-
-    def set_images(self, images: torch.Tensor) -> None:
-        """Send the images that `read` returned to the device, and keep them."""
-        self.loaded = images.to(self.source.device, non_blocking=True)
-
-    @property
-    def images(self) -> torch.Tensor:
-        """Return the images, uint8 [K, B, H, W, channels]; the first call reads them."""
-        if self.loaded is None:
-            if self.whole is None:
-                self.loaded = self.loader.images(self)
-            else:
-                self.loaded = self.whole.images[:, self.columns]
-        return self.loaded
-
-    @cached_property
-    def labels(self) -> torch.Tensor:
-        """Return the classes, int64 [K, B]."""
-        return self.source.labels[self.rows]
-
-    @cached_property
-    def features(self) -> torch.Tensor:
-        """Return the unprompted backbone's final class tokens [K, B, d], from the cache."""
-        return self.class_tokens(None)
-
-    def class_tokens(self, block: int | None) -> torch.Tensor:
-        """Return class tokens [K, B, d]: the input of a block, from 1, or the final ones (None)."""
-        return self.loader.class_tokens(self, block)
-
-    @cached_property
-    def patches(self) -> torch.Tensor:
-        """Return the projected patch tokens [K, B, T, d] of a CLIP, from the cache."""
-        return self.loader.patches(self)
-
-    def parts(self, size: int | None) -> Iterator["Batch"]:
-        """Yield parts of the batch with at most `size` images per client; None: the whole batch.
-
-        The mask is False for all images of a client that has none left in a part.
-        """
-        width = self.index.shape[1]
-        if size is None or size >= width:
-            yield self
-            return
-        for start in range(0, width, size):
-            yield self.part(slice(start, start + size))
-
-    def part(self, columns: slice) -> "Batch":
-        """Return the images of these columns as a batch."""
-        # number of each client's examples before the part, and before its end, [K]
-        before = [min(count, columns.start) for count in self.counts]
-        until = [min(count, columns.stop) for count in self.counts]
-
-        return Batch(
-            source=self.source,
-            index=self.index[:, columns],
-            counts=tuple(stop - start for start, stop in zip(before, until, strict=True)),
-            rows=self.rows[:, columns],
-            mask=self.mask[:, columns],
-            seen=tuple(number + start for number, start in zip(self.seen, before, strict=True)),
-            loader=self.loader,
-            whole=self,
-            columns=columns,
-        )
-
-
-def load_partition(
-    store: ImageStore,
-    partition: Path,
-    classes: Sequence[str],
-    device: torch.device,
-    tokens: Callable[[int | None], torch.Tensor] | None = None,
-    patches: Callable[[], torch.Tensor] | None = None,
-) -> Federation:
-    """Read a partition's Parquet file, and join it with the image store.
-
-    `tokens` and `patches` read the caches (see `Federation`); None: the method does not use them.
-    """
-    # the columns of the partition, [N] each
-    table = read_table(partition, PARTITION_SCHEMA)
-    client = table["client_id"].to_numpy()
-    test = table["test"].to_numpy()
-    participating = table["participating"].to_numpy()
-    domains = table["domain"].to_numpy(zero_copy_only=False)
-    rounds = None
-    if "arrives" in table.column_names:
-        rounds = Stream(table["arrives"].to_numpy(), table["leaves"].to_numpy())
-
-    # the rows of every client
-    train_rows = _rows_of_clients(client, ~test)
-    test_rows = _rows_of_clients(client, test)
-
-    # classes of which no client has an image are novel; the others are numbered from 0
-    novel = np.setdiff1d(store.labels, store.labels[client != UNASSIGNED])
-    numbers = np.setdiff1d(np.arange(len(classes)), novel)
-    labels = _positions(store.labels, numbers, len(classes))
-
-    data = Federation(
-        store=store,
-        train=train_rows,
-        test=test_rows,
-        participating=sorted({int(k) for k in client[participating]}),
-        labels=torch.from_numpy(labels).to(device),
-        priors=class_priors(labels, train_rows, len(numbers)).to(device),
-        domains=[client_domain(domains[rows]) for rows in train_rows],
-        tokens=tokens or missing_cache_reader("features"),
-        patches=patches,
-        classes=tuple(name for k, name in enumerate(classes) if k in numbers),
-        device=device,
-        rounds=rounds,
-    )
-    if not len(novel):
-        return data
-
-    # every client is also tested on all images of novel classes
-    novel_rows = np.flatnonzero(test & np.isin(store.labels, novel))
-    novel_labels = _positions(store.labels, novel, len(classes))
-    novel_names = [name for k, name in enumerate(classes) if k in novel]
-    tested = with_test_images(data, novel_rows, novel_labels, novel_names)
-    return replace(data, numbers=numbers, unseen={NOVEL_CLASSES: tested})
-
-
-def _positions(labels: np.ndarray, numbers: np.ndarray, classes: int) -> np.ndarray:
-    """Return each label's position among the classes `numbers`, [N]; -1 if it is not there."""
-    position = np.full(classes, -1)
-    position[numbers] = np.arange(len(numbers))
-    return position[labels]
-
-
-def with_test_images(
-    data: Federation,
-    rows: np.ndarray,
-    labels: np.ndarray,
-    classes: Sequence[str],
-    **other: Unpack[OtherImages],
-) -> Federation:
-    """Return the same clients, each tested on the same images, of classes that it never trained on.
-
-    Class priors are uniform.
-
-    Args:
-        data: the clients.
-        rows: rows of the test images in the store.
-        labels: position of each image of the store in `classes`, [N].
-        classes: names of the classes among which clients predict.
-        other: `store`, `tokens` and `patches`, if the images are those of another store.
-    """
-    clients = data.num_clients
-    count = len(classes)
-    return replace(
-        data,
-        test=[rows] * clients,
-        labels=torch.from_numpy(labels).to(data.device),
-        priors=torch.full((clients, count), 1 / count, device=data.device),
-        classes=tuple(classes),
-        **other,
-    )
-
-
-def _rows_of_clients(client: np.ndarray, half: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of every client, ascending; rows count where `half`, bool [N], is True."""
-    rows = np.flatnonzero(half & (client != UNASSIGNED))
-    rows = rows[np.argsort(client[rows], kind="stable")]
-    counts = np.bincount(client[rows], minlength=int(client.max()) + 1)
-    return np.split(rows, np.cumsum(counts)[:-1])
-
-
-def shuffled_batches(
-    rows: np.ndarray, size: int, epochs: int, seed: int, *stream: int, drop_last: bool = False
-) -> Iterator[np.ndarray]:
-    """Yield one client's minibatches of `size` rows, in a new random order for every epoch.
-
-    `seed`, `stream` and the epoch determine the order. `drop_last` leaves out a last minibatch that
-    is smaller, unless it is the only one.
-    """
-    used = len(rows)
-    if drop_last and len(rows) >= size:
-        used -= len(rows) % size
-
-    for epoch in range(epochs):
-        generator = torch_generator(seed, "batches", *stream, epoch)
-        order = torch.randperm(len(rows), generator=generator).numpy()
-        for start in range(0, used, size):
-            yield rows[order[start : start + size]]

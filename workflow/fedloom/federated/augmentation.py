@@ -21,8 +21,9 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 
 from fedloom.common.seeds import stream_seed
-from fedloom.data.federation import Batch, pinned
+from fedloom.data.batch import Batch
 from fedloom.federated.task import Task
+from fedloom.machine.transfers import pinned
 
 
 def training_batch(

@@ -16,12 +16,13 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import OTHER_DATASET_PREFIX
 from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import check_receipt, read_receipt
-from fedloom.data import federation
+from fedloom.data import loading
 from fedloom.data.store import ImageStore
 from fedloom.federated.task import MethodFacts, Task, TrainingOptions, WarmStart
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.run_hooks import Hooks
+from fedloom.machine import transfers
 from fedloom.planning.job_specs import RunSpec
 
 
@@ -50,7 +51,7 @@ def build_task(
 
     # the images of all clients, and the caches that were computed from them
     store = ImageStore(files["store"], facts)
-    data = federation.load_partition(
+    data = loading.load_partition(
         store, files["partition"], facts["classes"], device, **_caches(files, device)
     )
     warm_start = None
@@ -122,7 +123,7 @@ def with_datasets(
 
         # the clients keep their own training images, and get the dataset's test images
         store = ImageStore(of_dataset["store"], facts)
-        unseen[OTHER_DATASET_PREFIX + dataset] = federation.with_test_images(
+        unseen[OTHER_DATASET_PREFIX + dataset] = loading.with_test_images(
             task.data,
             np.flatnonzero(store.test),
             store.labels,
@@ -143,9 +144,9 @@ def _checked_receipts(files: Mapping[str, Path]) -> JsonDict:
     return read_receipt(files["store"])
 
 
-def _caches(files: Mapping[str, Path], device: torch.device) -> federation.Caches:
+def _caches(files: Mapping[str, Path], device: torch.device) -> loading.Caches:
     """Return the arguments `tokens` and `patches` of a Federation, from the caches in `files`."""
-    caches: federation.Caches = {}
+    caches: loading.Caches = {}
     if "features" in files:
         caches["tokens"] = cached_tokens(files["features"], device)
     if "patches" in files:
@@ -179,7 +180,7 @@ def cached_patches(file: Path, device: torch.device) -> Callable[[], Tensor]:
     @lru_cache
     def patches() -> Tensor:
         stored = tensor_files.tensor(file, "patches")
-        if federation.fits_on_gpu(stored.nbytes, device):
+        if transfers.fits_on_gpu(stored.nbytes, device):
             return stored.to(device)
         return stored
 

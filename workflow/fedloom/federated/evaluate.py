@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedloom.common.ids import BASE_CLASSES, OWN_IMAGES, SERVER_MODEL, STREAM_PART_PREFIX
 from fedloom.common.trees import Tree, leaves, stack, tensor_map
-from fedloom.data.federation import Batch, Federation
+from fedloom.data.batch import Batch
+from fedloom.data.federation import Federation
 from fedloom.federated import check_results, groups
 from fedloom.federated.round import attacking_clients, download_to, personal_state
 from fedloom.federated.rows import Confusion, EvaluationRow, Score, TestSetRow

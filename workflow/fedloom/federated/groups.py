@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.trees import Tree, count_bytes
-from fedloom.data import federation
-from fedloom.data.federation import Batch, read_ahead
+from fedloom.data.batch import Batch, read_ahead
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
-from fedloom.machine import memory
+from fedloom.machine import memory, transfers
 from fedloom.machine.memory import ClientStep
 
 
@@ -46,7 +45,7 @@ def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
     else:
         images = 0
     kept = step.states(task.clients_per_round, task.limits)
-    return memory.activation_bytes(federation.gpu_bytes(device), weights, kept, images)
+    return memory.activation_bytes(transfers.gpu_bytes(device), weights, kept, images)
 
 
 def client_step(task: Task[Any], *states: Tree) -> ClientStep:

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from fedloom.common.trees import Tree, leaves, tensor_map
-from fedloom.data.federation import Batch, read_ahead, shuffled_batches, to_device
+from fedloom.data.batch import Batch, read_ahead, shuffled_batches
 from fedloom.federated import check_results
 from fedloom.federated.augmentation import training_batch
 from fedloom.federated.task import Cohort, Task, TrainingOptions
+from fedloom.machine.transfers import to_device
 
 # loss(task, params, received, clients, batch) -> losses [K, B], or (losses, extras); extras are
 # {counter's name: [K, B, ...], "reported_loss": [K, B]}

@@ -16,10 +16,12 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.seeds import torch_generator
 from fedloom.common.trees import Tree, stack, tensor_map
 from fedloom.config.settings import ResolvedSeeds
-from fedloom.data.federation import Arrived, Batch, Federation, missing_cache_reader, to_device
+from fedloom.data.batch import Batch, missing_cache_reader
+from fedloom.data.federation import Arrived, Federation
 from fedloom.federated.state import Participation
 from fedloom.hooks.training_options import DEFAULTS
 from fedloom.machine.memory import USUAL_BATCH_LIMITS, BatchLimits
+from fedloom.machine.transfers import to_device
 
 # only for type checkers: these imports need timm and open_clip
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedloom.common.trees import Tree
-    from fedloom.data.federation import Batch, Federation
+    from fedloom.data.batch import Batch
+    from fedloom.data.federation import Federation
     from fedloom.federated.state import PersonalStates
     from fedloom.federated.task import Answers, Cohort, History, Task, Update
 

@@ -4,7 +4,7 @@ import torch
 
 from fedloom.common import tensor_files
 from fedloom.common.receipts import check_receipt, read_receipt, write_receipt
-from fedloom.data import federation
+from fedloom.data import loading
 from fedloom.data.store import ImageStore
 from fedloom.hooks.defaults import sample_clients
 from fedloom.machine.device import prepare_cpu
@@ -24,7 +24,7 @@ def run(job: PrototypesJob, threads: int) -> None:
     facts = read_receipt(files["store"])
     images = ImageStore(files["store"], facts)
     cpu = torch.device("cpu")
-    data = federation.load_partition(images, files["partition"], facts["classes"], cpu)
+    data = loading.load_partition(images, files["partition"], facts["classes"], cpu)
     data = data.for_round(1)
 
     # clients are drawn as if there were a round 0

@@ -20,7 +20,7 @@ from fedloom.common.trees import leaves as leaves
 from fedloom.common.trees import stack as stack
 from fedloom.common.trees import tensor_map as tensor_map
 from fedloom.common.trees import unstack as unstack
-from fedloom.data.federation import Batch as Batch
+from fedloom.data.batch import Batch as Batch
 from fedloom.data.federation import Federation as Federation
 from fedloom.data.federation import class_priors as class_priors
 from fedloom.federated.groups import iterate_examples as iterate_examples

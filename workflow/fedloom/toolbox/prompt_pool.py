@@ -21,7 +21,7 @@ from torch import Tensor
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import Tree
-from fedloom.data.federation import Batch
+from fedloom.data.batch import Batch
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.local_training import Loss, train_locally
 from fedloom.federated.task import Cohort, Task, Update

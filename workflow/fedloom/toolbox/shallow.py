@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.trees import Tree
-from fedloom.data.federation import Batch
+from fedloom.data.batch import Batch
 from fedloom.federated.task import Cohort, Task
 from fedloom.toolbox.training import cross_entropy
 

@@ -20,7 +20,7 @@ from fedloom.backbones.vit import insert, linear
 from fedloom.common.errors import FedLoomError
 from fedloom.common.initial_values import init_uniform
 from fedloom.common.trees import Tree
-from fedloom.data.federation import Batch
+from fedloom.data.batch import Batch
 from fedloom.federated.local_training import Trained, train_locally
 from fedloom.federated.task import Cohort, Task
 from fedloom.toolbox.training import cross_entropy

@@ -1,0 +1,139 @@
+"""Write the rows of a table of claims as text, and its caption."""
+
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from fedloom.planning.output_runs import PlottedRun
+from fedloom.report.metrics import DOMAIN_PREFIX
+from fedloom.report.tables.accuracy import describe_rounds
+from fedloom.report.tables.claim_numbers import Place
+from fedloom.report.tables.layout import EMPTY
+from fedloom.report.tables.paper_claims import EACH_DOMAIN
+from fedloom.report.verdicts import HOLDS, MOST_SEEDS, UNDECIDED, Verdict
+
+
+def name_of_place(place: Place) -> str:
+    """Name a place, for example "styles/iid/vit to styles/skewed/vit and 2 more".
+
+    It names the first scenario from which a claim starts, and the first that the claim is about;
+    further scenarios are counted.
+    """
+    names = []
+    for scenarios in (place.starts, place.ends):
+        if not scenarios:
+            continue
+        first, *more = scenarios
+        name = "/".join(first)
+        if more:
+            name += f" and {len(more)} more"
+        names.append(name)
+    return " to ".join(names)
+
+
+def seeds_to_decide(verdict: Verdict, incomplete: bool) -> str:
+    """Say how many seeds would decide a claim; "" if seeds alone cannot decide it."""
+    if verdict.leaning is None or (incomplete and verdict.leaning == HOLDS):
+        return ""
+
+    count = f"about {verdict.power}"
+    if verdict.power > MOST_SEEDS:
+        count = f"more than {MOST_SEEDS}"
+
+    outcome = "refute"
+    if verdict.leaning == HOLDS:
+        outcome = "confirm"
+    return f"{count} seeds in all would {outcome} it"
+
+
+def name_of_comparison(claim: dict, metric: str, above: str, below: str | None) -> str | None:
+    """Name the comparison on which a verdict rests, by what a claim's comparisons differ in.
+
+    It names the higher row if there are several, the lower row, and the domain for `each_domain`.
+    None if there is nothing to name.
+    """
+    compared = []
+    if len(claim["above"]) > 1:
+        compared.append(above)
+    if below:
+        compared.append(below)
+
+    text = " over ".join(compared)
+    if claim["metric"] == EACH_DOMAIN:
+        text += f" in {metric.removeprefix(DOMAIN_PREFIX)}"
+    return text.strip() or None
+
+
+def cells_of_row(row: Mapping[Hashable, Any]) -> dict[str, str]:
+    """Write a row of the table as text, by heading."""
+    claim = row["says"]
+    if row["bound"] == "ours":
+        claim += " (bound: ours)"
+
+    verdict = row["verdict"]
+    if row["reason"]:
+        verdict += f" ({row['reason']})"
+
+    # the paper prints one number, or a range over columns
+    printed = dict.fromkeys([_number(row["printed_low"]), _number(row["printed_high"])])
+
+    difference, interval = _difference_and_interval(row["difference"], row["low"], row["high"])
+    return {
+        "Claim": claim,
+        "In the paper": row["where"],
+        "Setting": row["setting"],
+        "The paper's difference": " to ".join(printed),
+        "Here": row["scenario"],
+        "Difference": difference,
+        "95 % interval": interval,
+        "Against": EMPTY if pd.isna(row["rival"]) else row["rival"],
+        "Seeds": EMPTY if pd.isna(row["seeds"]) else f"{row['seeds']:.0f}",
+        "Verdict": verdict,
+    }
+
+
+def _difference_and_interval(value: float | None, low: float, high: float) -> tuple[str, str]:
+    """Write a difference and its interval.
+
+    If the difference is only a bound, it has the sign > or <, and its interval has one end. If both
+    ends are infinite, both texts are "-".
+    """
+    difference = _number(value)
+    if low == -math.inf and high == math.inf:
+        return EMPTY, EMPTY
+    if high == math.inf:
+        return f"> {difference}", f"above {_number(low)}"
+    if low == -math.inf:
+        return f"< {difference}", f"below {_number(high)}"
+    if pd.isna(low):
+        return difference, EMPTY
+    return difference, f"[{_number(low)}, {_number(high)}]"
+
+
+def _number(value: float | None) -> str:
+    """Write a difference with its sign; large numbers have no decimals."""
+    if value is None or pd.isna(value):
+        return EMPTY
+    if abs(value) < 1e4:
+        return f"{value:+.2f}"
+    return f"{value:+.0f}"
+
+
+def caption_of_claims(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -> str:
+    """Describe the comparison and the intervals, and count the verdicts."""
+    counts = table["verdict"].value_counts().sort_index()
+    verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())
+    few = ""
+    if UNDECIDED in counts:
+        few = f" Few seeds decide little, as {counts[UNDECIDED]} here."
+    return (
+        f"what {citation} claims, and what these runs show, {describe_rounds(runs)} "
+        f"({verdicts}). Differences "
+        "are of the first-named method to that of the others which speaks most against the claim, "
+        "in points where they are of accuracies, with 95 % intervals over seeds and clients. A "
+        "claim holds if all its methods were run and every interval is above zero (or within the "
+        "bound). It does not hold if one is below; with several others that interval is a wider "
+        f"one (Bonferroni), not that shown.{few}"
+    )
