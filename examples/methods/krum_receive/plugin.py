@@ -13,6 +13,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Task, Update
 
+from .options import Options
+
 
 def scores(vectors: Tensor, byzantine: int) -> Tensor:
     """Compute s(i) [n] of updates [n, D]: squared distances to the n - f - 2 nearest others."""
@@ -32,7 +34,7 @@ def flat(update: Update) -> Tensor:
 @fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
-    options = task.wrappers["krum_receive"]
+    options: Options = task.wrappers["krum_receive"]
     if len(updates) <= options.kept:
         return updates
     if len(updates) < 2 * options.byzantine + 3:

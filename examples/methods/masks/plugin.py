@@ -17,10 +17,12 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Cohort, Task, Tree, Update
 
+from .options import Options
+
 
 def pair_mask(task: Task, client: int, other: int, payload: Tree) -> Tree:
     """Return what `client` adds for the pair: a mask of the payload's shape, or its negative."""
-    options = task.wrappers["masks"]
+    options: Options = task.wrappers["masks"]
     low = min(client, other)
     high = max(client, other)
     weight = len(task.data.train[client]) if task.aggregation == "weighted" else 1

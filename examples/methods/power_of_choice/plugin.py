@@ -13,6 +13,8 @@ import torch
 import fedloom.toolbox as fl
 from fedloom.toolbox import History, Task
 
+from .options import Options
+
 
 @fl.hookimpl(wrapper=True)
 def select_clients(
@@ -20,7 +22,8 @@ def select_clients(
 ) -> Generator[None, list[int], list[int]]:
     yield  # what the method would select
     count = min(task.clients_per_round, len(available))
-    drawn = min(task.wrappers["power_of_choice"].candidates, len(available))
+    options: Options = task.wrappers["power_of_choice"]
+    drawn = min(options.candidates, len(available))
     if drawn < count:
         raise fl.FedLoomError(
             f"power_of_choice: candidates: {drawn} are fewer than {count} clients"

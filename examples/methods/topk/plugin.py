@@ -15,6 +15,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Cohort, Task, Tree, Update
 
+from .options import Options
+
 
 def top(change: Tensor, share: float) -> Tree:
     """Return the values and positions of the largest entries by magnitude, of the flat tensor."""
@@ -39,7 +41,8 @@ def dense(start: Tree, sparse: Tree) -> Tree:
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    share = task.wrappers["topk"].share
+    options: Options = task.wrappers["topk"]
+    share = options.share
     packed = []
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})

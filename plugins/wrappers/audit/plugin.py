@@ -37,6 +37,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Answers, Cohort, Federation, Task, Tree, Update
 
+from .options import Options
+
 NAMES = ("class_distance", "class_distance_blind")
 
 
@@ -49,10 +51,11 @@ def members_of(task: Task, client: int) -> np.ndarray:
     # by the run's seed, though a study may fix that of round 0: other seeds are references
     own = replace(task, round=0, fixed_seeds=type(task.fixed_seeds)())
     members = [np.array([], np.int64)]
+    options: Options = task.wrappers["audit"]
     for rows in task.data.parts_of(client):
         generator = own.generator("audit: members", client)
         order = torch.randperm(len(rows), generator=generator).numpy()
-        count = max(1, round((1 - task.wrappers["audit"].withheld) * len(rows)))
+        count = max(1, round((1 - options.withheld) * len(rows)))
         members.append(rows[order[:count]])
     return np.sort(np.concatenate(members))
 
@@ -130,7 +133,8 @@ def public_feature(task: Task) -> Tensor:
     rows = np.unique(np.concatenate(task.data.test))
     generator = task.at(0).generator("audit: public images")
     order = torch.randperm(len(rows), generator=generator).numpy()
-    public = np.sort(rows[order[: task.wrappers["audit"].public]])
+    options: Options = task.wrappers["audit"]
+    public = np.sort(rows[order[: options.public]])
     with torch.no_grad():
         return task.backbone.features(task.data.batch([public]).images)[0].mean(0)
 

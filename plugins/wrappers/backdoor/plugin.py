@@ -26,6 +26,7 @@ import fedloom.toolbox as fl
 from fedloom.toolbox import Federation, Task
 
 from .images import repainted
+from .options import Options
 
 
 def stamped(images: np.ndarray, size: float) -> np.ndarray:
@@ -39,7 +40,8 @@ def stamped(images: np.ndarray, size: float) -> np.ndarray:
 
 def other_rows(task: Task, rows: np.ndarray) -> np.ndarray:
     """Return those of the images `rows` that are not of the target class."""
-    target = task.wrappers["backdoor"].target
+    options: Options = task.wrappers["backdoor"]
+    target = options.target
     classes = task.data.num_classes
     if target >= classes:
         raise fl.FedLoomError(
@@ -50,13 +52,14 @@ def other_rows(task: Task, rows: np.ndarray) -> np.ndarray:
 
 @fl.hookimpl(wrapper=True)
 def attackers(task: Task) -> Generator[None, list[int], list[int]]:
-    return sorted({*(yield), *fl.draw_attackers(task, task.wrappers["backdoor"].share)})
+    options: Options = task.wrappers["backdoor"]
+    return sorted({*(yield), *fl.draw_attackers(task, options.share)})
 
 
 @fl.hookimpl(wrapper=True)
 def training_data(task: Task) -> Generator[None, Federation, Federation]:
     data = yield
-    options = task.wrappers["backdoor"]
+    options: Options = task.wrappers["backdoor"]
 
     # the images that attackers poison
     chosen = []
@@ -81,7 +84,7 @@ def training_data(task: Task) -> Generator[None, Federation, Federation]:
 @fl.hookimpl(wrapper=True)
 def triggered(task: Task) -> Generator[None, Federation | None, Federation | None]:
     yield
-    options = task.wrappers["backdoor"]
+    options: Options = task.wrappers["backdoor"]
     tests = [other_rows(task, rows) for rows in task.data.test]
     rows = np.unique(np.concatenate(tests))
     data = repainted(task, task.data, rows, partial(stamped, size=options.size))

@@ -44,6 +44,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Cohort, Task, Tree, Update
 
+from .options import Options
+
 ATTACKS = ("label_flip", "backdoor", "forged_update")  # each attacker acts by itself
 READERS = {"audit"}  # they leave updates as they are
 
@@ -57,7 +59,8 @@ def drawn(task: Task) -> set[int]:
     """Draw the clients that take part in this round, each with probability q."""
     ids = task.data.participating
     purpose = "dp_gaussian: sampling"
-    if task.wrappers["dp_gaussian"].randomness == "secret":
+    options: Options = task.wrappers["dp_gaussian"]
+    if options.randomness == "secret":
         uniform = fl.secret_uniform(task, purpose, [len(ids)])
     else:
         uniform = torch.rand(len(ids), generator=task.selecting().generator(purpose))
@@ -68,7 +71,8 @@ def drawn(task: Task) -> set[int]:
 def normal(task: Task, count: int) -> Tensor:
     """Draw this round's noise [D] from N(0, 1), float64."""
     purpose = "dp_gaussian: noise"
-    if task.wrappers["dp_gaussian"].randomness == "secret":
+    options: Options = task.wrappers["dp_gaussian"]
+    if options.randomness == "secret":
         return torch.special.ndtri(fl.secret_uniform(task, purpose, [count]))
     return torch.randn(count, generator=task.generator(purpose)).double()
 
@@ -99,7 +103,8 @@ def clipped(change: Tensor, bound: float) -> tuple[Tensor, float]:
 @fl.hookimpl(wrapper=True)
 def select_clients(task: Task, available: list[int]) -> Generator[None, list[int], list[int]]:
     chosen = yield
-    if task.wrappers["dp_gaussian"].sampling == "study":
+    options: Options = task.wrappers["dp_gaussian"]
+    if options.sampling == "study":
         return chosen
     mine = drawn(task)
     return [k for k in available if k in mine] or available[:1]
@@ -109,7 +114,8 @@ def select_clients(task: Task, available: list[int]) -> Generator[None, list[int
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    bound = task.wrappers["dp_gaussian"].clip
+    options: Options = task.wrappers["dp_gaussian"]
+    bound = options.clip
     sent = []
     for k, update in enumerate((yield)):
         change, start = change_of(task, update, fl.unstack(received, k))
@@ -123,7 +129,7 @@ def client_update(
 @fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
-    options = task.wrappers["dp_gaussian"]
+    options: Options = task.wrappers["dp_gaussian"]
 
     # noise on the sum of all changes
     start = change_of(task, updates[0], updates[0].received)[1]
@@ -149,7 +155,7 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
 
 def with_epsilon(task: Task, server: Tree) -> Tree:
     """Return the server's state with the budget that was spent, and whether the noise is secret."""
-    options = task.wrappers["dp_gaussian"]
+    options: Options = task.wrappers["dp_gaussian"]
     poisson = options.sampling == "poisson"
     q = expected_clients(task) / len(task.data.participating) if poisson else 1.0
     epsilon = fl.gaussian_epsilon(options.noise, q, task.round, options.delta)

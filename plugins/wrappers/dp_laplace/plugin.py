@@ -25,6 +25,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Task, Tree, Update
 
+from .options import Options
+
 
 def sensitivity(spread: Tensor, count: Tensor) -> Tensor:
     """Compute S_c [S, C] from the largest L1 deviations [S, C] and numbers of examples N_c [C]."""
@@ -39,7 +41,8 @@ def laplace(scale: Tensor, uniform: Tensor) -> Tensor:
 
 def uniform(task: Task, shape: torch.Size) -> Tensor:
     """Draw from (0, 1), float64, for this round's noise."""
-    if task.wrappers["dp_laplace"].randomness == "secret":
+    options: Options = task.wrappers["dp_laplace"]
+    if options.randomness == "secret":
         return fl.secret_uniform(task, "dp_laplace", shape)
     return torch.rand(shape, generator=task.generator("dp_laplace"), dtype=torch.float64)
 
@@ -50,7 +53,8 @@ def add_noise(task: Task, prototypes: Tensor, statistics: Tree) -> Tensor:
     Args:
         statistics: `spread` [S, C] and `count` [C].
     """
-    eps = task.wrappers["dp_laplace"].eps
+    options: Options = task.wrappers["dp_laplace"]
+    eps = options.eps
     scale = sensitivity(statistics["spread"].double(), statistics["count"]) / eps  # [S, C]
     noise = laplace(scale[..., None], uniform(task, prototypes.shape))
     return (prototypes + noise).to(prototypes.dtype)
@@ -58,7 +62,8 @@ def add_noise(task: Task, prototypes: Tensor, statistics: Tree) -> Tensor:
 
 def with_noise(task: Task, server: Tree, prototypes: Tensor, window: Tree) -> Tree:
     """Return the server's state with its prototypes, the new window, and how noise is drawn."""
-    secret = float(task.wrappers["dp_laplace"].randomness == "secret")
+    options: Options = task.wrappers["dp_laplace"]
+    secret = float(options.randomness == "secret")
     return {
         **server,
         "constants": {**server["constants"], "prototypes": prototypes},

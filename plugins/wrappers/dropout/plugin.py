@@ -18,6 +18,8 @@ import torch
 import fedloom.toolbox as fl
 from fedloom.toolbox import Task, Update
 
+from .options import Options
+
 
 def draw(task: Task, purpose: str, client: int) -> float:
     """Draw from U[0, 1) for a client in this round."""
@@ -27,7 +29,8 @@ def draw(task: Task, purpose: str, client: int) -> float:
 @fl.hookimpl(wrapper=True)
 def available_clients(task: Task) -> Generator[None, list[int], list[int]]:
     clients = yield
-    trace = task.wrappers["dropout"].trace
+    options: Options = task.wrappers["dropout"]
+    trace = options.trace
     if not trace:
         return clients
     return sorted(set(clients) & set(trace[(task.round - 1) % len(trace)]))
@@ -36,7 +39,8 @@ def available_clients(task: Task) -> Generator[None, list[int], list[int]]:
 @fl.hookimpl(wrapper=True)
 def local_work(task: Task, client: int) -> Generator[None, float, float]:
     share = yield
-    if draw(task, "partial", client) < task.wrappers["dropout"].partial:
+    options: Options = task.wrappers["dropout"]
+    if draw(task, "partial", client) < options.partial:
         return share * (1 - draw(task, "work", client))
     return share
 
@@ -45,5 +49,6 @@ def local_work(task: Task, client: int) -> Generator[None, float, float]:
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
     luck = [draw(task, "lost", update.client) for update in updates]
-    least = min(task.wrappers["dropout"].lost, max(luck))
+    options: Options = task.wrappers["dropout"]
+    least = min(options.lost, max(luck))
     return [update for update, drawn in zip(updates, luck, strict=True) if drawn >= least]

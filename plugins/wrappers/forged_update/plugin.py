@@ -32,6 +32,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Cohort, Task, Tree, Update
 
+from .options import Options
+
 
 def forged(params: Tree, received: Tree, gamma: float, sigma: float, g: torch.Generator) -> Tree:
     """Return parameters with another change of those that the client had received."""
@@ -47,7 +49,8 @@ def forged(params: Tree, received: Tree, gamma: float, sigma: float, g: torch.Ge
 
 @fl.hookimpl(wrapper=True)
 def attackers(task: Task) -> Generator[None, list[int], list[int]]:
-    return sorted({*(yield), *fl.draw_attackers(task, task.wrappers["forged_update"].share)})
+    options: Options = task.wrappers["forged_update"]
+    return sorted({*(yield), *fl.draw_attackers(task, options.share)})
 
 
 @fl.hookimpl(wrapper=True)
@@ -55,7 +58,7 @@ def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
     updates = [*(yield)]
-    options = task.wrappers["forged_update"]
+    options: Options = task.wrappers["forged_update"]
     attacking = fl.draw_attackers(task, options.share)
 
     for k, client in enumerate(clients.ids):

@@ -24,6 +24,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Task, Update
 
+from .options import Options
+
 
 def scores(vectors: Tensor, byzantine: int) -> Tensor:
     """Compute s(i) [n] of updates [n, D]."""
@@ -35,7 +37,7 @@ def scores(vectors: Tensor, byzantine: int) -> Tensor:
 @fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     sent = yield
-    options = task.wrappers["krum"]
+    options: Options = task.wrappers["krum"]
     updates = fl.finite_updates(task, "krum", sent)
     if len(updates) <= options.kept:
         return updates

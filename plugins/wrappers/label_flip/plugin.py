@@ -17,6 +17,8 @@ import numpy as np
 import fedloom.toolbox as fl
 from fedloom.toolbox import Federation, Task
 
+from .options import Options
+
 
 def flipped(classes: np.ndarray, count: int, flip: str) -> np.ndarray:
     """Return the class, of `count`, that is given in place of each of `classes` [n]."""
@@ -25,13 +27,14 @@ def flipped(classes: np.ndarray, count: int, flip: str) -> np.ndarray:
 
 @fl.hookimpl(wrapper=True)
 def attackers(task: Task) -> Generator[None, list[int], list[int]]:
-    return sorted({*(yield), *fl.draw_attackers(task, task.wrappers["label_flip"].share)})
+    options: Options = task.wrappers["label_flip"]
+    return sorted({*(yield), *fl.draw_attackers(task, options.share)})
 
 
 @fl.hookimpl(wrapper=True)
 def training_data(task: Task) -> Generator[None, Federation, Federation]:
     data = yield
-    options = task.wrappers["label_flip"]
+    options: Options = task.wrappers["label_flip"]
     attacking = fl.draw_attackers(task, options.share)
     rows = np.concatenate([data.train_so_far[k] for k in attacking])
     classes = data.labels.cpu().numpy()[rows]

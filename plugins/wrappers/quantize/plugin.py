@@ -22,6 +22,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Cohort, Task, Tree, Update
 
+from .options import Options
+
 
 def buckets(flat: Tensor, size: int) -> Tensor:
     """Return a vector [D] as rows of `size` entries [N, size], the last filled up with zeros."""
@@ -82,7 +84,7 @@ def add(start: Tree, packed: Tree, bits: int, size: int) -> Tree:
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    options = task.wrappers["quantize"]
+    options: Options = task.wrappers["quantize"]
     packed = []
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})
@@ -104,7 +106,7 @@ def client_update(
 
 @fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
-    options = task.wrappers["quantize"]
+    options: Options = task.wrappers["quantize"]
     unpacked = []
     for update in (yield):
         payload = dict(update.payload)

@@ -35,6 +35,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Cohort, Task, Tree, Update
 
+from .options import Options
+
 MODULUS = 2**32  # R
 
 
@@ -53,7 +55,8 @@ def weights(task: Task) -> dict[int, float]:
 
 def encode(task: Task, client: int, params: Tree) -> Tree:
     """Return a client's weighted parameters as integers (int64)."""
-    bits = task.wrappers["secure_mask"].fraction_bits
+    options: Options = task.wrappers["secure_mask"]
+    bits = options.fraction_bits
     factor = weights(task)[client]
     room = 2 ** (31 - bits) / len(task.selected)
     largest = factor * float(fl.flatten(params).abs().max())
@@ -110,7 +113,8 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
         for u in updates
     ]
     factors = weights(task)
-    scale = 2 ** task.wrappers["secure_mask"].fraction_bits * sum(factors[k] for k in arrived)
+    options: Options = task.wrappers["secure_mask"]
+    scale = 2**options.fraction_bits * sum(factors[k] for k in arrived)
 
     def mean(*values: Tensor) -> Tensor:
         return (signed(torch.stack(values).sum(0)).double() / scale).float()

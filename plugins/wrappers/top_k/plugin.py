@@ -24,6 +24,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Cohort, Task, Tree, Update
 
+from .options import Options
+
 
 def largest(vector: Tensor, count: int) -> Tensor:
     """Return which `count` entries of a vector [D] have the largest magnitude, as a mask [D]."""
@@ -61,7 +63,7 @@ def remembered(memory: Tree, change: Tree) -> Tree:
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    options = task.wrappers["top_k"]
+    options: Options = task.wrappers["top_k"]
     packed = []
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})

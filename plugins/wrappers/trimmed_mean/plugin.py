@@ -23,6 +23,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Cohort, Task, Update
 
+from .options import Options
+
 
 def trimmed_mean(values: Tensor, trim: float) -> Tensor:
     """Return the mean [D] over n clients of values [n, D] without the extreme ones."""
@@ -43,6 +45,7 @@ def client_update(task: Task, clients: Cohort) -> Generator[None, list[Update], 
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = fl.finite_updates(task, "trimmed_mean", (yield))
     values = torch.stack([fl.flatten(update.payload) for update in updates])  # [n, D]
-    robust = trimmed_mean(values, task.wrappers["trimmed_mean"].trim)
+    options: Options = task.wrappers["trimmed_mean"]
+    robust = trimmed_mean(values, options.trim)
     payload = fl.unflatten(robust, updates[0].payload)
     return [replace(update, payload=payload) for update in updates]

@@ -252,7 +252,7 @@ def new(name: str) -> None:
 def check(method: str | None) -> None:
     """Check that one method, or every method, keeps the contract.
 
-    This also writes options.py of methods in plugins/, from the options in method.toml.
+    This also writes options.py of the methods and wrappers in plugins/, from their method.toml.
     """
     from fedloom.hooks import manifest
     from fedloom.hooks.options_file import refresh_options_file

@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 import numpy as np
@@ -147,7 +146,8 @@ class Task(Generic[FrozenBackbone, Options]):
         data: the images of all clients, and the ids of the clients that take part in training.
         clients_per_round: number of clients that take part in a round.
         plugin: what method.toml says about the method under the options of this run.
-        wrappers: the options of each of the method's wrappers, by the wrapper's name.
+        wrappers: the options of each of the method's wrappers, by the wrapper's name. They are
+            attributes too, and the class `Options` of the wrapper's options.py describes them.
         warm_start: see `prototypes`; None if the method does not need it.
         secret: 32 random bytes from the operating system, different in every job; see
             `secret_uniform`.
@@ -165,7 +165,7 @@ class Task(Generic[FrozenBackbone, Options]):
     clients_per_round: int
     plugin: MethodFacts
     fixed_seeds: ResolvedSeeds = field(default_factory=ResolvedSeeds)
-    wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
+    wrappers: dict[str, Any] = field(default_factory=dict)
     warm_start: WarmStart | None = None
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     limits: BatchLimits = USUAL_BATCH_LIMITS

@@ -1,4 +1,4 @@
-"""Write options.py of a method: a class of its options, for type checkers and editors.
+"""Write options.py of a method or wrapper: a class of its options, for type checkers and editors.
 
 Options are declared only in the JSON Schemas of method.toml; options.py follows from them. If the
 docstring of an existing options.py does not say that `fedloom check` writes it, a person wrote the
@@ -32,16 +32,13 @@ PYTHON_TYPES = {
 
 
 def refresh_options_file(plugin: Plugin) -> Path | None:
-    """Write options.py of a method in the user's own folder; return its path if its text changed.
+    """Write options.py of a plugin in the user's own folder; return its path if its text changed.
 
-    A wrapper has no such file, because `task.options` are the method's options. A method without
-    options has none either.
+    A plugin without options has no such file.
     """
-    # only a method in the user's own folder gets the file
+    # only a plugin in the user's own folder gets the file
     own_folder = Path("plugins").resolve()
     if plugin.module is not None or not plugin.folder.resolve().is_relative_to(own_folder):
-        return None
-    if plugin.kind != "method":
         return None
 
     # a file stays if a person wrote it, or if it is already up to date
@@ -81,7 +78,10 @@ def options_text(plugin: Plugin) -> str:
     lines += ["", ""]
 
     # the class
-    lines += ["@dataclass(frozen=True)", "class Options:", '    """The class of task.options."""']
+    place = "task.options"
+    if plugin.kind == "wrapper":
+        place = f'task.wrappers["{plugin.name}"]'
+    lines += ["@dataclass(frozen=True)", "class Options:", f'    """The class of {place}."""']
     for name, annotation in types.items():
         lines += ["", *_annotated(name, annotation)]
         lines += _docstring(plugin.option_schemas[name]["description"])

@@ -1,0 +1,21 @@
+"""The options of dropout.
+
+`fedloom check` writes this file from method.toml.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """The class of task.wrappers["dropout"]."""
+
+    lost: float
+    """Probability that a client's upload does not arrive."""
+
+    partial: float
+    """Probability that a client does only a part of its local steps, a share drawn uniformly."""
+
+    trace: list[list[int]]
+    """Ids of the clients that are available in each round, a list for each round. After the last
+    list, the first follows. Empty: all clients are always available."""
