@@ -33,7 +33,7 @@ ARGUMENTS = {
     "task.prototypes": ("federated/task.py", "WarmStart"),
     "clients": ("federated/task.py", "Cohort"),
     "history, which select_clients gets": ("federated/task.py", "History"),
-    "batch": ("data/federation.py", "Batch"),
+    "batch": ("data/batch.py", "Batch"),
     "Update, which client_update returns": ("federated/task.py", "Update"),
     "Trained, which train_locally returns": ("federated/local_training.py", "Trained"),
 }
