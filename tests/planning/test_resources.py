@@ -21,7 +21,7 @@ from fedloom.backbones.sizes import count
 from fedloom.common.files import read_json
 from fedloom.common.receipts import write_receipt
 from fedloom.config.kinds import KINDS
-from fedloom.config.settings import Backbone
+from fedloom.config.settings import BackboneSettings
 from fedloom.contract.tiny import tiny_task
 from fedloom.data.sources import glyphs, sklearn_digits
 from fedloom.federated import groups
@@ -266,7 +266,7 @@ def test_before_there_is_a_store_the_config_says_how_much_there_is(ask, tmp_path
 
 
 def _sizes(library, name, **settings):
-    return sizes(Backbone("b", library, {"name": name, **settings}))
+    return sizes(BackboneSettings("b", library, {"name": name, **settings}))
 
 
 @pytest.mark.parametrize(

@@ -85,13 +85,13 @@ def _traits(plan):
     methods = [settings.methods[label] for label in {run.method for run in plan.runs}]
     outputs = [settings.tables[label] for label in select.tables]
     outputs += [settings.figures[label] for label in select.figures]
-    kinds = [output.keys for output in outputs]
+    kinds = [output.entry for output in outputs]
     drawn = zip(outputs, kinds, strict=True)
     return {
         *(f"family {settings.backbones[run.backbone].family}" for run in plan.runs),
         *(f"needs {need}" for method in methods for need in method.needs),
         *(f"shows {kind.spec.shows}" for kind in kinds),
-        *(f"{o.section} of artefacts" for o, kind in drawn if o.keys.needs().artefact),
+        *(f"{o.section} of artefacts" for o, kind in drawn if o.entry.needs().artefact),
         *(["a chain of jobs"] if _training_jobs(plan) > len(plan.runs) else []),
     }
 

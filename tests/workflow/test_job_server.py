@@ -15,7 +15,7 @@ import pytest
 
 import checkout
 from fedloom.cli.run import launch
-from fedloom.config.settings import Backbone
+from fedloom.config.settings import BackboneSettings
 from fedloom.jobs import server as job_server
 from fedloom.planning.job_specs import CacheJob, to_json
 
@@ -135,7 +135,7 @@ def test_jobs_with_other_threads_have_another_server(start, fresh):
 
 def test_the_server_imports_the_library_of_a_jobs_backbone():
     """A fork that imported timm itself would take a second longer."""
-    backbone = Backbone("b", "timm", {"name": "micro_vit", "weights": "none"})
+    backbone = BackboneSettings("b", "timm", {"name": "micro_vit", "weights": "none"})
     names = job_server.modules_of("cache", to_json(CacheJob("features", "digits", backbone)))
     assert {"fedloom.jobs.cache_job", "fedloom.backbones.vit"} <= set(names)
 

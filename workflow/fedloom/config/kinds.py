@@ -334,10 +334,11 @@ KINDS: dict[str, Mapping[str, type[Keys]]] = {
 
 
 class Entry(NamedTuple):
-    """An entry of a section: the name of its kind, and its keys with all defaults."""
+    """An entry of a section, as its kind checked it."""
 
     kind: str
-    keys: Any
+    # an instance of the kind: the values of all keys, with defaults for those that are not given
+    values: Any
 
 
 def check_entry(section: str, label: str, entry: JsonDict) -> Entry:

@@ -107,7 +107,7 @@ def compute_settings(settings: JsonDict) -> ComputeSettings:
 
 
 @dataclass(frozen=True)
-class Backbone:
+class BackboneSettings:
     """A label of the config's `backbones`."""
 
     label: str
@@ -156,7 +156,7 @@ class Backbone:
         return tuple(notes)
 
 
-def local_weights(backbone: Backbone) -> Path | None:
+def local_weights(backbone: BackboneSettings) -> Path | None:
     """Return the weights file of a backbone; None if a hub has the weights, or there are none."""
     return local_weights_file(backbone.library, backbone.settings["weights"])
 
@@ -326,7 +326,8 @@ class Output:
     section: str
     label: str
     kind: str
-    keys: OutputKind
+    # its entry in the config, checked by its kind
+    entry: OutputKind
     scenarios: tuple[Scenario, ...] = ()
     backbones: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
@@ -338,7 +339,7 @@ class Output:
     @property
     def settings(self) -> JsonDict:
         """All keys and values that its kind reads; its job contains them too."""
-        return self.keys.own | self.extra
+        return self.entry.own | self.extra
 
 
 @dataclass(frozen=True)
@@ -373,7 +374,7 @@ class Settings:
     datasets: dict[str, Dataset]
     partitions: dict[str, Partition]
     protocols: dict[str, "Protocol"]
-    backbones: dict[str, Backbone]
+    backbones: dict[str, BackboneSettings]
     methods: "PluginCatalogue[Method]"
     grids: dict[str, Grid]
     tables: dict[str, Output]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.files import write_table
-from fedloom.config.settings import Backbone
+from fedloom.config.settings import BackboneSettings
 from fedloom.data import loading
 from fedloom.data.partition import divide_dataset
 from fedloom.data.store import Example, ImageStore, write_images
@@ -191,7 +191,7 @@ def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
     training = method.merge_training()
     spec = RunSpec(
         run=Run("tiny", "tiny", "tiny", method.name, 0),
-        backbone=Backbone("tiny", "timm", {}),
+        backbone=BackboneSettings("tiny", "timm", {}),
         method=MethodSpec(method.name, options, training, (), method.needs),
         clients_per_round=3,
         rounds_per_job=4,

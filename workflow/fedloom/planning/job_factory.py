@@ -169,8 +169,8 @@ def table_job(settings: Settings, label: str) -> job_specs.TableJob:
         study=settings.study.name,
         label=label,
         kind=output.kind,
-        module=type(output.keys).__module__,
-        title=getattr(output.keys, "title", None),
+        module=type(output.entry).__module__,
+        title=getattr(output.entry, "title", None),
         settings=output.settings,
         published=output.published,
         shown=_shown(settings, output),
@@ -181,7 +181,7 @@ def table_job(settings: Settings, label: str) -> job_specs.TableJob:
 def figure_job(settings: Settings, label: str) -> job_specs.FigureJob:
     """Return the job that draws a figure."""
     output = settings.figures[label]
-    if output.keys.needs().shows == "backbones":
+    if output.entry.needs().shows == "backbones":
         # a figure of frozen backbones has no runs
         shown = None
         datasets = dict.fromkeys(scenario.dataset for scenario in output.scenarios)
@@ -194,7 +194,7 @@ def figure_job(settings: Settings, label: str) -> job_specs.FigureJob:
         study=settings.study.name,
         label=label,
         kind=output.kind,
-        module=type(output.keys).__module__,
+        module=type(output.entry).__module__,
         settings=output.settings,
         shown=shown,
         backbones=backbones,
@@ -229,7 +229,7 @@ def _shown(settings: Settings, output: Output) -> job_specs.PlotInputs:
         scenarios=tuple(f"{scenario}/{backbone}" for scenario, backbone in crossed),
         methods=tuple(_plotted_methods(settings, output)),
         seeds=output_seeds(settings, output),
-        artefact=output.keys.needs().artefact,
+        artefact=output.entry.needs().artefact,
         reported=_reported(settings, output),
     )
 
@@ -333,7 +333,7 @@ def trials_of(settings: Settings, labels: Run | Wildcards) -> tuple[config.Trial
     return settings.trials.get(labels.method, ())
 
 
-def backbone_of(settings: Settings, labels: Run | Wildcards) -> config.Backbone:
+def backbone_of(settings: Settings, labels: Run | Wildcards) -> config.BackboneSettings:
     """Return a run's backbone, with the settings that its study adds."""
     study = settings.study
     backbone = settings.backbones[labels.backbone]

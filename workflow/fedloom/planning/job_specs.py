@@ -41,7 +41,7 @@ class CacheJob:
 
     cache: str
     dataset: str
-    backbone: config.Backbone
+    backbone: config.BackboneSettings
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class RunSpec:
     """Everything that the numbers of a run depend on; checkpoints contain its fingerprint."""
 
     run: Run
-    backbone: config.Backbone
+    backbone: config.BackboneSettings
     method: MethodSpec
     clients_per_round: int
     rounds_per_job: int

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from fedloom.config.protocols import study_of
-from fedloom.config.settings import Backbone, Dataset, Settings
+from fedloom.config.settings import BackboneSettings, Dataset, Settings
 
 
 def overview(settings: Settings) -> dict[str, str | list[str]]:
@@ -37,7 +37,7 @@ def overview(settings: Settings) -> dict[str, str | list[str]]:
     return {heading: text for heading, text in texts.items() if text}
 
 
-def _notes(entries: Mapping[str, Dataset | Backbone], labels: Iterable[str]) -> list[str]:
+def _notes(entries: Mapping[str, Dataset | BackboneSettings], labels: Iterable[str]) -> list[str]:
     """Return the notes on datasets or backbones, each after the label of its entry."""
     lines = []
     for label in labels:

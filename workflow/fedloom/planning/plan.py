@@ -175,13 +175,15 @@ class Plan:
     def shown_files(self, rule: str, wildcards: Wildcards) -> list[str]:
         """Return the files that a table or figure reads (see output_runs.files)."""
         make = self.table_job if rule == "table" else self.figure_job
-        return output_runs.files(make(wildcards.label), self._kind(rule, wildcards).spec)
+        return output_runs.files(make(wildcards.label), self._entry(rule, wildcards).spec)
 
     def caption(self, rule: str, wildcards: Wildcards) -> str:
         """Return the report's text on the kind of a table or figure."""
-        return self._kind(rule, wildcards).caption
+        return self._entry(rule, wildcards).caption
 
-    def _kind(self, rule: str, wildcards: Wildcards) -> OutputKind:
-        """Return the kind, with its keys, of the table or figure that the wildcards name."""
-        outputs = self.settings.tables if rule == "table" else self.settings.figures
-        return outputs[wildcards.label].keys
+    def _entry(self, rule: str, wildcards: Wildcards) -> OutputKind:
+        """Return the entry of the table or figure that the wildcards name."""
+        outputs = self.settings.figures
+        if rule == "table":
+            outputs = self.settings.tables
+        return outputs[wildcards.label].entry

@@ -13,7 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical, read_facts, read_json, write_text
 from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, read_receipt
-from fedloom.config.settings import Backbone, local_weights
+from fedloom.config.settings import BackboneSettings, local_weights
 from fedloom.planning import paths
 from fedloom.planning.choices import with_choice
 from fedloom.planning.job_specs import RunSpec
@@ -40,7 +40,9 @@ def facts_of_run(run: Run, folder: Path = Path()) -> dict[str, str]:
     return {key: facts.get(key, "") for key in MADE_BY}
 
 
-def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) -> str | None:
+def digest_of_weights(
+    what: str, backbone: BackboneSettings, loaded: Callable[[], str]
+) -> str | None:
     """Return the sha256 of a backbone's weights; None if they are untrained.
 
     For a local file, it is the sha256 that planning computed. A hub states no digest: the first job

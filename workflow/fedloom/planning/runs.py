@@ -36,7 +36,7 @@ def finished(name: str) -> Run:
 def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
     """Return the seeds of the runs that a table or figure shows."""
     seeds = tuple(settings.study.seeds)
-    if output.keys.needs().first_seed:
+    if output.entry.needs().first_seed:
         return seeds[:1]
     return seeds
 
@@ -53,7 +53,7 @@ def runs(settings: Settings, artefact: str | None = None) -> list[Run]:
     # combinations of scenario, backbone, method and seed that are shown
     shown = set()
     for output in outputs:
-        if artefact in (None, output.keys.needs().artefact):
+        if artefact in (None, output.entry.needs().artefact):
             seeds = output_seeds(settings, output)
             shown |= set(product(output.scenarios, output.backbones, output.methods, seeds))
 

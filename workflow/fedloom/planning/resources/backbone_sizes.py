@@ -13,7 +13,7 @@ from functools import cache
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical, read_json, write_text
 from fedloom.common.json_types import JsonDict
-from fedloom.config.settings import Backbone, compute_settings
+from fedloom.config.settings import BackboneSettings, compute_settings
 from fedloom.machine.install import ROOT
 from fedloom.machine.memory import training_bytes
 from fedloom.planning import paths
@@ -63,7 +63,7 @@ class Sizes:
         return PASSING * self.image_floats * FLOAT
 
 
-def sizes(backbone: Backbone) -> Sizes:
+def sizes(backbone: BackboneSettings) -> Sizes:
     """Return the sizes of a backbone.
 
     Raises:
@@ -79,7 +79,7 @@ def sizes(backbone: Backbone) -> Sizes:
     return replace(kept, training_bytes=of_image)
 
 
-def key(backbone: Backbone) -> str:
+def key(backbone: BackboneSettings) -> str:
     """Return the key under which sizes are kept: the library, and settings that change sizes."""
     given = JsonDict()
     for name in ("name", "image_size"):
