@@ -14,7 +14,7 @@ from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.contract import checks
 from fedloom.contract.checks import NotLearningError, TinyRun
 from fedloom.contract.tiny import TINY_CLIENTS
-from fedloom.federated import check_results as results
+from fedloom.federated import check_results
 from fedloom.federated.evaluate import evaluate
 from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.plugin_code import run_plugin_code
@@ -178,5 +178,5 @@ def refuses(plugins: list[Plugin], error: FedLoomError) -> bool:
     folders = [plugin.folder.resolve() for plugin in plugins]
     for file in files:
         if any(Path(file).resolve().is_relative_to(own) for own in folders):
-            return files[-1] != results.__file__
+            return files[-1] != check_results.__file__
     return False

@@ -15,6 +15,7 @@ from fedloom.common.trees import Tree, leaves, stack, tensor_map
 from fedloom.data.batch import Batch
 from fedloom.data.federation import Federation
 from fedloom.federated import check_results, groups
+from fedloom.federated.check_trees import require_finite
 from fedloom.federated.round import attacking_clients, download_to, personal_state
 from fedloom.federated.rows import Confusion, EvaluationRow, Score, TestSetRow
 from fedloom.federated.state import State
@@ -364,7 +365,7 @@ def score_of(
     correct, loss = torch.stack([correct, loss]).tolist()
     for client, value in zip(clients.ids, loss, strict=True):
         call = check_results.describe_hook_call(task, "predict", client)
-        check_results.require_finite([(f"{call}: the loss of its predictions", value)])
+        require_finite([(f"{call}: the loss of its predictions", value)])
 
     # each client's answers, without those to images that only fill up the batch
     predicted = torch.cat(answers, 1).cpu().numpy()
