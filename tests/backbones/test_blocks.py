@@ -217,7 +217,7 @@ def test_frozen_weights_get_no_gradient_and_pretrained_ones_change_nothing():
     [
         ({"inserts": {4: {}}}, ["inserts", "4", "1 to 3"]),
         ({"inserts": {0: {}}}, ["inserts", "0"]),
-        ({"inserts": {1: {"queries": None}}}, ["'queries'", "input, q"]),
+        ({"inserts": {1: {"queries": None}}}, ["block 1 with queries", "input, q"]),
         ({"weights": {"blocks.9.norm1.bias": torch.zeros(K, D)}}, ["'blocks.9.norm1.bias'"]),
         ({"weights": {"norm.bias": torch.zeros(D)}}, ["'norm.bias'", "[clients, 16]", "[16]"]),
     ],

@@ -179,9 +179,9 @@ def test_a_tower_without_blocks_is_refused():
     model = make_clip(open_clip.CLIP, 24, vision, TEXT)
     clip = FrozenCLIP(model, open_clip.SimpleTokenizer(), "tiny")
     images = torch.zeros(1, 1, 64, 64, 3, dtype=torch.uint8)
-    with pytest.raises(FedLoomError, match=r"ResNet: only a tower of blocks"):
+    with pytest.raises(FedLoomError, match=r"must have transformer blocks, got a ResNet"):
         clip.image_features(images, inserts={1: {"mlp": lambda x, y: y}})
-    with pytest.raises(FedLoomError, match=r"ResNet: only a tower of blocks"):
+    with pytest.raises(FedLoomError, match=r"must have transformer blocks, got a ResNet"):
         clip.first_norm(torch.zeros(1, 16))
     with pytest.raises(FedLoomError, match=r"no parameter 'visual\.conv9"):
         clip.image_features(images, weights={"visual.conv9.weight": torch.zeros(1, 3)})

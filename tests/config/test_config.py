@@ -31,7 +31,7 @@ BAD = [  # a study, and what its error holds
     ("study: {rounds: 10000}", "study.rounds: must be "),
     ("study: {rounds: 3, rounds: 4}", 'yaml, line 1, column 20: found duplicate key "rounds"'),
     ("study: {rounds: 4, report: {last_evaluations: 3}}",
-     "study.report.last_evaluations: 3, but only 2 rounds are evaluated"),
+     "study.report.last_evaluations: must be at most 2, the number of evaluated rounds"),
     ("datasets: {new: {source: [sklearn_digits]}}", "datasets.new.source: no source '['sklearn_"),
     ("datasets: {new: {source: folder, root: x, domain: true}}", "new.domain: unknown key"),
     ("datasets: {new: {source: glyphs, classes: 200}}", "equal to 120, got 200"),
@@ -40,7 +40,8 @@ BAD = [  # a study, and what its error holds
     ("partitions: {new: {scheme: domain, alpha: 0.5}}", "partitions.new: alpha needs kind"),
     ("partitions: {new: {scheme: domain, clients_per_domain: 3, held_out: 0.1, "
      "held_out_per_domain: 1}}", "partitions.new: held_out and held_out_per_domain; set one"),
-    ("partitions: {new: {scheme: domain, held_out_per_domain: 1}}", "1 of 1 clients leave none"),
+    ("partitions: {new: {scheme: domain, held_out_per_domain: 1}}",
+     "held_out_per_domain must be below 1"),
     ("partitions: {new: {scheme: iid, clients: 3, arrivals: {of: classes, at: [5, 3]}}}",
      "partitions.new.arrivals: "),
     ("partitions: {new: {scheme: iid, clients: 3, arrivals: {of: classes, at: [1, 3]}}}",
@@ -60,7 +61,7 @@ BAD = [  # a study, and what its error holds
     ("backbones: {new: {library: open_clip, name: micro_clip, weights: no.safetensors}}\n"
      "select: {backbones: [new]}", "backbones.new.weights: no such file"),
     ("study: {clients_per_round: 19}\nselect: {partitions: [pathological]}",
-     "study.clients_per_round: 19 is more than the 18 participating clients of partitions.path"),
+     "study.clients_per_round: must be at most 18, the participating clients of partitions.path"),
     ("tables: {new: {kind: acuracy}}", "tables.new.kind: no kind 'acuracy'; did you mean"),
     ("tables: {new: {kind: accuracy, methods: [fedvptt]}}\nselect: {tables: [new]}",
      "tables.new.methods: no label 'fedvptt'; did you mean 'fedvpt'?"),
@@ -79,7 +80,7 @@ BAD = [  # a study, and what its error holds
      "rows: {fedvpt: Only Sharde}, columns: {styles/domains: Pathological}}}}\n"
      "select: {tables: [new]}", "published.rows.fedvpt: the paper has no 'Only Sharde'; did you"),
     ("partitions: {new: {scheme: pathological, clients: 20, classes_per_client: 2}}\n"
-     "select: {partitions: [new], tables: [heldout]}", "tables.heldout: no partition of the study"),
+     "select: {partitions: [new], tables: [heldout]}", "tables.heldout: at least one partition"),
     ("select: {methods: [sgpt], tables: [mine]}\n"
      "tables: {mine: {kind: clustering, superclasses: nowhere.yaml}}",
      "tables.mine.superclasses: no such file 'nowhere.yaml'"),
@@ -142,7 +143,7 @@ def test_an_error_names_file_and_line(text, line, tmp_path):
         ("ruonds=4", "study.ruonds: unknown key; did you mean 'rounds'?"),
         ("selectt.methods=[fedvpt]", "selectt: unknown key; did you mean 'select'?"),
         ("select.methods=[fedvptt]", "select.methods: no label 'fedvptt'"),
-        ("report.last_evaluations=9", "study.report.last_evaluations: 9, but only 6 rounds"),
+        ("report.last_evaluations=9", "study.report.last_evaluations: must be at most 6"),
     ],
 )
 def test_an_error_of_a_change_names_the_argument_and_no_file(change, said):

@@ -99,5 +99,5 @@ def test_a_change_elsewhere_does_not_make_a_wrong_study_right(tmp_path, monkeypa
         f"{study}select: {{partitions: [four], tables: [main]}}\n"
     )
     for changes in ([], ["methods.fedvpt.training.lr=0.1"]):
-        with refused("study.clients_per_round: 10 is more than the 4 participating clients"):
+        with refused("study.clients_per_round: must be at most 4, the participating clients"):
             load_plan(overrides={"set": changes})

@@ -192,7 +192,7 @@ PLAIN, P = {"partitions": ["plain"]}, {"partitions": ["p"]}
 WORST = {"report": {"last_evaluations": 1, "worst_of_evaluations": 7}}
 ELSEWHERE = {"tables": {"t": {"kind": "accuracy", "scenarios": ["digits/iid"]}}}
 SHORT = {"methods": {"short": {"plugin": "fedvpt", "rounds": 4}}}
-LAST = "report.last_evaluations: 3, but only 2"
+LAST = "report.last_evaluations: must be at most 2"
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,13 @@ LAST = "report.last_evaluations: 3, but only 2"
         (ELSEWHERE, {"tables": ["t"]}, ["tables.t.scenarios", "'digits/iid'", "'digits/plain'"]),
         ({}, {"scenarios": ["digits/plane"]}, ["select.scenarios", "'plane'", "'plain'"]),
         ({}, {"scenarios": ["digits"]}, ["'digits'", "<dataset>/<partition>"]),
-        (_protocol(clients_per_round=21), P, ["p.protocol.clients_per_round: 21", "20"]),
+        (
+            _protocol(clients_per_round=21),
+            P,
+            ["p.protocol.clients_per_round: must be at most 20", "got 21"],
+        ),
         (_protocol(evaluate_every=9), P, [f"partitions.p.protocol.{LAST}"]),
-        ({"study": WORST}, PLAIN, ["study.report.worst_of_evaluations: 7, but only 6"]),
+        ({"study": WORST}, PLAIN, ["study.report.worst_of_evaluations: must be at most 6"]),
         (SHORT, PLAIN | {"methods": ["short"]}, ["methods.short", f"study.{LAST}"]),
         (_protocol(round=3), {}, ["partitions.p.protocol.round", "'rounds'"]),
         ({"study": {"paper": "pep"}}, {}, ["study.paper", "'pep'", "did you mean"]),

@@ -33,14 +33,14 @@ LABELS = "the source's labels"
             source_code().replace("[Item", "(1 / k for k in [0]) or [Item"),
             ["py:5", "ZeroDivisionError"],
         ),
-        (source_code(n=7), ["8 labels", "fewer items"]),
-        (source_code(n=9), ["8 labels", "more items"]),
-        (source_code(labels=[0, 1] * 3 + [0, 2]), ["label 2 of image 7", "0..1"]),
+        (source_code(n=7), ["labels, 8", "got fewer"]),
+        (source_code(n=9), ["labels, 8", "got more"]),
+        (source_code(labels=[0, 1] * 3 + [0, 2]), ["from 0 to 1", "got 2 for image 7"]),
         (source_code(labels=[0.5] * 8), [LABELS, "[8]", "float64"]),
         (source_code(labels=[[0, 1]] * 4), [LABELS, "[4, 2]", "int64"]),
         (source_code(load="np.zeros((4, 4))"), ["i: unreadable image"]),
         (source_code(load="open('nowhere')"), ["i: unreadable image", "Errno 2"]),
-        (source_code(labels=[]), ["no images (me)"]),
+        (source_code(labels=[]), ["at least one image", "(me)"]),
     ],
 )
 def test_a_source_that_misbehaves_is_one_line(drop, tmp_path, code, words):

@@ -191,5 +191,5 @@ def test_disjoint_clients_share_no_class_and_hold_about_equally_many(clients, se
 
 
 def test_more_clients_than_classes_cannot_be_disjoint():
-    with refused("11 clients", "disjoint"):
+    with refused("clients must be at most 10", "got 11"):
         make({"scheme": "disjoint", "clients": 11})

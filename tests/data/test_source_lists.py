@@ -83,7 +83,7 @@ def test_csv_with_users_and_images_by_their_names_alone(tmp_path):
         build(tmp_path, **lists, **columns)
     write(root / "train.csv", "user_id,image_id,class", "7,xy,1")
     (root / "Fungi/cd.png").unlink()
-    with refused("train.csv, line 2", "xy is not there"):
+    with refused("train.csv, line 2", "there is no file", "xy"):
         build(tmp_path, **lists, **columns)
 
 

@@ -91,8 +91,10 @@ def check_inserts(inserts: Inserts | None, depth: int) -> None:
     """
     for number, places in (inserts or {}).items():
         if not (1 <= number <= depth and places.keys() <= set(PLACES)):
-            known = f"blocks are 1 to {depth}, places are {', '.join(PLACES)}"
-            raise FedLoomError(f"inserts: block {number}, places {[*places]}: {known}")
+            raise FedLoomError(
+                f"inserts must name blocks from 1 to {depth} and the places {', '.join(PLACES)}, "
+                f"got block {number} with {', '.join(places)}"
+            )
 
 
 def check_weights(weights: Weights | None, module: nn.Module) -> None:

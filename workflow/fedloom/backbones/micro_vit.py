@@ -47,7 +47,10 @@ class ConvStem(nn.Module):
 
         divisible = self.img_size == (8 * self.grid_size[0], 8 * self.grid_size[1])
         if self.patch_size != (8, 8) or dynamic_img_pad or not divisible:
-            raise ValueError("micro_vit has patches of 8 pixels, and no padding for a part of one")
+            raise ValueError(
+                "micro_vit has patches of 8 pixels and no padding: img_size must be a multiple of "
+                f"8, got {self.img_size}; leave out patch_size and dynamic_img_pad"
+            )
 
         # three convolutions that halve the image
         quarter = embed_dim // 4

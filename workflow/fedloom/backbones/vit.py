@@ -80,7 +80,10 @@ class FrozenViT(HeadedBackbone):
         is_vit = isinstance(model, VisionTransformer)
         if not is_vit or model.cls_token is None or model.global_pool != "token":
             kind = type(model).__name__
-            raise FedLoomError(f"backbone {kind}: not a timm VisionTransformer with a class token")
+            raise FedLoomError(
+                f"backbone {kind}: must be a timm VisionTransformer with a class token; choose "
+                "another name (backbones.<label>.name)"
+            )
         super().__init__(model, device, precision, gradient_checkpointing)
 
         # sizes

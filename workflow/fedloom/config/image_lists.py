@@ -83,7 +83,9 @@ def listed_files(root: Path, settings: JsonDict) -> list[ListedImage]:
             which = domain or half
         if which not in folders:
             known = ", ".join(folders)
-            raise FedLoomError(f"images names a folder for {known}, but not for '{which}'")
+            raise FedLoomError(
+                f"images must name a folder for '{which}' too, got folders for {known}"
+            )
         for row in rows(root / name, half, columns):
             # paths are text, not of pathlib: a plan looks at 100,000 of them
             path = os.path.normpath(os.path.join(folders[which], row.path))  # noqa: PTH118
@@ -91,9 +93,11 @@ def listed_files(root: Path, settings: JsonDict) -> list[ListedImage]:
                 path = by_name[which].get(row.path, path)
             if path in files:
                 first = files[path].where
-                raise FedLoomError(f"{row.where}: {printable(path)} is named again, after {first}")
+                raise FedLoomError(
+                    f"{row.where}: {printable(path)} must be named once, it is also in {first}"
+                )
             if not os.path.isfile(path):  # noqa: PTH113
-                raise FedLoomError(f"{row.where}: {printable(path)} is not there")
+                raise FedLoomError(f"{row.where}: there is no file {printable(path)}")
             files[path] = row._replace(path=path, domain=domain or row.domain or default_domain)
     return [*files.values()]
 

@@ -290,8 +290,8 @@ def trial_combinations(values: Axes, own: Axes, trials: int, label: str) -> list
     count = len(common) * len(others)
     if not len(common) <= trials <= count:
         raise (TUNE / "trials").error(
-            f"must be at least {len(common)}, the combinations of `values`, and at most {count}, "
-            f"those of methods.{label} with per_method.{label}, got {trials}"
+            f"must be from {len(common)} (the combinations of `values`) to {count} (those of "
+            f"methods.{label} with per_method.{label}), got {trials}"
         )
 
     # Each trial takes the next item of both lists. After `period` trials, the same pairs would come

@@ -87,8 +87,8 @@ def reported(study: Study, where: KeyPath = STUDY_KEY) -> Reported:
         count = getattr(study.report, key) or 0
         if count > len(evaluated):
             raise (where / "report" / key).error(
-                f"{count}, but only {len(evaluated)} rounds are evaluated (every "
-                f"{study.evaluate_every} of {study.rounds}: study.evaluate_every)"
+                f"must be at most {len(evaluated)}, the number of evaluated rounds (one in "
+                f"{study.evaluate_every} of {study.rounds}, study.evaluate_every), got {count}"
             )
         # the last `count` of them; none if the count is 0
         rounds.append(tuple(evaluated[len(evaluated) - count :]))
@@ -143,8 +143,8 @@ def check_runs(settings: Settings) -> None:
         if training is not None and found.clients_per_round > training:
             place = protocol if "clients_per_round" in own else STUDY_KEY
             raise (place / "clients_per_round").error(
-                f"{found.clients_per_round} is more than the {training} participating clients of "
-                f"partitions.{label}"
+                f"must be at most {training}, the participating clients of partitions.{label}, got "
+                f"{found.clients_per_round}"
             )
         reported(found, where)
         for method in settings.select.methods:

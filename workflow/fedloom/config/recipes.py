@@ -275,7 +275,7 @@ def check_dataset(label: str, entry: JsonDict, below: str | None = None) -> Entr
 def _expanded(entry: JsonDict, below: str | None) -> JsonDict:
     """Return an entry with the keys of its recipe; the entry's own keys override these."""
     if "source" in entry:
-        raise FedLoomError("a recipe brings its `source`, so leave one out")
+        raise FedLoomError("a recipe states its `source`; leave out either `source` or `recipe`")
     if not isinstance(entry["recipe"], str):
         raise FedLoomError(f"must be the name of a recipe, got {entry['recipe']!r}")
     recipe = find_recipe(entry["recipe"])

@@ -337,7 +337,7 @@ def answers_as_declared(run: TinyRun) -> None:
             declared = "true"
         raise FedLoomError(
             f"{run.method.name}: predict {does} for the server's model, but cost.no_server_model "
-            f"in method.toml is {declared}"
+            f"in method.toml is {declared}; change one of them"
         )
 
 

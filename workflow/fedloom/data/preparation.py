@@ -31,7 +31,7 @@ def prepared(listed: ImageList, settings: JsonDict) -> Prepared:
     # what the source lists: labels, names of the classes, and domains
     check_columns(listed)
     if not len(listed.labels):
-        raise FedLoomError(f"there are no images ({listed.provenance})")
+        raise FedLoomError(f"must have at least one image, got none ({listed.provenance})")
     classes = _class_names(listed, settings)
     labels = listed.labels
     _check_labels(labels, classes, listed.provenance)
@@ -84,9 +84,13 @@ def _kept_items(listed: ImageList, kept: np.ndarray) -> Iterator[Item]:
     """
     for item, keep in zip_longest(listed.items(), kept):
         if item is None:
-            raise FedLoomError(f"the source lists {len(kept)} labels, but fewer items")
+            raise FedLoomError(
+                f"the source must have as many items as labels, {len(kept)}, got fewer"
+            )
         if keep is None:
-            raise FedLoomError(f"the source lists {len(kept)} labels, but more items")
+            raise FedLoomError(
+                f"the source must have as many items as labels, {len(kept)}, got more"
+            )
         if keep:
             yield item
 
@@ -97,7 +101,8 @@ def _check_labels(labels: np.ndarray, classes: list[str], provenance: str) -> No
     if len(outside):
         first = outside[0]
         raise FedLoomError(
-            f"label {labels[first]} of image {first} is not in 0..{len(classes) - 1} ({provenance})"
+            f"labels must be from 0 to {len(classes) - 1}, got {labels[first]} for image {first} "
+            f"({provenance})"
         )
 
 
@@ -116,7 +121,8 @@ def _class_names(listed: ImageList, settings: JsonDict) -> list[str]:
     classes = settings.get("class_names", listed.classes)
     if len(classes) != len(listed.classes):
         raise FedLoomError(
-            f"class_names has {len(classes)} names for {len(listed.classes)} classes"
+            f"class_names must have a name for each of the {len(listed.classes)} classes, got "
+            f"{len(classes)}"
         )
     _check_distinct(classes)
     return classes
@@ -173,7 +179,9 @@ def _choose_large_domains(domains: np.ndarray, training: np.ndarray, least: int)
     names, domain = np.unique(domains, return_inverse=True)
     large = np.bincount(domain[training], minlength=len(names)) >= least
     if not large.any():
-        raise FedLoomError(f"min_images_per_domain: no domain has {least} training images")
+        raise FedLoomError(
+            f"min_images_per_domain: no domain has {least} training images; set a lower number"
+        )
     log.info("%d of %d domains have %d training images", large.sum(), len(names), least)
     return (large | (names == NO_DOMAIN))[domain]
 
@@ -226,8 +234,8 @@ def _choose_by_caps(
     lost = np.setdiff1d(labels[~test], labels[~test & chosen])
     if len(lost):
         raise FedLoomError(
-            f"class '{names[lost[0]]}': first_per_domain, long_tail or max_train leave it no image "
-            "to train on"
+            f"class '{names[lost[0]]}' has no training image left after first_per_domain, "
+            "long_tail and max_train; let them keep more"
         )
     return chosen
 

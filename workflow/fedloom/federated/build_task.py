@@ -77,8 +77,8 @@ def build_task(
     clients = len(task.data.participating)
     if spec.clients_per_round > clients:
         raise FedLoomError(
-            f"study.clients_per_round: {spec.clients_per_round} is more than the {clients} "
-            "participating clients of the partition"
+            f"study.clients_per_round: must be at most {clients}, the participating clients of the "
+            f"partition, got {spec.clients_per_round}"
         )
     return task, loader.load_hooks(method, wrappers=wrappers)
 

@@ -14,7 +14,9 @@ from fedloom.config.settings import GridMember, Output, Settings
 def held_out(settings: Settings, output: Output, where: KeyPath) -> None:
     """Require that at least one partition that the output shows holds clients out."""
     if not any(settings.partitions[s.partition].holds_out for s in output.scenarios):
-        raise where.error("no partition of the study holds clients out (held_out)")
+        raise where.error(
+            "at least one partition of the study must hold clients out; set its key held_out"
+        )
 
 
 def global_test(settings: Settings, output: Output, where: KeyPath) -> None:

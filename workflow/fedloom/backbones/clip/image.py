@@ -71,8 +71,9 @@ class ImageTower:
 
         if pool not in ("tok", "token"):
             raise FedLoomError(
-                f"backbone {name}: its image tower, a {type(trunk).__name__} that pools by "
-                f"'{pool}', is no ViT read at a class token and none of CLIP's own ResNets"
+                f"backbone {name}: the image tower must be a ViT that is read at its class token, "
+                f"or a ResNet of CLIP, got a {type(trunk).__name__} that pools by '{pool}'; choose "
+                "another name (backbones.<label>.name)"
             )
 
     def __call__(
@@ -128,7 +129,10 @@ class ImageTower:
             FedLoomError: the tower is a ResNet.
         """
         if not self.blocks:
-            raise FedLoomError("a CLIP with a ResNet: only a tower of blocks has tokens or trains")
+            raise FedLoomError(
+                "the image tower must have transformer blocks, got a ResNet, which has no tokens "
+                "and is not trained; choose a CLIP with a ViT"
+            )
         return self._first_norm
 
     def patch_embeddings(self, x: Tensor) -> Tensor:

@@ -247,7 +247,10 @@ def _names(classes: tuple[str, ...], end: str = "") -> tuple[str, ...]:
     """Return the class names as prompts have them: without underscores, and followed by `end`."""
     names = [" ".join(name.replace("_", " ").split()) for name in classes]
     if "" in names:
-        raise FedLoomError(f"class {names.index('')} of {len(names)} has no name for a prompt")
+        raise FedLoomError(
+            f"every class must have a name for its prompt, class {names.index('')} of {len(names)} "
+            "has none; set class_names of the dataset"
+        )
     return tuple(f"{name}{end}" for name in names)
 
 

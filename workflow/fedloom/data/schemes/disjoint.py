@@ -21,7 +21,8 @@ def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> 
     classes, column = np.unique(labels, return_inverse=True)
     if clients > len(classes):
         raise FedLoomError(
-            f"{clients} clients cannot hold disjoint classes: the dataset has {len(classes)}"
+            f"clients must be at most {len(classes)}, the number of classes, since no class has "
+            f"two clients, got {clients}"
         )
 
     # about equally many classes for each client

@@ -59,7 +59,7 @@ class Domain(SchemeKind):
         clients = self.clients_per_domain
         if held >= clients:
             raise ValueError(
-                f"held_out_per_domain: {held} of {clients} clients leave none to train"
+                f"held_out_per_domain must be below {clients}, the clients of a domain, got {held}"
             )
 
         return require_other_keys(

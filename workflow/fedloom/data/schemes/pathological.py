@@ -27,7 +27,7 @@ def divide(labels: np.ndarray, settings: JsonDict, rng: np.random.Generator) -> 
     classes = np.unique(labels)
     if each > len(classes):
         raise FedLoomError(
-            f"classes_per_client is {each}, but the dataset has {len(classes)} classes"
+            f"classes_per_client must be at most {len(classes)}, the number of classes, got {each}"
         )
 
     # the classes of each client, and its shares of them, [K, C]

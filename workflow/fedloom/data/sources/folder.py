@@ -97,7 +97,9 @@ def read(settings: JsonDict) -> ImageList:
     provenance = f"folder: {described(settings)}"
     split = _split(root, settings)
     if "test_list" in settings and not split:
-        raise FedLoomError("test_list needs split, which names the folder that it lies in")
+        raise FedLoomError(
+            "test_list needs the key split, whose test folder holds the list; set it"
+        )
     if "test_last" in settings and split:
         raise FedLoomError(f"test_last: {root} has a folder of test images; leave it out")
 
@@ -153,8 +155,8 @@ def _split(root: Path, settings: JsonDict) -> list[str]:
     one_folder = "classes_in" in settings and not settings["domains"]
     if chosen is None and not one_folder and halves and (len(halves) > 1 or halves == names):
         raise FedLoomError(
-            f"{root} holds {', '.join(halves)}: name the folders of training and test images, as "
-            "in split: [train, val], or set root to one of them"
+            f"{root} holds the folders {', '.join(halves)}; name those of training and test "
+            "images, as in split: [train, val], or set root to one of them"
         )
 
     for name in chosen or []:
@@ -262,9 +264,13 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Liste
     for row in rows(base / file, "test", ListColumns()):
         path = f"{base / images}/{os.path.normpath(row.path)}"
         if path not in left:
-            raise FedLoomError(f"{row.where}: {printable(path)} is named again or not there")
+            raise FedLoomError(
+                f"{row.where}: {printable(path)} must exist and be named once; correct the list"
+            )
         if tidy(row.label) not in classes:
-            raise FedLoomError(f"{row.where}: class '{row.label}' has no training images")
+            raise FedLoomError(
+                f"{row.where}: class '{row.label}' has no training images; correct the list"
+            )
         del left[path]
         files.append(row._replace(path=path, domain="all"))
 
