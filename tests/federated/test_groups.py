@@ -91,8 +91,11 @@ def test_clients_train_at_once_whose_activations_fit_half_of_what_a_gpu_has_left
 def test_images_stay_on_a_gpu_of_twice_their_size():
     assert memory.stays_on_gpu(5, 10) and not memory.stays_on_gpu(6, 10)
     left = memory.activation_bytes(100, weights=10, states=5, images=50)
-    assert left == memory.GPU_SHARE * 35
-    assert memory.activation_bytes(100, weights=10, states=5, images=51) == memory.GPU_SHARE * 85
+    assert left == memory.ACTIVATION_SHARE * 35
+    assert (
+        memory.activation_bytes(100, weights=10, states=5, images=51)
+        == memory.ACTIVATION_SHARE * 85
+    )
     assert memory.activation_bytes(10, weights=10, states=5, images=0) == 0
 
 
@@ -196,7 +199,7 @@ def test_images_are_evaluated_at_once_that_fit_the_caches_of_a_cpu(tiny):
     task, _ = tiny("fedvpt")
     assert groups.images_at_once(with_limits(task, floats=50 * 5 * 16)) == 50
     task = with_limits(task, floats=5 * 16)
-    assert groups.images_at_once(task) == memory.FEWEST
+    assert groups.images_at_once(task) == memory.MIN_IMAGES_PER_PASS
     assert groups.images_at_once(with_facts(task, features_only=True)) == 4096
 
 

@@ -111,7 +111,7 @@ def test_a_setting_makes_the_jobs_stale_that_have_it(study):
 def test_an_edited_plugin_makes_its_runs_stale(study):
     file = study / "plugins/mine/plugin.py"
     file.write_text(file.read_text() + "\n# edited\n")
-    assert job_receipts.stale(_plan()) == {STATE: job_receipts.SOURCES}
+    assert job_receipts.stale(_plan()) == {STATE: job_receipts.FROM_OTHER_SOURCES}
 
 
 def test_a_result_made_from_other_data_is_stale(study):

@@ -103,11 +103,11 @@ def test_features_of_50000_images_get_more_than_the_five_hours_that_they_take(as
 def test_training_gets_the_memory_of_the_clients_that_train_at_once(ask):
     """On a core a ViT-B/16 trains one client at a time, which takes 96 MB an image."""
     whole = ask("train").mem_mb
-    assert whole == pytest.approx(estimates.LIBRARIES + 2 * 343 + 64 * 96, abs=500)
+    assert whole == pytest.approx(estimates.LIBRARIES_MB + 2 * 343 + 64 * 96, abs=500)
     assert ask("train", stacked=False).mem_mb == whole
     assert ask("train", clients_per_round=50).mem_mb == whole
     micro = ask("train", training={"micro_batch": 8}).mem_mb
-    assert micro == pytest.approx(estimates.LIBRARIES + 2 * 343 + 8 * 96, abs=500)
+    assert micro == pytest.approx(estimates.LIBRARIES_MB + 2 * 343 + 8 * 96, abs=500)
     assert ask("train", training={"batch_size": 128}).mem_mb - whole == pytest.approx(
         64 * 96, abs=500
     )
@@ -125,7 +125,7 @@ def test_the_second_attempt_requests_twice_the_first(ask, rule):
 @pytest.mark.parametrize("rule", ["train", "cache", "artefact"])
 def test_with_a_gpu_activations_are_not_requested_of_the_host(ask, rule):
     core, gpu = ask(rule), ask(rule, on_gpu=True)
-    host = gpu.mem_mb - estimates.LIBRARIES - estimates.CUDA
+    host = gpu.mem_mb - estimates.LIBRARIES_MB - estimates.CUDA_MB
     assert host == pytest.approx(2 * 343 + (rule == "artefact") * 1000, abs=500)
     assert gpu.runtime == core.runtime
 

@@ -42,12 +42,12 @@ CLIENTS_SCHEMA = pa.schema(
         *_columns("bytes_up bytes_down", pa.int64()),
     ]
 )
-CONFUSION = pa.schema(_columns("round client_id label predicted count", pa.int32()))
+CONFUSION_SCHEMA = pa.schema(_columns("round client_id label predicted count", pa.int32()))
 RUN_SCHEMAS = {
     "evaluation": EVALUATION_SCHEMA,
     "rounds": ROUNDS_SCHEMA,
     "clients": CLIENTS_SCHEMA,
-    "confusion": CONFUSION,
+    "confusion": CONFUSION_SCHEMA,
     "test_sets": TEST_SETS_SCHEMA,
 }
 PARTITION_SCHEMA = pa.schema(
@@ -65,10 +65,11 @@ CHOICE_SCHEMA = pa.schema(_columns("trial options", pa.string()))
 TRIALS_SCHEMA = pa.schema(
     [*CHOICE_SCHEMA, *_columns("accuracy", pa.float64()), *_columns("chosen", pa.bool_())],
 )
-# the record of a study (planning/records.py): the labels of its runs, and all its columns
+# the labels of a run
 RUN_LABELS_SCHEMA = pa.schema(
     [*_columns("dataset partition backbone method", pa.string()), *_columns("seed", pa.int64())],
 )
+# the record of a study (planning/records.py)
 RECORD_SCHEMA = pa.schema(
     [
         *RUN_LABELS_SCHEMA,

@@ -82,12 +82,12 @@ Identifier = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 Label = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
-def require_other_keys(model: Model, **needs: str) -> Model:
+def require_other_keys(model: Model, **other_keys: str) -> Model:
     """Return the model; raise a ValueError if it sets a key without another key that this needs.
 
-    In `require(model, std="mean")`, the key `std` needs the key `mean`.
+    In `require_other_keys(model, std="mean")`, the key `std` needs the key `mean`.
     """
-    for key, other in needs.items():
+    for key, other in other_keys.items():
         if getattr(model, key) is not None and getattr(model, other) is None:
             raise ValueError(f"{key} needs {other}; set it too, or leave {key} out")
     return model

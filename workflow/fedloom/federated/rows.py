@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.common.run_tables import CLIENTS_SCHEMA, CONFUSION, EVALUATION_SCHEMA, ROUNDS_SCHEMA
+from fedloom.common.run_tables import (
+    CLIENTS_SCHEMA,
+    CONFUSION_SCHEMA,
+    EVALUATION_SCHEMA,
+    ROUNDS_SCHEMA,
+)
 from fedloom.common.run_tables import TEST_SETS_SCHEMA as TEST_SETS_SCHEMA
 from fedloom.federated.task import Task
 
@@ -163,7 +168,7 @@ class Rows:
             evaluation=_join([rows.evaluation for rows in parts], EVALUATION_SCHEMA),
             rounds=_join([rows.rounds for rows in parts], ROUNDS_SCHEMA),
             clients=_join([rows.clients for rows in parts], CLIENTS_SCHEMA),
-            confusion=_join([rows.confusion for rows in parts], CONFUSION),
+            confusion=_join([rows.confusion for rows in parts], CONFUSION_SCHEMA),
         )
 
     @property
@@ -252,7 +257,7 @@ class Confusion:
     """Count the answers of an evaluation by client, class and predicted class."""
 
     def __init__(self) -> None:
-        self._rows = [np.empty((0, len(CONFUSION)), np.int32)]  # [n, columns] of each client
+        self._rows = [np.empty((0, len(CONFUSION_SCHEMA)), np.int32)]  # [n, columns] of each client
 
     def add(self, task: Task, client: int, scores: Sequence[Score]) -> None:
         """Count the answers of a client, or of SERVER_MODEL, in round `task.round`."""
@@ -276,4 +281,4 @@ class Confusion:
         rounds, clients, labels, predicted, _ = rows.T
         # lexsort sorts by the last key first
         rows = rows[np.lexsort((predicted, labels, clients, rounds))]
-        return pa.Table.from_arrays(list(rows.T), schema=CONFUSION)
+        return pa.Table.from_arrays(list(rows.T), schema=CONFUSION_SCHEMA)

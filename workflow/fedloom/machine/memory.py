@@ -10,27 +10,27 @@ from typing import NamedTuple
 
 # How many numbers of four bytes training keeps for the backward pass, per token, feature and block.
 # A ViT-B/16 at 224 px keeps 10.0 in float32 and 6.6 in bf16. If the weights of the backbone train,
-# it keeps TRAINED times as many.
-SAVED = 11
-SAVED_BF16 = 8
-TRAINED = 1.7
+# it keeps SAVED_IF_WEIGHTS_TRAIN times as many.
+SAVED_FLOATS = 11
+SAVED_FLOATS_BF16 = 8
+SAVED_IF_WEIGHTS_TRAIN = 1.7
 
 # About so many copies of a client's state exist at once: the state that the client received, the
 # state that it trains, the gradient, and one or two moments of the optimiser.
-COPIES = 5
+STATE_COPIES = 5
 
 # The fewest images of a pass without training. With fewer, a large backbone would read all of its
 # weights for each image.
-FEWEST = 16
+MIN_IMAGES_PER_PASS = 16
 # The number of images in a pass for a cache.
 CACHED_AT_ONCE = 128
 
 # Share of a GPU's memory that images, or their patches, may take.
-RESIDENT = 0.5
+RESIDENT_SHARE = 0.5
 # Activations that are kept for the backward pass may take this share of the memory that weights,
 # states and images leave free. The peak of a step is 1.2 times as large as these activations, and
 # CUDA itself takes a gigabyte.
-GPU_SHARE = 0.5
+ACTIVATION_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def training_bytes(
         checkpointing: keep only the inputs of the blocks, and the inside of one block at a time.
         precision: the number format of the backbone.
     """
-    saved = SAVED
+    saved = SAVED_FLOATS
     if precision == "bf16":
-        saved = SAVED_BF16
+        saved = SAVED_FLOATS_BF16
 
     # numbers of four bytes per token and feature
     numbers = saved * blocks
@@ -111,13 +111,13 @@ class ClientStep:
         if of_images:
             of_images *= 1 + self.prompt_floats / self.image_floats
         if self.trains_weights:
-            of_images *= TRAINED
-        return of_images + 4 * SAVED * self.text_floats
+            of_images *= SAVED_IF_WEIGHTS_TRAIN
+        return of_images + 4 * SAVED_FLOATS * self.text_floats
 
     def states(self, clients: int, limits: BatchLimits = USUAL_BATCH_LIMITS) -> float:
         """Return the bytes of all copies of states in a round of `clients`, with the uploads."""
         at_once = max(self.state_bytes, min(limits.state_bytes, clients * self.state_bytes))
-        return COPIES * at_once + clients * self.state_bytes
+        return STATE_COPIES * at_once + clients * self.state_bytes
 
 
 def images_of_a_step(batch_size: int, micro_batch: int | None) -> int:
@@ -163,12 +163,12 @@ def images_at_once(
     fit = limits.images
     if not on_gpu:
         fit = limits.floats // image_floats
-    return min(limits.images, max(FEWEST, fit))
+    return min(limits.images, max(MIN_IMAGES_PER_PASS, fit))
 
 
 def stays_on_gpu(size: float, gpu_bytes: float) -> bool:
     """Return True if images, or their patches, stay on a GPU; both sizes are in bytes."""
-    return size <= RESIDENT * gpu_bytes
+    return size <= RESIDENT_SHARE * gpu_bytes
 
 
 def activation_bytes(gpu_bytes: float, weights: float, states: float, images: float) -> float:
@@ -179,7 +179,7 @@ def activation_bytes(gpu_bytes: float, weights: float, states: float, images: fl
     resident = 0.0
     if stays_on_gpu(images, gpu_bytes):
         resident = images
-    return GPU_SHARE * max(0.0, gpu_bytes - weights - states - resident)
+    return ACTIVATION_SHARE * max(0.0, gpu_bytes - weights - states - resident)
 
 
 def cohort_size(

@@ -22,81 +22,86 @@ def make_job(settings: Settings, rule: str, wildcards: Wildcards) -> job_specs.J
     Raises:
         ValueError: there is no such rule.
     """
-    w = wildcards
     match rule:
         # jobs of images and of backbones, which runs share
         case "dataset":
-            return _dataset_job(settings, w)
+            return _dataset_job(settings, wildcards)
         case "partition":
-            return _partition_job(settings, w)
+            return _partition_job(settings, wildcards)
         case "partition_chart":
-            return job_specs.PartitionChartJob(w.dataset, w.partition, int(w.seed))
+            return job_specs.PartitionChartJob(
+                wildcards.dataset, wildcards.partition, int(wildcards.seed)
+            )
         case "cache":
-            return job_specs.CacheJob(w.cache, w.dataset, settings.backbones[w.backbone])
+            return job_specs.CacheJob(
+                wildcards.cache, wildcards.dataset, settings.backbones[wildcards.backbone]
+            )
         case "prototypes":
-            return _prototypes_job(settings, w)
+            return _prototypes_job(settings, wildcards)
         case "block_accuracy":
-            return job_specs.BlockAccuracyJob(w.dataset, w.backbone)
+            return job_specs.BlockAccuracyJob(wildcards.dataset, wildcards.backbone)
 
         # jobs of one run, or of the trials before it
         case "train":
-            return _train_job(settings, w)
+            return _train_job(settings, wildcards)
         case "choose":
-            return choose_job(settings, w)
+            return choose_job(settings, wildcards)
         case "evaluate":
-            return _evaluate_job(settings, w)
+            return _evaluate_job(settings, wildcards)
         case "artefact":
-            return artefact_job(settings, w)
+            return artefact_job(settings, wildcards)
 
         # jobs of many runs
         case "table":
-            return table_job(settings, w.label)
+            return table_job(settings, wildcards.label)
         case "figure":
-            return figure_job(settings, w.label)
+            return figure_job(settings, wildcards.label)
 
     raise ValueError(f"no rule '{rule}'")
 
 
-def _dataset_job(settings: Settings, w: Wildcards) -> job_specs.DatasetJob:
+def _dataset_job(settings: Settings, wildcards: Wildcards) -> job_specs.DatasetJob:
     """Return the job that writes a store.
 
     It leaves out the estimates and notes of a recipe, so that a change of these runs no job.
     """
-    dataset = settings.datasets[w.dataset]
+    dataset = settings.datasets[wildcards.dataset]
     plain = replace(dataset, expected=config.Expected(), domains=None, notes=())
     return job_specs.DatasetJob(plain)
 
 
-def _partition_job(settings: Settings, w: Wildcards) -> job_specs.PartitionJob:
+def _partition_job(settings: Settings, wildcards: Wildcards) -> job_specs.PartitionJob:
     """Return the job that divides images over clients.
 
     It leaves out `transfer_to`, which names datasets to test on: these do not change the division.
     """
-    partition = settings.partitions[w.partition]
+    partition = settings.partitions[wildcards.partition]
     keys = {key: value for key, value in partition.settings.items() if key != "transfer_to"}
-    return job_specs.PartitionJob(w.dataset, replace(partition, settings=keys), int(w.seed))
+    return job_specs.PartitionJob(
+        wildcards.dataset, replace(partition, settings=keys), int(wildcards.seed)
+    )
 
 
-def _prototypes_job(settings: Settings, w: Wildcards) -> job_specs.PrototypesJob:
+def _prototypes_job(settings: Settings, wildcards: Wildcards) -> job_specs.PrototypesJob:
     """Return the job that computes the warm start, from as many clients as a round samples."""
-    study = study_of(settings, w.partition)
+    study = study_of(settings, wildcards.partition)
     return job_specs.PrototypesJob(
-        dataset=w.dataset,
-        partition=w.partition,
-        backbone=w.backbone,
-        seed=int(w.seed),
+        dataset=wildcards.dataset,
+        partition=wildcards.partition,
+        backbone=wildcards.backbone,
+        seed=int(wildcards.seed),
         clients_per_round=study.clients_per_round,
         sampling=study.fixed_seeds.sampling,
     )
 
 
-def _train_job(settings: Settings, w: Wildcards) -> job_specs.TrainJob:
+def _train_job(settings: Settings, wildcards: Wildcards) -> job_specs.TrainJob:
     """Return the job that trains the rounds up to the wildcard `end`.
 
     It lacks the digest of its sources.
     """
-    study = study_of_run(settings, w)
-    rounds = rounds_of(settings, w)
+    study = study_of_run(settings, wildcards)
+    rounds = rounds_of(settings, wildcards)
     evaluated, sampled = rounds_to_evaluate(study, rounds)
 
     # a job that samples no clients does not depend on how many would be sampled
@@ -105,59 +110,59 @@ def _train_job(settings: Settings, w: Wildcards) -> job_specs.TrainJob:
         evaluate_clients = study.evaluate_clients
 
     return job_specs.TrainJob(
-        spec=run_spec(settings, Run.of(w)),
+        spec=run_spec(settings, Run.of(wildcards)),
         first=rounds.start,
         last=rounds.stop,
         evaluate=evaluated,
         global_test=study.global_test,
         sources="",
         confusion=study.confusion,
-        trial=is_trial(settings, w.partition),
+        trial=is_trial(settings, wildcards.partition),
         sampled=sampled,
         evaluate_clients=evaluate_clients,
     )
 
 
-def choose_job(settings: Settings, w: Wildcards) -> job_specs.ChooseJob:
+def choose_job(settings: Settings, wildcards: Wildcards) -> job_specs.ChooseJob:
     """Return the job that chooses among a method's trials after their last round."""
     tune = settings.study.tune
     assert tune is not None
 
     # trials may have other rounds than the runs that they choose options for
-    protocol = study_of(settings, w.partition + VALIDATION, w.method)
+    protocol = study_of(settings, wildcards.partition + VALIDATION, wildcards.method)
     return job_specs.ChooseJob(
-        dataset=w.dataset,
-        partition=w.partition,
-        backbone=w.backbone,
-        method=w.method,
-        trials=settings.trials[w.method],
+        dataset=wildcards.dataset,
+        partition=wildcards.partition,
+        backbone=wildcards.backbone,
+        method=wildcards.method,
+        trials=settings.trials[wildcards.method],
         seed=tune.seed,
         last=protocol.rounds,
     )
 
 
-def _evaluate_job(settings: Settings, w: Wildcards) -> job_specs.EvaluateJob:
+def _evaluate_job(settings: Settings, wildcards: Wildcards) -> job_specs.EvaluateJob:
     """Return the job that joins the rows of all training jobs of a run."""
-    study = study_of_run(settings, w)
+    study = study_of_run(settings, wildcards)
     return job_specs.EvaluateJob(
-        run=Run.of(w),
+        run=Run.of(wildcards),
         ends=tuple(job_ends(study)),
         confusion=study.confusion,
-        trial=is_trial(settings, w.partition),
+        trial=is_trial(settings, wildcards.partition),
     )
 
 
-def artefact_job(settings: Settings, w: Wildcards) -> job_specs.ArtefactJob:
+def artefact_job(settings: Settings, wildcards: Wildcards) -> job_specs.ArtefactJob:
     """Return the job that computes a table from the state after a run's last round."""
     # only the artefact TEST_SETS reads other datasets
     targets: tuple[str, ...] = ()
-    if w.artefact == TEST_SETS:
-        targets = transferred_to(settings, w)
+    if wildcards.artefact == TEST_SETS:
+        targets = transferred_to(settings, wildcards)
 
     return job_specs.ArtefactJob(
-        spec=run_spec(settings, Run.of(w)),
-        last=study_of_run(settings, w).rounds,
-        artefact=w.artefact,
+        spec=run_spec(settings, Run.of(wildcards)),
+        last=study_of_run(settings, wildcards).rounds,
+        artefact=wildcards.artefact,
         transfer_to=targets,
     )
 

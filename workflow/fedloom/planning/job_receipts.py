@@ -25,7 +25,7 @@ from fedloom.planning.study_jobs import jobs_of_study
 
 # why a result is made again
 FROM_OTHER_SETTINGS = "made from other settings"
-SOURCES = "made from other source files"
+FROM_OTHER_SOURCES = "made from other source files"
 FROM_OTHER_DATA = "made from other data"
 UNKNOWN = "without a receipt"
 CHANGED = "changed since it was written"
@@ -33,7 +33,7 @@ CHANGED = "changed since it was written"
 NO_DIGEST = ""
 # The reason to give if a fact of a receipt differs. The first one that differs is given. Sources
 # come first: a job of `train` contains their digest, so that "job" differs too.
-REASONS = {"sources": SOURCES, "job": FROM_OTHER_SETTINGS, "inputs": FROM_OTHER_DATA}
+REASONS = {"sources": FROM_OTHER_SOURCES, "job": FROM_OTHER_SETTINGS, "inputs": FROM_OTHER_DATA}
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,15 @@ class Run:
     seed: int
 
     @classmethod
-    def of(cls, w: "Run | Wildcards") -> "Run":
+    def of(cls, wildcards: "Run | Wildcards") -> "Run":
         """Return the run that a rule's wildcards, or a run with more facts, name."""
-        return cls(w.dataset, w.partition, w.backbone, w.method, int(w.seed))
+        return cls(
+            dataset=wildcards.dataset,
+            partition=wildcards.partition,
+            backbone=wildcards.backbone,
+            method=wildcards.method,
+            seed=int(wildcards.seed),
+        )
 
     @property
     def path(self) -> str:

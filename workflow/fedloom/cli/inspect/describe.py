@@ -22,7 +22,7 @@ from fedloom.planning.job_factory import transferred_to
 from fedloom.planning.load_plan import load_plan, read_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.resources.cost import RATES, StudyCost, study_cost
-from fedloom.planning.resources.estimates import RATE
+from fedloom.planning.resources.estimates import CORE_OPERATIONS_PER_SECOND
 
 TEXT_WIDTH = 96
 
@@ -261,11 +261,13 @@ def _hours(total: StudyCost, tera: float | None) -> dict[str, str]:
 
     # the rounds of a run follow each other, so more than one GPU does not help it
     of_longest = total.longest / rate / 3600
-    of_cores = total.gpu_hours(RATE) + total.seconds / 3600
+    of_cores = total.gpu_hours(CORE_OPERATIONS_PER_SECOND) + total.seconds / 3600
     return {
         "one GPU": f"{duration(total.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)",
         "longest run": f"{duration(of_longest)}, which no second GPU shortens",
-        "cores alone": f"{duration(of_cores)} of one core (at {RATE:.0e} a second)",
+        "cores alone": (
+            f"{duration(of_cores)} of one core (at {CORE_OPERATIONS_PER_SECOND:.0e} a second)"
+        ),
     }
 
 

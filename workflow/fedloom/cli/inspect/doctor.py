@@ -20,7 +20,7 @@ from fedloom.machine import gpus, packages
 from fedloom.planning import paths
 
 # with fewer bytes of free disk than this, jobs may fail
-LITTLE = 1e9
+LOW_DISK_BYTES = 1e9
 
 
 def print_findings() -> int:
@@ -87,7 +87,7 @@ def check_disk() -> Iterator[str]:
 
     free = shutil.disk_usage(folder).free
     fact = f"disk of results: {free / 1e9:.1f} GB free in {folder}"
-    if free < LITTLE:
+    if free < LOW_DISK_BYTES:
         raise FedLoomError(f"{fact}; make room, or jobs that cannot write will fail")
     yield fact
 

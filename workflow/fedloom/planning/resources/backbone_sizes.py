@@ -20,9 +20,9 @@ from fedloom.planning import paths
 
 SHIPPED = ROOT / "workflow/resources/backbone_sizes.json"
 # how many numbers per token and feature are in memory at once, in a pass without training
-PASSING = 12
+FLOATS_PER_TOKEN_AND_FEATURE = 12
 # megabytes of a number in float32
-FLOAT = 4 / 1e6
+MB_PER_FLOAT = 4 / 1e6
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Sizes:
     @property
     def weights(self) -> float:
         """The megabytes of the weights."""
-        return self.parameters * FLOAT
+        return self.parameters * MB_PER_FLOAT
 
     @property
     def passing(self) -> float:
         """The megabytes that one image takes in a pass without training."""
-        return PASSING * self.image_floats * FLOAT
+        return FLOATS_PER_TOKEN_AND_FEATURE * self.image_floats * MB_PER_FLOAT
 
 
 def sizes(backbone: BackboneSettings) -> Sizes:

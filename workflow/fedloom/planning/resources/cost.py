@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fedloom.config.settings import Settings
 from fedloom.planning.plan import Plan
-from fedloom.planning.resources.backbone_sizes import FLOAT, sizes
+from fedloom.planning.resources.backbone_sizes import MB_PER_FLOAT, sizes
 from fedloom.planning.resources.estimates import (
-    RATE,
+    CORE_OPERATIONS_PER_SECOND,
     Work,
     contents,
     estimate_job,
@@ -89,7 +89,9 @@ def job_seconds(plan: Plan) -> dict[str, dict[Path, float]]:
         seconds = dict[Path, float]()
         for file, labels in jobs[rule].items():
             work = estimate_job(plan.settings, rule, labels)
-            seconds[file] = FORK_SECONDS + work.seconds + work.operations / RATE
+            seconds[file] = (
+                FORK_SECONDS + work.seconds + work.operations / CORE_OPERATIONS_PER_SECOND
+            )
 
         # a rule without jobs is left out
         if seconds:
@@ -111,5 +113,7 @@ def _disk(settings: Settings, jobs: Jobs) -> dict[str, float]:
         # patches: all tokens at the end, in half the bytes
         if job.cache == "patches":
             rows = size.tokens / 2
-        megabytes[job.cache] += contents(datasets[job.dataset]).images * rows * size.width * FLOAT
+        megabytes[job.cache] += (
+            contents(datasets[job.dataset]).images * rows * size.width * MB_PER_FLOAT
+        )
     return dict(megabytes)

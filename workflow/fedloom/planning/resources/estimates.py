@@ -1,8 +1,9 @@
 """Estimate what jobs compute, keep in memory and request from a cluster.
 
 The estimates are too large rather than too small. Memory-mapped files (stores, caches) are not
-counted, since the system may drop them from memory. Time limits are MARGIN times the estimate. For
-jobs on a GPU, these limits are far too long; a profile's `set-resources` may shorten them.
+counted, since the system may drop them from memory. A time limit is TIME_LIMIT_FACTOR times the
+estimate. For jobs on a GPU, these limits are far too long; a profile's `set-resources` may shorten
+them.
 """
 
 import math
@@ -18,7 +19,7 @@ from fedloom.config.study import Study
 from fedloom.hooks.manifest import TEST_SETS, Plugin, find_method
 from fedloom.machine import memory
 from fedloom.planning import job_factory, paths
-from fedloom.planning.resources.backbone_sizes import FLOAT, Sizes, sizes
+from fedloom.planning.resources.backbone_sizes import MB_PER_FLOAT, Sizes, sizes
 from fedloom.planning.run_labels import Run, Wildcards
 
 # these stand in for numbers that are not known before a store is written
@@ -30,24 +31,24 @@ UNKNOWN_CLIENTS = 10
 UNKNOWN_SIDE = 64
 
 # the number of images that a source decodes and resizes in a minute
-READ_PER_MINUTE = 3000
+IMAGES_READ_PER_MINUTE = 3000
 # the number of tokens that a class's name takes in a prompt of a CLIP
 NAME_TOKENS = 8
 # Floating-point operations of a core per second. With a ViT-B/16 at 224 px, the features of 50,000
 # images took 4.9 hours.
-RATE = 1e11
+CORE_OPERATIONS_PER_SECOND = 1e11
 
 # MB that a process with torch, timm and open_clip takes: 720 to 980 measured
-LIBRARIES = 1000
+LIBRARIES_MB = 1000
 # MB of host memory that CUDA takes in addition
-CUDA = 2500
+CUDA_MB = 2500
 # the memory of a step, in multiples of the activations that it keeps: 1.16 was measured
-BACKWARD = 1.2
+STEP_MEMORY_FACTOR = 1.2
 
 # a time limit is so many times the estimated time
-MARGIN = 3
+TIME_LIMIT_FACTOR = 3
 # minutes for reading inputs and writing results
-START = 15
+STARTUP_MINUTES = 15
 # the most minutes that the first attempt of a training job asks for
 MAX_TRAINING_MINUTES = 1440
 
@@ -136,12 +137,12 @@ def request(
     # memory, in steps of 500 MB
     own = work.megabytes
     if on_gpu:
-        own = CUDA + work.host
-    megabytes = 500 * math.ceil((LIBRARIES + own) / 500)
+        own = CUDA_MB + work.host
+    megabytes = 500 * math.ceil((LIBRARIES_MB + own) / 500)
 
     # time, in steps of a quarter of an hour
-    seconds = work.seconds + work.operations / RATE
-    minutes = 15 * math.ceil((START + MARGIN * seconds / 60) / 15)
+    seconds = work.seconds + work.operations / CORE_OPERATIONS_PER_SECOND
+    minutes = 15 * math.ceil((STARTUP_MINUTES + TIME_LIMIT_FACTOR * seconds / 60) / 15)
     if rule == "train":
         minutes = min(minutes, MAX_TRAINING_MINUTES)
 
@@ -154,7 +155,7 @@ def estimate_job(settings: Settings, rule: str, wildcards: Wildcards) -> Work:
     dataset = settings.datasets[wildcards.dataset]
     images = contents(dataset).images
     if rule == "dataset":
-        return Work(500, seconds=60 * images / READ_PER_MINUTE)
+        return Work(500, seconds=60 * images / IMAGES_READ_PER_MINUTE)
 
     # a backbone passes over all images; while it is loaded, memory holds its weights twice
     size = sizes(settings.backbones[w.backbone])
@@ -165,7 +166,7 @@ def estimate_job(settings: Settings, rule: str, wildcards: Wildcards) -> Work:
 
     # memory holds the class tokens at every block twice; a megabyte of them takes a second
     if rule in ("prototypes", "block_accuracy"):
-        tokens = images * size.depth * size.width * FLOAT
+        tokens = images * size.depth * size.width * MB_PER_FLOAT
         return Work(2 * tokens, seconds=tokens)
 
     if rule == "artefact":
@@ -383,6 +384,6 @@ def _estimate_training(run: Workload, rounds: int, evaluations: int, sampled: in
     host = size.weights + max(size.weights, states + kept)
 
     # megabytes of activations, while clients train or are evaluated
-    training = BACKWARD * run.clients_at_once * step.kept / 1e6
+    training = STEP_MEMORY_FACTOR * run.clients_at_once * step.kept / 1e6
     evaluating, _ = run.evaluation()
     return Work(host + max(training, evaluating), operations, host=host)
