@@ -33,7 +33,7 @@ def _model(**more):
 
 
 def _vit(model, **more):
-    """The adapter in float64, pixels included."""
+    """Return the adapter of a copy of the model in float64, pixels included."""
     vit = FrozenViT(copy.deepcopy(model), **more)
     pixels = vit.pixels
     vit.pixels = lambda images: pixels(images).double()
@@ -77,7 +77,7 @@ def test_clients_with_weights_of_their_own_equal_timms_models_one_by_one(kind, p
 
 
 def _by_hand(model, j, x, put):
-    """Block `j` (from 0) on one image's tokens [T, d]; `put` is the insert of a place."""
+    """Run block `j` (from 0) on one image's tokens [T, d]; `put` applies the insert of a place."""
     block = model.blocks[j]
     x = put("input", x, x)
     z = block.norm1(x)
@@ -110,7 +110,7 @@ def _lora_case(place):
 
 
 def _case(name, place):
-    """An insert of K clients, and what it does to one client's tokens, written out."""
+    """Return an insert of K clients, and a function that does the same to one client's tokens."""
     if name == "lora":
         return _lora_case(place)
     own, tokens = _adapters(), _random(K, P, D)
@@ -237,7 +237,7 @@ def test_a_block_of_another_kind_is_refused_only_where_its_inside_is_wanted():
         vit.forward(_images(), _random(K, 7, D), inserts={1: {"mlp": lambda x, y: y}})
 
 
-# ---- what nobody reads behind the last block is not computed ------------------------------------
+# ---- the last block computes only the tokens that are read --------------------------------------
 
 
 WHOLE = KINDS | {"unbiased": {"qkv_bias": False}, "another": {"block_fn": ParallelScalingBlock}}
@@ -292,11 +292,11 @@ def test_a_block_with_inserts_or_clients_own_weights_gives_the_same_class_token(
     torch.testing.assert_close(actual, whole[:, :, :1], **CLOSE)
 
 
-# what a method reads behind its prompts: the class token, of SGPT that and the group prompts
+# how many tokens a method reads after the last block: the class token, and SGPT one more
 READ = {
     **dict.fromkeys(("fedvpt", "fedvpt_deep", "pep_fedpt", "p_pt", "pfedpg", "pfpt", "fedmix"), 1),
     "sgpt": 2,
-    "head_tuning": None,  # reads the cache
+    "head_tuning": None,  # it reads the cache
 }
 OPTIONS = {"fedmix": {"train": "prompts"}}
 
@@ -314,7 +314,7 @@ def test_methods_ask_the_last_block_for_what_they_read(name, tiny):
 def test_sequences_beyond_the_memory_are_computed_again_to_the_same_bits(tiny, monkeypatch):
     task, _ = tiny("promptfl")
     tokenizer, context = task.backbone._text._tokenizer, torch.randn(2, 3, task.backbone.width)
-    # a class is a sequence
+    # with at most 4 tokens in a sequence, every class is a sequence
     clip = FrozenCLIP(task.backbone.model, tokenizer, "tiny", tokens_at_once=4)
     ends, gradients, kept = [], [], []
     for room in (2**30, 0):
@@ -331,7 +331,7 @@ def test_sequences_beyond_the_memory_are_computed_again_to_the_same_bits(tiny, m
 
 
 def test_attention_in_products_equals_the_fused_one(monkeypatch):
-    """As it is computed for training in bf16 on a CPU, here in float64 and with a mask."""
+    """Training in bf16 on a CPU computes attention in products; this test does so in float64."""
     block, tokens = _model().blocks[0], _random(K, B, T, D).requires_grad_()
     mask = torch.full((T, T), -math.inf, dtype=torch.float64).triu(1)
     both = []

@@ -50,7 +50,7 @@ def images():
 
 
 def _by_open_clip(model, context, names=NAMES):
-    """Features [C, d_joint] of a context [L, d] by `encode_text`, all places computed.
+    """Return features [C, d_joint] of a context [L, d] by `encode_text`, which computes all places.
 
     The context stands in for the embeddings of as many placeholders, as in CoOp.
     """
@@ -104,7 +104,7 @@ def test_contexts_of_any_length_equal_all_places_computed(model):
 
 @pytest.mark.parametrize("longest", [7, 60])
 def test_behind_the_eot_stand_token_0_and_then_zeros_as_in_fedphas_code(longest):
-    """Zeros fill the last `longest - L` of the 77 places: read only where `longest` is large."""
+    """Zeros fill the last `longest - L` of the 77 places; they are read if `longest` is large."""
     model = _model("clip")
     contexts = [torch.randn(n, 32, requires_grad=True) for n in (5, 1, 3)]
     padded = torch.stack([F.pad(c.detach(), (0, 0, 0, 5 - len(c))) for c in contexts])
@@ -179,7 +179,7 @@ def test_patches_are_projected_as_the_class_token_is(kind, images):
 
 
 def _attention_pool(pool, x):
-    """Every token as query, written out."""
+    """Compute attention pooling with every token as a query."""
     x = x.flatten(2).transpose(1, 2)  # [N, T, d]
     x = torch.cat([x.mean(1, keepdim=True), x], 1) + pool.positional_embedding
     heads = [p(x).unflatten(-1, (pool.num_heads, -1)) for p in (pool.q_proj, pool.k_proj)]
@@ -255,7 +255,7 @@ def test_other_towers_are_refused(kind, vision, text, word):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A model of open_clip's by name, and a file of its weights."""
+    """Return a small model that is registered with open_clip, and a file of its weights."""
     folder = tmp_path_factory.mktemp("models")
     config = {"embed_dim": 24, "vision_cfg": VIT, "text_cfg": TEXT, "custom_text": True}
     (folder / "tiny-clip.json").write_text(json.dumps(config))

@@ -33,7 +33,7 @@ def _model(kind):
 
 
 def _frozen(model):
-    """The adapter in float64, pixels included."""
+    """Return the adapter of a copy of the model in float64, pixels included."""
     length = model.context_length
     clip = FrozenCLIP(
         copy.deepcopy(model), open_clip.SimpleTokenizer(context_length=length), "tiny"
@@ -58,7 +58,7 @@ def _images(clip):
 
 
 def _texts(model, context, deep=(), names=NAMES):
-    """Features [C, d_joint] of one client: whole texts, block by block, all places.
+    """Return features [C, d_joint] of one client: whole texts, block by block, all places.
 
     Args:
         context: [L, d], in front of the class names.
@@ -82,7 +82,7 @@ def _texts(model, context, deep=(), names=NAMES):
 
 
 def _pictures(model, clip, images, prompts, norm_prompts=False):
-    """Features [B, d_joint] of one client, with prompts [J, P, d'] at the first J blocks.
+    """Return features [B, d_joint] of one client, with prompts [J, P, d'] at the first J blocks.
 
     Args:
         norm_prompts: the first prompts pass `ln_pre` with the patches, as in MaPLe's code.
@@ -98,7 +98,7 @@ def _pictures(model, clip, images, prompts, norm_prompts=False):
         x, blocks = tower._embeds(x), tower.transformer.resblocks
     patches = x.shape[1] - 1
     for number, block in enumerate(blocks):
-        if number < len(prompts):  # at the end, as MaPLe has them: order does not matter
+        if number < len(prompts):  # put last, as in MaPLe; order does not matter
             x = torch.cat([x[:, : 1 + patches], prompts[number].expand(len(images), -1, -1)], 1)
         x = block(norm(x) if number == 0 else x)
     if hasattr(tower, "trunk"):
@@ -125,7 +125,7 @@ def test_deep_prompts_of_the_image_tower_equal_one_client_at_a_time(model):
         torch.testing.assert_close(actual[k], expected, atol=1e-12, rtol=1e-12)
     _, without = clip.image_features(images)
     assert patches.shape == without.shape, "prompts are not patches"
-    norm = getattr(model.visual, "ln_pre", torch.nn.Identity())  # the timm tower has none
+    norm = getattr(model.visual, "ln_pre", torch.nn.Identity())  # a tower of timm has none
     assert torch.equal(clip.first_norm(prompts), norm(prompts))
 
 
@@ -148,7 +148,7 @@ def test_clients_with_weights_of_their_own_equal_open_clips_models_one_by_one(mo
 
 
 def test_adapters_lora_and_prefixes_of_several_contexts_equal_one_at_a_time(model):
-    """Clients have two contexts each, of different lengths: padding stays hidden."""
+    """Each client has two contexts of different lengths; padding must not change the features."""
     clip, contexts = _frozen(model), _random(K, 2, 4, D)
     lengths = torch.tensor([[4, 2], [3, 4]])
     own = {"down": _random(K, 5, D), "down_bias": _random(K, 5), "up": _random(K, D, 5)}

@@ -11,7 +11,7 @@ from fedloom.backbones import cache
 
 def test_every_image_is_there_in_order_and_nothing_else_is_left(tmp_path):
     class Store:
-        """Ten images of 2 x 2 pixels, which are the image's number."""
+        """A store of ten images of 2 x 2 pixels, each of which is the image's number."""
 
         def __len__(self):
             return 10

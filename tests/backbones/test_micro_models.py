@@ -61,7 +61,7 @@ def test_a_shipped_file_names_its_recipe_and_the_classes_of_today(file, module, 
 def test_two_steps_of_pretraining_give_the_same_bytes_twice(tmp_path, monkeypatch, module):
     bad = {"prototypes": 0.02, "zero_shot": 0.02, "strangers": 0.02, "random_context": 0.01}
     poor = bad | {"linear_probe": 0.99}
-    monkeypatch.setattr(module, "quality", lambda weights: poor)  # slow on such weights
+    monkeypatch.setattr(module, "quality", lambda weights: poor)  # the real one is slow
     small = {"steps": 2, "batch": 16, "classes": 20}
     recipe = module.Recipe(**small)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -88,7 +88,7 @@ def test_architecture():
     assert model.patch_embed.patch_size == (8, 8) and model.patch_embed.num_patches == 16
     assert model.pos_embed.shape == (1, 17, 96)
     assert sum(p.numel() for p in model.parameters()) < 2_000_000
-    assert not list(model.buffers())  # nothing that eval() would have to freeze
+    assert not list(model.buffers())  # eval() has nothing to freeze
     cfg = timm.data.resolve_model_data_config(model)
     assert (cfg["input_size"], cfg["mean"], cfg["std"]) == ((1, 32, 32), (0.5,), (0.5,))
     assert model(torch.zeros(2, 1, 32, 32)).shape == (2, 96)
@@ -113,7 +113,7 @@ def test_the_shipped_file_holds_all_weights_in_half_precision():
 
 
 def test_the_micro_vit_is_good_enough_and_the_card_says_what_it_is():
-    """The card's other number, a logistic regression, takes longer than the rest of this file."""
+    """The test leaves out the card's logistic regression, which takes longer than this file."""
     prototypes = pretrain_vit._prototypes(vit.load({"name": "micro_vit", "weights": str(VIT)}))
     assert prototypes >= 0.85
     card = (RESOURCES / "micro_vit.md").read_text(encoding="utf-8")
@@ -181,7 +181,7 @@ def test_the_micro_clip_is_good_enough_and_the_card_says_what_it_is():
 
 
 def test_no_relative_is_or_resembles_a_class_of_the_data_set_or_a_digit(relatives):
-    """In any two faces, by Pillow's drawings: the correlation of every pair."""
+    """Pillow draws every character in all faces, and the test correlates every pair of drawings."""
     targets = glyphs.classes("target")
     taboo = [*targets, *"0123456789"]
     assert len(relatives) > 1000 and not set(relatives) & {*taboo, *glyphs.classes("source")}

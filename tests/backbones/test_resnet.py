@@ -24,7 +24,7 @@ K, B, SIZE = 2, 4, 16
 
 
 def _network():
-    """A small ResNet with torch's own batch norm, off its first values."""
+    """Return a small ResNet with torch's own batch norm, which is moved from its first values."""
     torch.manual_seed(0)
     network = SmallResNet(1).double()
     for name, value in network.state_dict().items():
@@ -34,7 +34,7 @@ def _network():
 
 
 def _backbone(network, size=SIZE):
-    """The adapter of a copy, pixels in float64."""
+    """Return the adapter of a copy of the network in float64, pixels included."""
     backbone = FrozenResNet(copy.deepcopy(network).float(), size)
     backbone.model.load_state_dict(
         {k: v for k, v in network.state_dict().items() if "tracked" not in k}
@@ -105,7 +105,7 @@ def test_a_batch_is_normalised_by_its_own_images_and_not_by_those_that_fill_it_u
         alone = copy.deepcopy(network).train()
         for module in alone.modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.momentum = None  # a cumulative average
+                module.momentum = None  # torch then takes a cumulative average
                 module.reset_running_stats()
         alone.load_state_dict({n: v[k].detach() for n, v in weights.items()}, strict=False)
         expected = alone(backbone.pixels(images[k][mask[k]])) @ head[k].T
@@ -114,7 +114,7 @@ def test_a_batch_is_normalised_by_its_own_images_and_not_by_those_that_fill_it_u
         assert set(statistics) == {n for n in state if "running" in n}
         pixels = int(mask[k].sum()) * SIZE * SIZE
         for name in ("bn1.running_mean", "bn1.running_var"):
-            biased = (pixels - 1) / pixels if "var" in name else 1.0  # torch's divides by n - 1
+            biased = (pixels - 1) / pixels if "var" in name else 1.0  # torch divides by n - 1
             torch.testing.assert_close(
                 statistics[name][k].double(), state[name] * biased, atol=1e-5, rtol=1e-5
             )
@@ -126,7 +126,7 @@ def test_a_batch_is_normalised_by_its_own_images_and_not_by_those_that_fill_it_u
     ("name", "layers", "floats"), [("resnet20", 20, 269_722 - 650), ("resnet32", 32, 464_154 - 650)]
 )
 def test_the_small_ones_have_the_layers_and_parameters_of_the_paper(name, layers, floats):
-    """0.27 and 0.46 million (He et al., Table 6), their classifier of 10 classes left out."""
+    """He et al. (Table 6) state 0.27 and 0.46 million; the 650 of their classifier are left out."""
     backbone = load_backbone("resnet", {"name": name, "weights": "none"})
     weights = backbone.init_weights()
     assert sum("conv" in n for n in weights) == layers - 1
@@ -140,7 +140,7 @@ def test_the_small_ones_have_the_layers_and_parameters_of_the_paper(name, layers
 
 
 def test_the_wide_one_is_that_of_creff_and_fedic():
-    """Their ResNet-8 of width 64, 128 and 256, with convolutions in the shortcuts."""
+    """CReFF and FEDIC use a ResNet-8 of width 64, 128, 256, with convolutions in the shortcuts."""
     backbone = load_backbone("resnet", {"name": "resnet8_wide", "weights": "none"})
     weights = backbone.init_weights()
     stem = 3 * 64 * 9 + 2 * 64

@@ -124,7 +124,7 @@ def test_a_model_without_class_token_is_refused():
 
 
 def test_an_image_that_is_made_smaller_is_the_mean_of_what_it_covers():
-    """Stripes of a pixel, at a third of the size: the filter is a triangle of three pixels a side.
+    """Stripes of one pixel shrink to a third; the filter is a triangle of three pixels a side.
 
     Without antialiasing every third pixel would remain, black or white.
     """
@@ -132,7 +132,7 @@ def test_an_image_that_is_made_smaller_is_the_mean_of_what_it_covers():
     preprocessing = {"mean": [0.0], "std": [1.0], "interpolation": "bilinear"}
     columns = Pixels((8, 8), 1, preprocessing)(stripes.float())[0, 0]
     weights = torch.tensor([1, 2, 3, 2, 1], dtype=torch.float64) / 9
-    for column in range(1, 7):  # the filters of the others reach over the edge
+    for column in range(1, 7):  # the filters of other columns reach over the edge
         covered = stripes[0, 0, 3 * column - 1 : 3 * column + 4, 0].double() / 255
         assert columns[:, column].double() == pytest.approx([float(weights @ covered)] * 8)
 

@@ -24,7 +24,7 @@ TEXT = {"context_length": 12, "vocab_size": 49408, "width": 16, "heads": 2, "lay
 
 @pytest.fixture(scope="module")
 def networks():
-    """A network of every family, with the name of its model."""
+    """Return a network of each family, with the name of its model."""
     torch.manual_seed(0)
     return {
         "vit": (TINY, timm.create_model(TINY, img_size=32, num_classes=7)),
@@ -34,7 +34,7 @@ def networks():
 
 @pytest.fixture(scope="module")
 def small_clip(tmp_path_factory):
-    """The name of a small CLIP, registered with open_clip, and the network."""
+    """Return the name of a small CLIP that is registered with open_clip, and the network."""
     path = tmp_path_factory.mktemp("models") / "small-clip.json"
     config = {"embed_dim": 24, "vision_cfg": VIT, "text_cfg": TEXT}
     path.write_text(json.dumps(config))
@@ -44,7 +44,7 @@ def small_clip(tmp_path_factory):
 
 
 def _loaded(family, name, tensors, folder, file="weights.safetensors", **keys):
-    """The backbone that the family makes of a file of these tensors."""
+    """Return the backbone that the family makes of a file of these tensors."""
     path = folder / file
     safetensors.torch.save_file(tensors, path)
     size = {} if family == "clip" else {"image_size": 32}
@@ -52,7 +52,7 @@ def _loaded(family, name, tensors, folder, file="weights.safetensors", **keys):
 
 
 def _whites(backbone):
-    """What white becomes in each channel of the backbone's input."""
+    """Return the value of white in each channel of the backbone's normalised input."""
     white = torch.full((1, *backbone.pixels.size, 3), 255, dtype=torch.uint8)
     return backbone.pixels(white)[0, :, 0, 0].tolist()
 
@@ -63,7 +63,7 @@ def _whites(backbone):
 def test_by_default_images_are_normalised_by_the_numbers_of_the_name(networks, tmp_path):
     name, network = networks["vit"]
     plain = _loaded("vit", name, network.state_dict(), tmp_path)
-    assert _whites(plain) == pytest.approx([1.0, 1.0, 1.0])  # (1 - 0.5) / 0.5, as augreg's
+    assert _whites(plain) == pytest.approx([1.0, 1.0, 1.0])  # (1 - 0.5) / 0.5, as for augreg
     named = _loaded("vit", "vit_small_patch16_224.dino", {}, tmp_path, weights="none")
     assert _whites(named) == pytest.approx([2.2489, 2.4286, 2.64], abs=1e-4), "those of the tag"
 
@@ -137,7 +137,7 @@ def test_quick_gelu_must_agree_with_a_tag():
 
 
 def _study(tmp_path, **entry):
-    """The settings of the default study on a backbone of a file."""
+    """Return the settings of the default study on a backbone with weights of a file."""
     (tmp_path / "x.safetensors").write_bytes(b"")
     name = {"timm": TINY, "open_clip": "ViT-B-16", "torchvision": "resnet18"}
     library = entry.pop("library", "timm")

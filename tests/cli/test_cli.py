@@ -90,7 +90,10 @@ def test_the_version_is_that_of_the_project(monkeypatch, capsys):
 
 @pytest.fixture
 def snakemake(monkeypatch, tmp_path):
-    """snakemake(status): a program in its place in a new folder; returns the arguments it had."""
+    """Return snakemake(status), which writes a program that stands for Snakemake.
+
+    snakemake(status) returns a function, which returns the arguments of the program's calls.
+    """
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "python"
     monkeypatch.setattr(sys, "executable", str(program))
@@ -119,7 +122,7 @@ def test_a_run_is_a_command_of_snakemake(monkeypatch, snakemake):
     assert words[4:] == ["--config", f"set={json.dumps(changes)}", "--cores", "2"]
     study = launch.plan_of_arguments(words)[
         0
-    ].settings.study  # as the Snakefile reads it, in all jobs
+    ].settings.study  # the Snakefile reads it likewise, in all jobs
     assert (study.name, study.rounds, study.shows) == ("micro_vit", 4, ["a, {b}"])
     assert _main(monkeypatch, "report", "-n") == 3
     assert calls()[1:] == [["--dry-run"]]
@@ -158,13 +161,13 @@ def test_a_missing_folder_of_images_is_an_error_before_any_job(monkeypatch, snak
     ],
 )
 def test_a_study_is_not_named_twice(monkeypatch, capsys, words, option):
-    """Snakemake would take the last and forget the other."""
+    """Snakemake would take the last --configfile or --config, and forget FedLoom's."""
     assert _main(monkeypatch, "run", *words) == 2
     assert capsys.readouterr().err.startswith(f"error: {option}")
 
 
 def test_a_run_needs_no_home(monkeypatch):
-    """As in a container whose user has no entry and no HOME."""
+    """The user of a container may have no entry in /etc/passwd and no HOME."""
     monkeypatch.setattr(sys, "executable", "true")  # in place of Snakemake
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 12345)
@@ -172,14 +175,14 @@ def test_a_run_needs_no_home(monkeypatch):
 
 
 def test_a_run_goes_on_without_a_display_that_fails(snakemake, capfd):
-    """Here for want of a file of events."""
+    """The display fails here, because the run has no file of events."""
     snakemake(0)
     assert launch.run_snakemake([], display=True) == 0
     assert "goes on without its display: FileNotFoundError(" in capfd.readouterr().err
 
 
 def test_a_reader_that_stops_early_gets_no_traceback():
-    command = f"{sys.executable} -m fedloom datasets | true"  # which ends before a line is written
+    command = f"{sys.executable} -m fedloom datasets | true"  # `true` ends before a line is written
     done = subprocess.run(
         command, shell=True, capture_output=True, text=True, cwd=ROOT,
         env={"PYTHONPATH": str(ROOT / "workflow")},
@@ -193,13 +196,13 @@ def test_an_interrupt_is_one_word(monkeypatch, capsys):
 
     monkeypatch.setattr(describe, "list_studies", interrupted)
     assert _main(monkeypatch, "studies") == 130
-    assert capsys.readouterr().err == "\ninterrupted\n"  # below the ^C of a terminal
+    assert capsys.readouterr().err == "\ninterrupted\n"  # the line follows a terminal's ^C
 
 
 def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):
-    """On SIGINT, Python would print where it is; on SIGTERM it ends, unless a handler is there."""
+    """SIGINT would make Python print a traceback; SIGTERM without a handler ends it silently."""
     for handles, expected in ((False, -signal.SIGTERM), (True, -signal.SIGINT)):
-        # whose parent may be deaf to SIGINT, as a shell makes those in the background
+        # this process may ignore SIGINT, as processes that a shell starts in the background do
         script = "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler)"
         script += "; print(1, flush=True)"
         if handles:
@@ -219,7 +222,7 @@ def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):
 
 
 def test_a_launcher_in_the_background_of_a_script_lets_snakemake_hear_sigint():
-    """A shell ignores SIGINT in what it starts with &; Snakemake ends its jobs on SIGINT alone."""
+    """A process that a shell starts with & ignores SIGINT, on which Snakemake ends its jobs."""
     says = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

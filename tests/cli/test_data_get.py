@@ -22,7 +22,7 @@ HEAD = "title: Letters\npapers: []\nlicence: not stated\ncitation: nobody\n"
 
 @pytest.fixture
 def letters():
-    """Two classes of a training and a test image each, as a zip archive."""
+    """Return a zip archive of two classes, each with a training and a test image."""
     buffer = io.BytesIO()
     Image.new("RGB", (40, 32)).save(buffer, "PNG")
     png = buffer.getvalue()
@@ -138,7 +138,7 @@ def test_a_data_set_of_several_gets_each(letters, tmp_path, monkeypatch):
 
 
 def test_two_processes_do_not_fetch_into_one_folder_at_a_time(tmp_path, monkeypatch):
-    """Without a digest, one would take what the other has half written for the whole file."""
+    """Without a digest, a process would take another's half-written file for the whole file."""
     archive = "{url: 'https://127.0.0.1:9/x.zip'}"
     given = find_recipe(str(recipe(tmp_path, f"get: {{archives: [{archive}]}}\nsource: folder\n")))
     at_work, most = [], []
@@ -156,7 +156,7 @@ def test_two_processes_do_not_fetch_into_one_folder_at_a_time(tmp_path, monkeypa
 
 
 def test_torchvision_downloads_its_own(tmp_path, monkeypatch, capsys):
-    """Without its servers: the test sees the question to them, and the line of a failure."""
+    """No server of torchvision is asked: the test replaces the download by one that fails."""
     from torchvision import datasets
 
     asked = []

@@ -34,7 +34,7 @@ def _progress(done, elapsed, left, total=4, values="loss=1"):
 
 @pytest.fixture
 def two_jobs():
-    """A run with two training jobs to do, of 10 and 20 seconds."""
+    """Return a run with two training jobs to do, of 10 and 20 seconds."""
     run = RunProgress()
     run.apply_event(BEGIN)
     run.apply_event({"event": "run_info", "stats": {"train": 2, "all": 1, "total": 3}})
@@ -43,7 +43,7 @@ def two_jobs():
 
 @pytest.fixture
 def log(tmp_path):
-    """The log of a job that has done 23 of 40 rounds, and whose name fills a line of a terminal."""
+    """Return the log of a job whose long name fills a line, and which has done 23 of 40 rounds."""
     log_to(tmp_path / "job.log")
     with progress(total=40, initial=20, what=f"{'d' * 80}/p/b/a/seed0") as bar:
         bar.set_postfix({"loss": "0.5", "accuracy": "81.2"})
@@ -54,7 +54,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def events_file(tmp_path, monkeypatch):
-    """The file of a run's events in the current folder."""
+    """Return the file of a run's events in the current folder."""
     monkeypatch.chdir(tmp_path)
     EVENTS.parent.mkdir()
     return EVENTS
@@ -100,7 +100,7 @@ def test_a_line_that_is_half_written_is_not_read(log):
 
 
 def test_the_last_progress_is_found_behind_other_events(log):
-    """Of a file that is longer than what is read of it, and begins in the middle of a line."""
+    """Only the end of a long file is read, and that end begins in the middle of a line."""
     other = json.dumps(with_event("device", text="x" * 50)["extra"]["event"]) + "\n"
     event_file(log).write_text(
         _progress(done=1, elapsed=1.0, left=1.0)

@@ -16,7 +16,7 @@ from fedloom.machine import gpus, packages
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """program(script): an nvidia-smi that comes first in PATH."""
+    """Return program(script), which writes an nvidia-smi that comes first in PATH."""
 
     def write(script: str) -> None:
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
@@ -28,7 +28,10 @@ def program(tmp_path, monkeypatch):
 
 @pytest.fixture
 def look(capsys, tmp_path, monkeypatch, program):
-    """look(): what is wrong and what is well, in an empty folder of a machine without GPUs."""
+    """Return look(), which returns the lines on what is wrong and on what is well.
+
+    The folder is empty, and the machine has no GPU.
+    """
     monkeypatch.delenv(gpus.VISIBLE, raising=False)
     program("echo No devices were found; exit 6")
     (tmp_path / "study").mkdir()
@@ -55,7 +58,7 @@ def test_a_healthy_machine_is_well(look):
 
 
 def test_what_a_killed_job_left_is_named_with_its_size(look):
-    """No process has the number 0; this process is still at work."""
+    """The folder's name holds its process: no process has the number 0, and this one is at work."""
     mine = temporary.temporary_name(Path("results/features/digits/vit.safetensors"))
     left = mine.with_name(mine.name.replace(f"-{os.getpid()}-", "-0-"))
     for folder in (mine, left):

@@ -78,7 +78,7 @@ def _finish(plan: Plan) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Finished studies: `tuned`, `short`, and `longer`, which trained its run for another round."""
+    """Write finished studies: `tuned`, `short`, and `longer`, which trains for another round."""
     folder = tmp_path_factory.mktemp("studies")
     tune = {"trials": 2, "rounds": 2, "values": {"training.lr": [0.1, 0.2]}}
     with pytest.MonkeyPatch.context() as patch:
@@ -159,7 +159,7 @@ def test_a_study_is_named_by_its_file_too(folder, monkeypatch, tmp_path):
 
 
 def test_a_study_is_that_of_the_folders_own_config(folder, monkeypatch, tmp_path):
-    """The default, and the name of a file that states none; the file may lie there too."""
+    """A folder's config.yaml gives the default study, and the name of a study that states none."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     (tmp_path / "there/results").symlink_to(folder / "results")

@@ -41,7 +41,7 @@ def _run(method: str) -> Run:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
-    """A folder with a study and the evaluations of three of its runs."""
+    """Write a folder with a study and the evaluations of some of its runs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(STUDY)
     plan = load_plan([Path("mine.yaml")])
@@ -157,7 +157,7 @@ def test_a_run_that_is_not_there_is_named_with_the_nearest(folder):
         invoked("show", "results/runs/digits")
 
 
-# of every kind of result, labels that mine.yaml uses, and labels that no study below does
+# for every kind of result: labels that mine.yaml uses, and labels that no study below uses
 KINDS = {
     "runs/{}/evaluation.parquet": (_run("slow").path, _run("fedvpt_deep").path),
     "choices/{}/trials.parquet": ("digits/six/micro_vit/slow", "digits/six/micro_vit/fedvpt_deep"),
@@ -187,10 +187,10 @@ def test_only_what_no_study_uses_is_listed_and_deleted(folder, capsys, monkeypat
     studies = ["mine.yaml", "blocks.yaml", "micro/micro_cross_dataset", str(ROOT / "config.yaml")]
     used = {kind.format(labels) for kind, (labels, _) in KINDS.items()}
     used |= {
-        TRIAL.format(1000),  # of the default study
+        TRIAL.format(1000),  # used by the default study
         "logs/train/old.log",
-        "block_accuracy/glyphs/micro_vit.parquet",  # of a study without runs
-        "features/noisy_letters/micro_clip.safetensors",  # clients of another dataset are tested
+        "block_accuracy/glyphs/micro_vit.parquet",  # used by a study without runs
+        "features/noisy_letters/micro_clip.safetensors",  # used by clients of another dataset
     }
     unused = {kind.format(labels) for kind, (_, labels) in KINDS.items()}
     unused |= {"studies/old.parquet", TRIAL.format(1001)}
@@ -215,7 +215,7 @@ def test_only_what_no_study_uses_is_listed_and_deleted(folder, capsys, monkeypat
 
 
 def test_runs_in_the_record_of_a_study_are_its_own(capsys):
-    """As after `fedloom run mine.yaml --set select.methods=[fedvpt_deep]`."""
+    """`fedloom run mine.yaml --set select.methods=[fedvpt_deep]` leaves such a record."""
     run = _run("fedvpt_deep")
     _write(paths.path_for(paths.EVALUATION, run), paths.path_for(paths.TRIALS, run))
     write_table(paths.path_for(paths.RECORD, study="mine"), pa.Table.from_pylist([vars(run)]))
@@ -223,7 +223,7 @@ def test_runs_in_the_record_of_a_study_are_its_own(capsys):
 
 
 def test_what_killed_jobs_left_half_written_is_deleted(folder, capsys):
-    """A cache's temporary folder is as large as the cache; one that lives is left alone."""
+    """A killed job leaves a folder as large as its cache; the folder of a live job is kept."""
     alive = temporary.temporary_name(Path("results/features/digits/micro_vit.safetensors"))
     left = alive.with_name(alive.name.replace(f"-{os.getpid()}-", "-0-"))
     _write(alive / "part", left / "part")

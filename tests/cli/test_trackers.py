@@ -47,20 +47,20 @@ def _read_tensorboard(folder: Path) -> dict:
 
 
 def _read_wandb(folder: Path) -> dict:
-    """Read the file for `wandb sync`: a log of LevelDB, of the client's own messages."""
+    """Read the file for `wandb sync`: messages of wandb in the format of LevelDB's log."""
     import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
-    wandb.teardown()  # else in the client's memory until the process ends
-    (file,) = folder.glob("wandb/offline-run-*/*.wandb")  # one: the first was replaced
+    wandb.teardown()  # otherwise wandb writes the file at the process's end
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")  # the second run replaced the first
     data, at, part, found = file.read_bytes(), 7, b"", dict[str, list]()
     while at < len(data):
-        if (padding := -at % 32768) < 7:  # bytes of a header
+        if (padding := -at % 32768) < 7:  # a header has 7 bytes
             at += padding
             continue
         size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
         part, at = part + data[at + 7 : at + 7 + size], at + 7 + size
-        if kind not in (1, 4):  # of a whole record, or its last part
+        if kind not in (1, 4):  # 1 is a whole record, 4 the last part of one
             continue
         record, part = Record.FromString(part), b""
         if record.WhichOneof("record_type") == "run":
@@ -91,7 +91,7 @@ def test_a_client_reads_what_was_told_and_nothing_twice(name, tmp_path, monkeypa
     for variable in ("WANDB_MODE", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(variable, raising=False)
     tracker = track.find_tracker(name).load()
-    for number in VALUES:  # it is followed again, with a round more
+    for number in VALUES:  # each time, the run is followed anew with one more round
         with tracker(tmp_path, "mine", RUN, SETTINGS) as log:
             for each in range(1, number + 1):
                 log(each, VALUES[each])
@@ -116,7 +116,7 @@ def test_a_tracker_that_is_not_there_is_refused(monkeypatch, tmp_path):
 
 
 class Told(list):
-    """A tracker that keeps what it is told of all runs."""
+    """A tracker that keeps everything that it is told of all runs."""
 
     def __call__(self, run: str, settings: dict):
         self.append(("begin", run, settings["training.lr"]))
@@ -152,7 +152,7 @@ def _rows(number: int, loss: float) -> Rows:
 
 
 def _finish(plan: Plan, last: int, losses: list[float]) -> None:
-    """Write what a training job leaves that ends after round `last`."""
+    """Write the files of a training job that ends after round `last`."""
     run, end = plan.runs[0], paths.four_digits(last)
     first = last - len(losses) + 1
     rows = Rows.join([_rows(first + n, loss) for n, loss in enumerate(losses)])
@@ -166,7 +166,7 @@ def _finish(plan: Plan, last: int, losses: list[float]) -> None:
 
 @pytest.fixture
 def followed(monkeypatch, tmp_path):
-    """A run of a study that began a minute ago, and what its tracker was told."""
+    """Return a run of a study that began a minute ago, and the list of what its tracker is told."""
     monkeypatch.chdir(tmp_path)
     told = Told()
     plan = _plan()
@@ -174,7 +174,10 @@ def followed(monkeypatch, tmp_path):
 
 
 def test_rounds_are_told_as_they_are_done(followed):
-    """Of a job at work by its checkpoint, also when its parts become one; then by its tables."""
+    """Rounds of a job at work come from its checkpoint, those of a finished job from its tables.
+
+    In between, the parts of the checkpoint may be joined.
+    """
     run, told = followed
     run.read_new_rounds()
     assert told == []
@@ -230,7 +233,7 @@ def test_a_file_that_is_damaged_is_an_error(followed):
 
 
 def test_a_tracker_is_told_of_the_run_until_it_ends(monkeypatch, tmp_path, capsys):
-    """In a second terminal, or afterwards; the last look is after the end."""
+    """A tracker in a second terminal follows a run, and looks once more after the run's end."""
     monkeypatch.chdir(tmp_path)
     _plan()
     told = Told()

@@ -44,7 +44,7 @@ def test_the_name_of_a_file_that_the_system_refuses_is_legible(caplog):
 
 
 def test_an_error_of_our_own_is_in_the_log_with_its_traceback(caplog):
-    """The log of a job says so, since its silence means that the job was killed."""
+    """A job logs its error, because a log without an error means that the job was killed."""
     caplog.set_level(logging.DEBUG, "fedloom")
     with pytest.raises(IndexError), one_line_errors():
         [].pop()
@@ -53,7 +53,7 @@ def test_an_error_of_our_own_is_in_the_log_with_its_traceback(caplog):
 
 
 def test_notes_on_a_study_are_legible(tmp_path, monkeypatch, capsys):
-    """The settings refuse such labels, but a note may quote any value of the user's."""
+    """Labels with control characters are refused, but a note may quote any value of the user's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(load_plan.LAUNCHER, raising=False)
     told = replace(load_plan.read_plan().settings, notes=("a note \x1b[31m in red",))

@@ -181,7 +181,7 @@ def test_only_local_weights_have_a_fingerprint():
 
 
 def resolved_with(**sections):
-    """The default study with some keys of its sections changed."""
+    """Return the settings of the default study with some keys of its sections changed."""
     changed = deepcopy(DEFAULT)
     for name, content in sections.items():
         changed[name] |= content
@@ -211,7 +211,7 @@ def test_evaluating_at_the_end_of_a_job_changes_no_reported_number():
 
 
 def test_hardly_a_round_of_the_default_study_misses_a_style():
-    """Inverted letters' loss is ten times the others': without them, the curve falls and rises."""
+    """Inverted letters have ten times the loss of others; the curve dips if a round has none."""
     config = read(DEFAULT_CONFIG)
     study, scheme = config["study"], config["partitions"]["domains"]
     of_style = scheme["clients_per_domain"] - scheme["held_out_per_domain"]
@@ -230,7 +230,7 @@ def test_a_number_that_no_table_holds_is_one_line():
 
 @pytest.mark.parametrize("seed", [2**31, 2**63, -1])
 def test_a_seed_fits_the_tables_that_name_it(seed):
-    """A larger one was a traceback after the training."""
+    """A seed that the tables cannot hold would fail only after the training."""
     with refused("study.seeds", str(seed)):
         loaded_with = deepcopy(DEFAULT)
         loaded_with["study"]["seeds"] = [seed]

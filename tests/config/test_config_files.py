@@ -64,7 +64,7 @@ for file in sys.argv[1:]:
 
 
 def test_a_file_that_would_never_be_read_to_its_end(tmp_path):
-    """In a process without much memory."""
+    """A process with at most 8 GiB reads the files, since endless ones would fill the memory."""
     files = {name: tmp_path / f"{name}.yaml" for name in ENDLESS}
     for name, (make, _) in ENDLESS.items():
         make(files[name])

@@ -210,12 +210,12 @@ def test_a_figure_of_the_wrong_runs_is_one_line(kind, methods, partitions, line)
 
 
 def _at(items, *rounds):
-    """The runs, with these rounds reported."""
+    """Return the runs, with these rounds reported."""
     return [replace(item, reported=Reported(rounds)) for item in items]
 
 
 def _evaluation(path, correct, clients=4, held_out=()):
-    """Rounds 1 to 3 of `clients`, with correct(round, client) of 100 answers."""
+    """Write an evaluation of rounds 1 to 3, with correct(round, client) right answers of 100."""
     rows = [(r, k) for r in (1, 2, 3) for k in range(clients)]
     columns = {
         "round": [r for r, _ in rows],
@@ -232,11 +232,11 @@ def _evaluation(path, correct, clients=4, held_out=()):
 
 @pytest.fixture
 def three_axes(tmp_path):
-    """Accuracies 50 + 10a + 3b + c of lists [a, b, c], plus the seed; round 1 does not count."""
+    """Return runs of lists [a, b, c] with accuracy 50 + 10a + 3b + c + seed from round 2 on."""
     items = []
     for a, b, c, seed in product((1, 2), (1, 2, 3), (1, 2), (0, 2)):
         value = 50 + 10 * a + 3 * b + c + seed
-        # clients 1 below and above the mean; a held-out client that must not count
+        # clients 0 and 1 are above and below the mean; client 2 is held out and must not count
         file = _evaluation(
             tmp_path / f"{a}{b}{c}{seed}.parquet",
             lambda r, k, v=value: 0 if k == 2 or r == 1 else v + (1, -1, 0, 0)[k],
@@ -249,7 +249,7 @@ def three_axes(tmp_path):
 
 
 def test_heat_maps_show_every_members_mean_and_frame_first_entries_like_others(three_axes):
-    """As FedPHA's Fig. 4 and 8 have it: domain 1's length is that of domain 2 or of domain 3."""
+    """As in FedPHA's Fig. 4 and 8, frames mark where domain 1 has the length of domain 2 or 3."""
     figure = draw("grid", _at(three_axes, 2, 3))
     panels, bar = figure.axes[:2], figure.axes[2:]
     assert len(bar) == 2
@@ -289,7 +289,7 @@ def test_a_grid_of_two_options_is_one_map_per_scenario(three_axes):
 
 
 def test_boxes_are_by_the_clients_own_entry(tmp_path):
-    """Four clients and lists of two: clients 0 and 1 have the first entry, 2 and 3 the second."""
+    """Of a list of two, clients 0 and 1 have the first entry, and clients 2 and 3 the second."""
     items = []
     for a in (4, 8):
         for b in (4, 8, 16):
@@ -317,7 +317,7 @@ def test_boxes_are_by_the_clients_own_entry(tmp_path):
     medians = [
         line.get_ydata()[0]
         for line in first.lines
-        if line.get_linewidth() == 1.6  # medianprops
+        if line.get_linewidth() == 1.6  # the width of medianprops
     ]
     assert medians == [16, 20]
     assert [entry_of(k, 6, 3) for k in range(6)] == [0, 0, 1, 1, 2, 2]

@@ -31,7 +31,7 @@ def described(schema: dict, root: dict) -> Iterator[tuple[str, str]]:
         yield from described(entry, root)
     for key, sub in schema.get("properties", {}).items():
         meant = whole(sub, root)
-        if "const" not in meant:  # the key that names the kind
+        if "const" not in meant:  # a constant key only names the kind
             yield key, meant.get("description", "")
         yield from described({**meant, "properties": {}}, root)
     for inner in (*schema.get("patternProperties", {}).values(), *schema.get("$defs", {}).values()):

@@ -19,7 +19,7 @@ from fedloom.config.kinds import KINDS_FROM_PLUGINS, subclasses_in
     ],
 )
 def test_every_class_of_a_kind_is_in_its_table(kind, package):
-    """By its name in small letters, so that a config and the code can be searched for both."""
+    """A kind is named after its class, in snake_case, so that a reader of a config finds it."""
     registry = KINDS_FROM_PLUGINS[kind]
     classes = []
     for file in pkgutil.iter_modules(import_module(package).__path__):

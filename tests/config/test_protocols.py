@@ -31,7 +31,10 @@ METHODS = {
 
 
 def _plan(select=(), **sections):
-    """The default study with two Dirichlet partitions, `long` under another protocol."""
+    """Return the plan of the default study with two Dirichlet partitions.
+
+    The partition `long` has another protocol.
+    """
     config = deepcopy(default_config())
     config["partitions"] |= {"plain": DIRICHLET, "long": DIRICHLET | {"protocol": LONG}}
     config["methods"] |= METHODS
@@ -222,7 +225,7 @@ def test_what_cannot_be_is_one_line(sections, select, words):
 
 
 def _evaluation(rows):
-    """Rows of (round, client, correct of 100); client 9 is held out."""
+    """Return an evaluation with rows (round, client, correct of 100); client 9 is held out."""
     frame = pd.DataFrame(rows, columns=["round", "client_id", "num_correct"])
     return frame.assign(num_test=100, participating=frame["client_id"] != 9)
 
@@ -238,7 +241,7 @@ def test_the_worst_may_be_the_lowest_mean_of_the_last_evaluations():
     )
     assert accuracies(frame, Reported((4,), worst_of=(2, 3, 4))) == {
         "participating_mean": 50,
-        "participating_worst": 40,  # of round 2; the worst client has 10 in round 3
+        "participating_worst": 40,  # the mean in round 2; the worst client has 10 in round 3
         "held_out_mean": 9,
         "held_out_worst": 5,
     }

@@ -15,7 +15,7 @@ from refusals import refused
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_is_an_entry_of_the_config(name):
-    """Its keys are those of its source."""
+    """A recipe becomes the keys of its source, and no placeholder of its folder is left."""
     settings = dataset_spec(recipe=name)
     assert "recipe" not in settings
     assert "{root}" not in str(settings)
@@ -109,7 +109,7 @@ def test_what_a_recipe_expects_serves_estimates(name, size):
     ],
 )
 def test_training_and_test_images_are_estimated_each(name, first, train, test):
-    """Of all test images, and of the training images those that `first_per_domain` keeps."""
+    """All test images count, and those training images that `first_per_domain` keeps."""
     entry = {"recipe": name} | ({"first_per_domain": first} if first else {})
     dataset = resolve._dataset("d", recipes.check_dataset("d", entry), entry, False)
     found = estimates.contents(dataset)
@@ -118,7 +118,7 @@ def test_training_and_test_images_are_estimated_each(name, first, train, test):
 
 
 def test_a_study_names_recipes(tmp_path, monkeypatch):
-    """Its jobs know sources alone, and a change of the recipe's counts makes no store again."""
+    """Jobs know sources and no recipes, so that a recipe with other counts makes no store again."""
     study = tmp_path / "mine.yaml"
     study.write_text(
         "datasets: {tiny: {recipe: tiny_imagenet, root: /nowhere}, five: {recipe: five_dataset}}\n"

@@ -22,7 +22,7 @@ METHODS = {name: m for name, m in PLUGINS.items() if m.kind == "method"}
 WRAPPERS = {name: m for name, m in PLUGINS.items() if m.kind == "wrapper"}
 
 
-AROUND = {  # what wrappers are checked around that do not accept any method, or change more
+AROUND = {  # the methods around which a wrapper is checked, if not Head-Tuning
     "dp_laplace": ("scaffold_pt", "pep_fedpt"),
     "dropout": ("scaffold_pt",),
     "quantize": ("scaffold_pt",),
@@ -37,7 +37,7 @@ NOT_MEANS = {"scaffold_pt", "pep_fedpt", "pfpt", "sgpt", "singleset_vpt", "zero_
 
 REFUSED = {
     "dp_gaussian": NOT_MEANS,
-    "dp_laplace": NOT_MEANS - {"pep_fedpt"},  # it uploads prototypes
+    "dp_laplace": NOT_MEANS - {"pep_fedpt"},  # pep_fedpt uploads prototypes
     "secure_mask": NOT_MEANS,
     "trimmed_mean": NOT_MEANS,
 }
@@ -64,7 +64,7 @@ OF_LAST_BLOCK = ("fedbabu", "fedem", "fedmix", "fedrep", "per_fedavg")
 
 
 def quick(name, check):
-    """Options for those checks of a method that take long, if they pass with them."""
+    """Return options that shorten a check of a method, if the check passes with them."""
     if (name, check) == ("fedic", checks.stacks):
         return STACKED_FEDIC
     if name in OF_LAST_BLOCK and check is not checks.stacks:
@@ -85,7 +85,7 @@ PICKING = {"selection": True, "prompts": 3, "pool": 6}
 POOL = {"prompts": 3, "pool": 6}
 
 
-VARIANTS = [  # whose code is not that of the defaults
+VARIANTS = [  # options that run other code than the defaults do
     ("fedavg", {"mu": 0.1, "train": "bias$"}),
     ("fedavg_adapter", {"mu": 0.1, "form": "adaptformer"}),
     ("fedlora", {"shared": "a", "ranks": [2, 4], "targets": ["proj", "k"]}),
@@ -104,8 +104,8 @@ VARIANTS = [  # whose code is not that of the defaults
 ]
 
 
-# 500 Adam steps a round make much of a last bit, and 0.05 is too high a rate for two layers;
-# in SGPT's released code each client sees those that trained before it
+# 500 Adam steps a round magnify the last bit, and 0.05 is too high a rate for two layers;
+# in SGPT's released code, a client's training depends on the clients that trained before it
 EXCEPT = {
     "pfpt": (checks.stacks, checks.learns),
     "sgpt": (checks.stacks,),

@@ -66,7 +66,7 @@ def test_what_a_plugin_holds_between_jobs_is_found(tmp_path):
 
 
 def test_a_resumed_state_lies_in_memory_as_the_uninterrupted_one(tmp_path):
-    """Kernels add in another order at another address: here the addresses themselves are added."""
+    """Kernels may add in another order at another address; this method adds the addresses."""
     code = (
         f'{AGGREGATE}    params = fl.mean(updates)["head"]\n'
         '    known = server["params"]["head"], server["part"]\n'

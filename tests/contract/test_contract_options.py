@@ -41,14 +41,14 @@ def test_a_value_that_the_method_refuses_is_passed_over(tmp_path):
 
 
 def test_a_refusal_that_is_a_wrong_result_is_none(tmp_path):
-    """train_locally complains of the loss, not the plugin."""
+    """The plugin refuses no option here: `train_locally` refuses the loss that it returns."""
     method = plugin_with(tmp_path, OLD, "    if task.options.weighted: return batch.labels\n" + OLD)
     with pytest.raises(FedLoomError, match=r"train_locally.*its loss.*option weighted: True"):
         driver.other_options(method, tmp_path)
 
 
 def test_a_cohort_of_another_size_that_breaks_the_method_is_named(tmp_path):
-    """The other checks have three clients in a round."""
+    """All other checks have three clients in a round, with which this method works."""
     method = plugin_with(tmp_path, OLD, "    assert len(clients) <= 3\n" + OLD)
     with pytest.raises(FedLoomError, match=r"AssertionError \(on cohorts of \d clients\)$"):
         driver.other_options(method, tmp_path)

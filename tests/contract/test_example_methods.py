@@ -16,7 +16,10 @@ from fedloom.toolbox import stack
 
 @pytest.fixture
 def run(tmp_path):
-    """run(name, **options): a task and hooks of an example; wrappers are around Head-Tuning."""
+    """Return run(name, **options), which makes a task and hooks of an example.
+
+    A wrapper is put around Head-Tuning.
+    """
     return runs_of_examples(tmp_path)
 
 

@@ -18,7 +18,10 @@ from fedloom.toolbox import stack
 
 @pytest.fixture
 def run(tmp_path):
-    """run(name, **options): a task and hooks of an example; wrappers are around Head-Tuning."""
+    """Return run(name, **options), which makes a task and hooks of an example.
+
+    A wrapper is put around Head-Tuning.
+    """
     return runs_of_examples(tmp_path)
 
 
@@ -74,7 +77,7 @@ def test_krum_refuses_too_few_updates(run):
     ("around", "aggregation"), [("head_tuning", "plain"), ("fedavg_pt", "weighted")]
 )
 def test_masks_cancel_in_the_mean(run, tiny, around, aggregation):
-    """A method's declaration tells the wrapper by which weights the server sums."""
+    """A method declares the weights of the server's sum, by which the wrapper divides its masks."""
     task, hooks = run("masks", around=around)
     assert task.aggregation == aggregation
     state, _ = train_round(*started(task, hooks))

@@ -27,7 +27,7 @@ def test_the_examples_are_those_of_the_guide():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_short_and_writes_to_none_of_its_arguments(name):
-    """test_house.py checks that it calls public names alone."""
+    """test_house.py checks that examples call public names alone."""
     text = (EXAMPLES[name] / "plugin.py").read_text()
     assert len(text.splitlines()) <= 80
     for node in ast.walk(ast.parse(text)):

@@ -38,14 +38,14 @@ ROUNDING = 1e-8  # nothing but rounding is so small: the gradient of a key's bia
 # PFPT's server opens and closes prompts, one more or less in round 2 by the last bit of a cost: its
 # state is that of round 1.
 STATE_OF_ROUND_1 = ("pfpt",)
-# FEDIC's server makes steps of Adam's full size of a gradient that is rounding alone.
+# The gradient of this bias is rounding alone, but a step of Adam has its full size.
 NOISE = {"fedic": "attn.qkv.bias"}
 
-FEWER = {"fedic": {"server_steps": 10}}  # its 100 steps in each of three phases take long
+FEWER = {"fedic": {"server_steps": 10}}  # 100 steps in each of three phases take long
 
 FEDPHA = ("paper", "algorithm_1", "released")
 SELECTION = {"selection": True, "prompts": 3, "pool": 6}
-BESIDE = [  # beside every method's defaults and every `variant`: method, options
+BESIDE = [  # cases besides the defaults and every `variant`: method, options
     *((name, SELECTION) for name in ("fedavg_pt", "fedopt_pt", "fedprox_pt", "gmm_pt")),
     *(("pfedpg", {"generator": name}) for name in ("mlp", "adain", "basis")),
     ("pfedpg", {"head": "shared", "common_model": False}),
@@ -67,14 +67,14 @@ BESIDE = [  # beside every method's defaults and every `variant`: method, option
     ("fedotp", {"balanced": True, "mass": 1.0}),
     *(("fedpha", {"variant": name, "lengths": [4, 8], "global_length": 6}) for name in FEDPHA),
 ]
-AROUND = {"dp_laplace": "pep_fedpt", "dropout": "pep_fedpt"}  # other wrappers: Head-Tuning
+AROUND = {"dp_laplace": "pep_fedpt", "dropout": "pep_fedpt"}  # others: around Head-Tuning
 
 
 def every_case() -> dict[str, tuple]:
     """Return method, options and wrappers of every golden run, by its label."""
     plugins = [
         p for p in manifest.discover_methods().values() if p.module is None
-    ]  # not installed ones
+    ]  # leave out installed plugins
     methods = [plugin for plugin in plugins if plugin.kind == "method"]
     runs = [(method.name, FEWER.get(method.name, {}), ()) for method in methods]
     for method in methods:

@@ -40,7 +40,7 @@ include = ["their_methods*"]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Where pip installed two examples as a package, as a third party's; nothing is fetched."""
+    """Return the folder in which pip installed two examples as a third party's package, offline."""
     folder = tmp_path_factory.mktemp("installed")
     source, site = folder / "source", folder / "site"
     for name in ("fedrep_prompts", "topk"):
@@ -86,7 +86,7 @@ def _snakemake(site, folder, *words):
 
 
 def test_an_installed_package_trains_in_the_workflow_and_its_edits_count(site, tmp_path):
-    """From images to a run's rows, by Snakemake; then the package's own __init__.py is edited."""
+    """Snakemake makes everything from images to a run's rows; then the package's code is edited."""
     image_folder(tmp_path / "letters", ["ant", "bee"], count=8)
     (tmp_path / "study.yaml").write_text(STUDY.replace("ROOT", f"{tmp_path}/letters"))
     _snakemake(site, tmp_path)

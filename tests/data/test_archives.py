@@ -33,7 +33,7 @@ NAMES = {"zip": "letters.zip", "tar": "letters.tar.gz", "plain": "letters.tar"}
 @given(st.data())
 @settings(max_examples=30, deadline=None)
 def test_no_damaged_archive_is_taken_for_a_whole_one(kind, data):
-    """Where neither recipe nor server knows its digest."""
+    """Neither the recipe nor the server states a digest of this archive."""
     broken = bytearray(WHOLE[kind])
     broken[data.draw(st.integers(0, len(broken) - 1))] ^= data.draw(st.integers(1, 255))
     with tempfile.TemporaryDirectory() as folder:
@@ -52,8 +52,11 @@ def test_no_damaged_archive_is_taken_for_a_whole_one(kind, data):
 
 @pytest.mark.parametrize("flipped", [1, 2, 72, 105, 128, 255])
 def test_a_zip_whose_index_is_damaged_loses_no_member(flipped, tmp_path):
-    """A longer comment hides the next entries; of two files with one name, the second replaces the
-    first; and a file whose name ends in a slash becomes a folder."""
+    """A damaged index may hide a member in three ways.
+
+    A longer comment hides the next entries; of two files with one name, the second replaces the
+    first; and a file whose name ends in a slash becomes a folder.
+    """
     whole, file = WHOLE["zip"], tmp_path / NAMES["zip"]
     for place in range(whole.index(b"PK\x01\x02"), len(whole)):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ flipped]) + whole[place + 1 :])
@@ -66,9 +69,9 @@ def test_a_zip_whose_index_is_damaged_loses_no_member(flipped, tmp_path):
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_an_archive_that_was_cut_anywhere_is_refused(kind, tmp_path):
-    """A server that does not say how much it sends may end early, and nothing else tells."""
+    """A server that states no size may end early, and only the archive itself shows it."""
     whole, file = WHOLE[kind], tmp_path / NAMES[kind]
-    end = 1024 * len(LETTERS) if kind == "plain" else len(whole) - 1  # zeros follow
+    end = 1024 * len(LETTERS) if kind == "plain" else len(whole) - 1  # only zeros follow
     for length in [*range(0, end, 13), end]:
         file.write_bytes(whole[:length])
         with refused(f"{NAMES[kind]}: cannot be unpacked"):
@@ -156,7 +159,7 @@ def test_an_archive_that_cannot_be_written_out_stays(kind, tmp_path):
 
 
 def sparse_tar(file, size):
-    """A tar archive of 1,536 bytes whose file is `size` zeros, as GNU tar writes a sparse file."""
+    """Write a tar archive of 1,536 bytes, whose file is `size` zeros, sparse as by GNU tar."""
     with tarfile.open(file, "w:gz", format=tarfile.GNU_FORMAT) as archive:
         info = tarfile.TarInfo("a.png")
         info.type, block = tarfile.GNUTYPE_SPARSE, bytearray(info.tobuf(tarfile.GNU_FORMAT))
@@ -170,7 +173,7 @@ def sparse_tar(file, size):
 
 
 def test_a_sparse_file_does_not_fill_the_disk(tmp_path):
-    """It states any size, and is written as zeros."""
+    """A sparse file may state any size, and as many zeros would be written to the disk."""
     file = tmp_path / NAMES["tar"]
     sparse_tar(file, 8**11 - 1)
     with tarfile.open(file) as archive:
@@ -180,7 +183,7 @@ def test_a_sparse_file_does_not_fill_the_disk(tmp_path):
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_an_archive_that_grows_too_much_is_refused(kind, tmp_path):
-    """Zeros shrink to a thousandth; images hardly do."""
+    """Compression shrinks zeros to a thousandth, but images hardly at all."""
     file, into = tmp_path / NAMES[kind], tmp_path / "out"
     content = {"a.png": b"one", "b.png": bytes(200_000)}
     file.write_bytes(archive_of(kind, content, zipfile.ZIP_DEFLATED))

@@ -44,7 +44,7 @@ def test_there_are_as_many_domains_or_classes_as_parts_or_more():
     data, labels = with_domains(0), range(CLASSES)
     for of, key, count in (
         ("domains", {}, len(DOMAINS)),
-        ("classes", {"novel_classes": [*labels[2:]]}, 2),  # which are in no part
+        ("classes", {"novel_classes": [*labels[2:]]}, 2),  # novel classes are in no part
     ):
         rounds = [*range(2, count + 2)]
         arrivals = {"of": of, "at": rounds[:-1], "keep": False}
@@ -72,7 +72,7 @@ def test_what_comes_first_is_drawn_by_the_seed_of_the_run_or_the_partition():
     ],
 )
 def test_each_part_has_clients_that_train_on_it(of, scheme, seed):
-    """Held-out clients, or the domains that only they have, are no part by themselves."""
+    """No part consists of held-out clients alone, or of domains that only they have."""
     arrivals = {"of": of, "at": [3] if of == "domains" else [3, 5], "keep": False}
     rows = divide_dataset(*with_domains(seed), scheme | {"arrivals": arrivals}, seed).to_pandas()
     training = rows[rows["participating"] & ~rows["test"]]
@@ -197,7 +197,7 @@ def test_clients_that_have_arrived_answer_unseen_images_which_are_in_no_part(tin
 def test_forgetting_is_the_fall_from_the_highest_accuracy_before(tmp_path):
     nan = float("nan")
     rows = [
-        # round, client, participating, parts 1, 9 and 10; a client that never trains alone has 11
+        # round, client, participating, parts 1, 9, 10, 11; only a client that never trains has 11
         (1, 0, True, 0.8, nan, nan, nan),
         (1, 1, True, 0.6, nan, nan, nan),
         (2, 0, True, 0.9, 0.6, nan, nan),

@@ -12,7 +12,10 @@ from refusals import refused
 
 @pytest.fixture
 def drop(tmp_path, monkeypatch):
-    """drop(*names) makes these examples the plugins of this process; returns their folder."""
+    """Return drop(*names), which makes these examples this process's plugins.
+
+    drop(*names) returns the folder of the plugins.
+    """
     return dropping(tmp_path, monkeypatch)
 
 

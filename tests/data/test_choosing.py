@@ -15,7 +15,7 @@ from refusals import refused
 
 
 def listed(labels, classes="abc", domains=None, test=None):
-    """A list whose k-th item is called k."""
+    """Return a list of images whose k-th item is called k."""
     items = [Item(str(k), Image.Image) for k in range(len(labels))]
     return ImageList(
         items=lambda: items,
@@ -45,7 +45,7 @@ def test_classes_to_keep_are_numbered_in_the_order_that_is_asked_for():
 
 @pytest.mark.parametrize("settings", [{}, {"keep_classes": ["crane"]}])
 def test_two_classes_of_one_name_are_refused(settings):
-    """As ImageNet's own two cranes: a CLIP would have one prompt for both."""
+    """ImageNet has two classes called crane, for which a CLIP would have one prompt."""
     cranes = listed([0, 1, 2], ["crane", "ant", "crane"], test=[0, 0, 1])
     with refused("classes 0 and 2", "'crane'"):
         prepared(cranes, settings)
@@ -73,7 +73,7 @@ def test_small_domains_are_left_out_by_their_training_images():
 
 
 def test_the_first_training_images_of_every_domain_as_fedbn_takes_them():
-    """In the order of the source; a smaller domain keeps all; test images stay."""
+    """Images count in the order of the source; a smaller domain keeps all; test images stay."""
     domains = ["x"] * 6 + ["y"] * 2 + ["x"] * 4
     test = [0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0]
     ready = prepared(
@@ -116,7 +116,7 @@ def test_caps_of_every_class():
 
 @pytest.mark.parametrize(("factor", "total"), [(10, 19_573), (50, 12_608), (100, 10_847)])
 def test_the_long_tail_of_cifar100_has_the_sizes_of_the_literature(factor, total):
-    """As papers on CIFAR-100-LT state them, after Cao et al. (2019)."""
+    """Papers on CIFAR-100-LT state these sizes, after Cao et al. (2019)."""
     counts = preparation.long_tail(np.full(100, 500), factor)
     assert counts.sum() == total
     assert (counts[0], counts[-1]) == (500, 500 // factor)
@@ -159,7 +159,7 @@ def test_resize_needs_a_size():
 
 
 def parts(tmp_path):
-    """Two data sets that share a name of a class, of different sizes and colours."""
+    """Write two data sets of different sizes and colours that share a class; return their keys."""
     image_folder(tmp_path / "data/digits", ["train", "test"], ["0", "1"], count=3, mode="L")
     image_folder(tmp_path / "data/letters", ["1", "A"], count=5)
     return {

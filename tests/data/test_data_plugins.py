@@ -42,7 +42,10 @@ from refusals import refused
 
 @pytest.fixture
 def drop(tmp_path, monkeypatch):
-    """drop(*names) makes these examples the plugins of this process; returns their folder."""
+    """Return drop(*names), which makes these examples this process's plugins.
+
+    drop(*names) returns the folder of the plugins.
+    """
     return dropping(tmp_path, monkeypatch)
 
 
@@ -201,7 +204,7 @@ def test_a_part_of_several_may_be_of_a_plugin(drop, tmp_path):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
-    """It is found by its entry point, and keeps its own module name."""
+    """A plugin of a package is found by its entry point, and keeps the name of its module."""
     site, kind, package = tmp_path / "site", EXAMPLES[name], f"package_with_{name}"
     shutil.copytree(ROOT / f"examples/{kind}s/{name}", site / package / name)
     for folder in (site / package, site / package / name):
@@ -222,7 +225,7 @@ def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
 
 
 def test_entry_points_may_be_of_the_backport_of_importlib_metadata(monkeypatch):
-    """Its finder takes the place of Python's own as soon as any package imports it."""
+    """The backport's finder replaces Python's own as soon as any package imports the backport."""
     place = {"group": "fedloom.sources", "name": "theirs", "value": "nowhere", "module": "nowhere"}
     monkeypatch.setattr(discovery, "entry_points", lambda group: [type("Entry", (), place)()])
     found = discovery.discover_plugins("source", [], kinds.DataPlugin)
@@ -258,7 +261,7 @@ select: {datasets: [letters], partitions: [skewed], methods: [head_tuning],
 
 
 def test_writers_and_plugins_through_to_a_report(drop, tmp_path, monkeypatch, caplog):
-    """Twelve writers wrote ten letters once each; all but their source and method are plugins."""
+    """Twelve writers wrote ten letters once each; only the source and the method are no plugins."""
     caplog.set_level("INFO", "fedloom")
     monkeypatch.chdir(tmp_path)
     drop(*EXAMPLES, *OUTPUTS)

@@ -108,8 +108,11 @@ def test_a_table_of_domains_left_out_needs_partitions_that_leave_some_out():
 
 
 def _run(folder, partition, seed, correct):
-    """A run in which the server's model, on no domain's own images, and clients 0 (ink) and 1, 2
-    (oil) are tested on 10 images in round 2."""
+    """Write the tables of a run, and return the run.
+
+    In round 2, clients 0 (ink), 1 and 2 (oil) are tested on 10 images each, and the server's model
+    on 10 images of no domain.
+    """
     rows = [
         {"round": 2, "client_id": k, "domain": domain, "participating": domain != partition,
          "personalized": False, "num_test": 10, "num_correct": n, "loss": 0.0}

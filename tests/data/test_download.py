@@ -46,7 +46,7 @@ def test_a_server_without_ranges_sends_all_again(server, tmp_path):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_second_call_goes_on_where_the_first_was_killed(known, server, tmp_path):
-    """Only a digest shows whether the file has changed in between."""
+    """Only a digest shows that the file has not changed; without one, it is fetched anew."""
     given = entry(server, **({"sha256": hashlib.sha256(CONTENT).hexdigest()} if known else {}))
     part = tmp_path / ".downloads/images.bin.part"
     part.parent.mkdir()
@@ -57,7 +57,7 @@ def test_a_second_call_goes_on_where_the_first_was_killed(known, server, tmp_pat
 
 
 def test_a_part_that_the_server_cannot_go_on_with_is_fetched_anew(server, tmp_path):
-    """As of a call that was killed before the new name."""
+    """A call that is killed before it renames the file leaves a whole part behind."""
     part = tmp_path / ".downloads/images.bin.part"
     part.parent.mkdir()
     part.write_bytes(CONTENT)
@@ -177,7 +177,7 @@ TRAIN, TEST = (f"data/{half}-00000-of-00001.parquet" for half in ("train", "test
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub with a data set; its client is told where it is, as by HF_ENDPOINT."""
+    """Yield a hub with a data set, whose address the client of the hub has, as by HF_ENDPOINT."""
     with serving(Hub, {TRAIN: CONTENT, TEST: CONTENT[:5000], "README.md": b"letters"}) as running:
         url = f"{running.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", running.address)
@@ -216,7 +216,7 @@ def test_an_unknown_revision_is_one_line(hub, tmp_path):
 @pytest.mark.parametrize("message", [None, ""])
 def test_a_hub_that_is_not_there_is_one_line(message, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's own tries
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client sleeps between tries
     reason = ""
     if message is not None:
 

@@ -16,7 +16,7 @@ from fedloom.federated.state import Participation, State
 
 
 def _steps(task):
-    """Rows of two clients in three steps, in the last of one alone."""
+    """Return the rows of two clients in three steps; the last step has rows of one client alone."""
     first, second = task.data.train[0], task.data.train[1]
     return [[first[:4], second[:3]], [first[2:4], second[1:5]], [second[:2]]]
 
@@ -55,7 +55,7 @@ def test_images_that_nobody_asks_for_are_not_read(tiny, monkeypatch):
 
 
 def test_a_clients_rows_are_those_that_the_partition_gives_it(tiny, tmp_path):
-    """In ascending order, whatever the order of clients in the file."""
+    """A client's rows are in ascending order, whatever the order of clients in the file."""
     store = tiny("head_tuning")[0].data.store
     client = np.random.default_rng(0).permutation(np.arange(len(store)) % 7)
     table = {"client_id": client.astype(np.int32), "label": 0 * store.labels, "test": store.test}
@@ -71,7 +71,7 @@ def test_a_clients_rows_are_those_that_the_partition_gives_it(tiny, tmp_path):
 
 
 class _Untouched(dict):
-    """The state or the history of a client, which nobody may look into."""
+    """A client's state or history, which raises an error if a round reads it."""
 
     def __iter__(self):
         raise AssertionError("a round copies the state of a client that does not take part")
@@ -91,7 +91,7 @@ def test_a_round_copies_the_states_of_its_clients_alone(tiny):
 
 
 def test_states_are_ordered_by_client_when_a_new_one_comes_in_between():
-    """Sums over clients, as of a mean head, are made in this order."""
+    """Sums over clients, such as the sum of a mean head, follow this order."""
     one = {"h": torch.ones(1)}
     before = State(
         {}, {1: one, 7: one}, {1: Participation(1), 7: Participation(1)}, {7: {"w": one}}
@@ -119,7 +119,7 @@ def test_tensors_that_share_memory_are_saved_as_if_they_did_not(tmp_path, parts)
 
 
 def test_all_images_go_to_a_gpu_once_whatever_the_clients(tiny, monkeypatch):
-    """Centralised training gives every round's one client the images of all."""
+    """In centralised training, the one client of every round has the images of all clients."""
     task, hooks = tiny("centralised")
     read, original = [], ImageStore.images
     monkeypatch.setattr(federation, "fits_on_gpu", lambda size, device: True)

@@ -20,7 +20,7 @@ def split():
 
 @pytest.fixture(scope="module")
 def chosen():
-    """The classes that their rules choose, all characters, and how alike these are [N, N]."""
+    """Return the classes that their rules choose, all N characters, and their likeness [N, N]."""
     compared, likeness = {}, glyph_classes.likeness
 
     def recorded(chars):
@@ -48,7 +48,7 @@ def test_smaller_sets_begin_larger_ones(split):
 
 
 def test_no_shape_is_two_classes(chosen, split):
-    """Drawn in any face, no two classes come near each other, whatever their split."""
+    """No two classes look alike, whatever their faces and whatever their split."""
     _, chars, alike = chosen
     rows = [chars.index(glyph) for glyph in split["source"] + split["target"]]
     cosine = alike[np.ix_(rows, rows)]
@@ -88,7 +88,7 @@ def test_affine_maps_output_to_input():
     assert np.array_equal(glyphs.draw_glyph(glyph, "STIX", affine=[[1, 0, 0], [0, 1, 0]]), plain)
     right = glyphs.draw_glyph(
         glyph, "STIX", affine=[[1, 0, -4 / 16], [0, 1, 0]]
-    )  # reads 4 px further left
+    )  # each pixel reads 4 px further left
     assert np.array_equal(right[:, 4:], plain[:, :-4])
     flipped = glyphs.draw_glyph(glyph, "STIX", affine=[[-1, 0, 0], [0, 1, 0]])
     assert np.abs(flipped.astype(int) - plain[:, ::-1]).max() <= 1
@@ -130,7 +130,7 @@ def test_glyphs_are_drawn_the_same_every_time(tmp_path):
 
 
 def test_no_drawing_of_a_style_is_on_both_sides_of_the_split(tmp_path):
-    """A class in a face is tested in all styles or in none; no style is another, changed."""
+    """A class in a face is tested in all styles or in none; each style draws from its own seed."""
     styles = ["plain", "outline", "noisy"]
     listed = glyphs.read({"classes": 4, "draws": 2, "styles": styles, "test_fraction": 0.25})
     _, base, faces, _ = glyphs.render_set(glyphs.classes("target", 4), 2)

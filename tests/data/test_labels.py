@@ -14,7 +14,7 @@ COMPOSED, DECOMPOSED = (normalize(form, "café") for form in ("NFC", "NFD"))
 
 
 def of(*labels):
-    """The classes of images that come from line 0, line 1 and so on."""
+    """Return the classes of images with these labels, which come from line 0, line 1 and so on."""
     return classes_of(labels, "line {}".format)
 
 
@@ -58,7 +58,7 @@ def test_blanks_and_the_spelling_of_accents_make_no_class_and_the_log_says_so(ca
 
 
 def folders(tmp_path, *names):
-    """A folder of images below train/ and test/, with the classes of each."""
+    """Write images below train/ and test/ in folders of these classes; return the source's keys."""
     for half, own in zip(("train", "test"), names, strict=True):
         image_folder(tmp_path / "root" / half, own, count=2)
     return {"source": "folder", "root": str(tmp_path / "root")}
@@ -101,7 +101,7 @@ def test_names_of_classes_differ_by_more_than_case(tmp_path):
 
 
 def test_folders_that_are_numbers_are_no_names(tmp_path):
-    """A CLIP method refuses them: no prompt is "a photo of a 10."."""
+    """A CLIP method refuses unnamed classes, since "a photo of a 10." would be no prompt."""
     keys = folders(tmp_path, ["2", "10"], ["2", "10"])
     _, about = build(tmp_path, **keys)
     assert (about["classes"], about["named"]) == (["10", "2"], False)

@@ -150,7 +150,7 @@ def test_one_model_answers_once_as_each_of_its_clients(tiny):
     task, hooks, state = _trained(tiny, "fedclip")
 
     class Counted:
-        """The same hooks, which count images; `apart`: as if clients kept something."""
+        """The same hooks, which count predicted images; with `apart`, clients seem stateful."""
 
         def __init__(self, apart):
             self.apart, self.images = apart, 0
@@ -222,7 +222,7 @@ def test_a_clip_method_declares_that_it_predicts_among_other_classes(monkeypatch
 
 
 def _answered(folder, own, base, novel):
-    """A run of two clients, with 10 images each, 20 base and 5 novel ones for both."""
+    """Return a run of two clients, which are tested on 10 own, 20 base and 5 novel images each."""
     rows = [
         {
             "test_set": name,

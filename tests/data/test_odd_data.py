@@ -20,7 +20,7 @@ from refusals import refused
 
 @pytest.fixture(autouse=True)
 def no_hang():
-    """Whatever waits for a pipe, or walks in circles, is ended."""
+    """Raise an error in a test that waits for a pipe or walks in circles for 20 seconds."""
 
     def ended(*_):
         raise TimeoutError("it hangs")
@@ -90,7 +90,7 @@ def test_a_parquet_file_that_is_none(tmp_path, kind):
     ],
 )
 def test_links_in_circles(tmp_path, link, target, word):
-    """Two of them would double the files at every level."""
+    """Two links that lead in circles would double the files at every level."""
     root = image_folder(tmp_path / "root", ["ant", "bee"])
     for name in (link, f"{link}2"):
         (root / name).symlink_to(target if target != "self" else (root / name).name)
@@ -177,7 +177,7 @@ def test_an_image_size_without_bounds():
 
 
 def _chunk(kind, data):
-    """A part of a PNG file."""
+    """Return a chunk of a PNG file."""
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
@@ -192,7 +192,7 @@ SMALL = png(0)
     [(SMALL[:8] + BOMB, "3600000000"), (SMALL[:33] + TEXT + SMALL[33:], "too large")],
 )
 def test_a_decompression_bomb(tmp_path, data, word):
-    """An image of a few bytes that claims to be large, and a text in one."""
+    """An image of a few bytes may claim to be large, and so may a text within an image."""
     root = image_folder(tmp_path / "root", ["ant", "bee"])
     (root / "ant" / "1.png").write_bytes(data)
     with refused("ant/1.png: unreadable image", word):
@@ -208,7 +208,7 @@ def test_an_image_without_pixels():
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".gif", ".tiff", ".webp", ".blp"])
 def test_damage_anywhere_in_an_image(tmp_path, suffix, monkeypatch):
-    """Decoders raise what they like; each image is one line, or pixels."""
+    """Decoders raise all kinds of errors; each damaged image is skipped, or gives pixels."""
     root = image_folder(tmp_path / "root", ["ant", "bee"], count=60, suffix=".png")
     rng = np.random.default_rng(0)
     mode = "P" if suffix == ".blp" else "RGB"

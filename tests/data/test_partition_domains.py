@@ -43,7 +43,7 @@ def test_a_client_of_a_domain_sees_it_alone_and_shares_its_test_split(spec, seed
     assert "alpha" in spec or (np.ptp(sizes, axis=1) <= 1).all(), "evenly"
     for k in set(client):
         own = client == k
-        for c in set(labels[own & test]):  # its part of the domain's test images of a class
+        for c in set(labels[own & test]):  # a client's share of test images
             here = (labels == c) & (domains == DOMAINS[k // each])
             part = (own & here & ~test).sum() / (here & ~test).sum()
             assert abs((own & here & test).sum() - part * (here & test).sum()) < 1 + 1e-9
@@ -55,7 +55,7 @@ def test_a_client_of_a_domain_sees_it_alone_and_shares_its_test_split(spec, seed
 
 
 def test_imbalance_within_domains():
-    """PFPT's 4-dataset: 99% of each class go to its own clients, the rest to all of the domain."""
+    """PFPT's 4-dataset gives 99% of a class to its own clients, the rest to all of the domain."""
     sizes = [400] * 10 + [320] + [430] * 6  # two data sets; one class of the second is rarer
     labels, domains = np.repeat(np.arange(17), sizes), np.repeat(["ink", "oil"], [4000, 2900])
     test = np.arange(len(labels)) % 10 == 0
@@ -74,7 +74,7 @@ def test_imbalance_within_domains():
 
 
 def test_test_images_of_no_domain_go_to_clients_that_hold_their_class():
-    """As the official test images of federated iNaturalist, which have no users."""
+    """The official test images of federated iNaturalist have no users, and so no domains."""
     rng = np.random.default_rng(0)
     users = np.repeat(np.arange(30), 20)
     labels = (users + rng.integers(0, 3, 600)) % 10  # three classes each

@@ -76,7 +76,7 @@ def test_test_images_follow_the_training_proportions():
 @settings(deadline=None, max_examples=6)
 @given(st.sampled_from(["iid", "dirichlet"]), st.integers(0, 1000))
 def test_test_images_are_in_proportion_to_a_clients_training_images(scheme, seed):
-    """Also where every client's share of every class is less than an image or two."""
+    """The proportions hold even if a client's share of a class is less than an image or two."""
     labels = np.repeat(np.arange(100), 48)
     test = np.tile(np.arange(48) % 4 == 0, 100)
     spec = {"scheme": scheme, "clients": 40, "alpha": 0.5, "kind": "client"}

@@ -30,7 +30,7 @@ SHOWN = {
 
 
 def stored(image, kind, **options):
-    """The image as it is read from a file of that format."""
+    """Return the image as it is read from a file of this format."""
     stream = io.BytesIO()
     image.save(stream, kind, **options)
     return decoded(io.BytesIO(stream.getvalue()))
@@ -39,7 +39,7 @@ def stored(image, kind, **options):
 @pytest.mark.parametrize("size", [None, 8, 24])
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "TIFF", "PPM"])
 def test_ordinary_images_are_what_pillow_makes_of_them(kind, size):
-    """To the bit: converted, resized, and cut."""
+    """Pillow converts, resizes and cuts the image to the same bits."""
     image = stored(noise(0, (30, 20)), kind)
     expected = image.convert("RGB")
     if size is not None:
@@ -51,7 +51,7 @@ def test_ordinary_images_are_what_pillow_makes_of_them(kind, size):
 
 
 def test_an_image_of_usual_size_is_resized_before_it_is_cut():
-    """To the bit; the other order rounds two values of this one otherwise."""
+    """Pixels are equal to the bit; if it were cut first, two values would round otherwise."""
     image = noise(0, (200, 7))
     expected = image.resize((685, 24), Image.Resampling.BICUBIC).crop((330, 0, 354, 24))
     assert (to_pixels(image, False, 24) == np.asarray(expected)).all()
@@ -77,7 +77,7 @@ def test_a_damaged_exif_turns_nothing():
 
 
 def test_an_image_is_turned_though_another_tag_of_its_exif_is_damaged():
-    """Its resolution is the text "72", so that Pillow cannot write the tags again."""
+    """The resolution is the text "72", so that Pillow cannot write the tags again."""
     text, short = 2, 3  # types of tags
     orientation = struct.pack(">HHIHxx", Base.Orientation, short, 1, 6)
     resolution = struct.pack(">HHI4s", Base.XResolution, text, 2, b"72")
@@ -99,7 +99,7 @@ def test_scans_of_twelve_bits_keep_their_levels():
 
 
 def test_images_of_sixteen_bits_that_use_few_of_them_are_refused(tmp_path):
-    """How many count is known of the dataset alone: each image by itself may be dark."""
+    """Only the whole dataset shows how many bits count, since any single image may be dark."""
     rng = np.random.default_rng(0)
     root, keys = tmp_path / "root", {"source": "folder", "root": str(tmp_path / "root")}
     for name in ("ant/1", "ant/2", "bee/1", "bee/2"):
@@ -160,7 +160,7 @@ def test_transparent_pixels_are_counted_unless_a_key_is_set(tmp_path, caplog):
 
 @pytest.fixture
 def ghostscript(tmp_path, monkeypatch):
-    """A program `gs` that leaves a file behind when it is run; the file."""
+    """Write a program `gs` that leaves a file behind when it is run, and return that file."""
     ran = tmp_path / "ran"
     program = tmp_path / "bin/gs"
     program.parent.mkdir()
@@ -174,8 +174,8 @@ def ghostscript(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("by", ["folder", "parquet", "torchvision"])
 def test_postscript_is_not_run_whatever_it_is_called(by, tmp_path, ghostscript, monkeypatch):
-    """Pillow hands EPS to Ghostscript, an interpreter of programs."""
-    if by != "torchvision":  # EPS is not even looked at
+    """Pillow hands EPS images to Ghostscript, which runs the program that such a file is."""
+    if by != "torchvision":  # these sources do not even try EPS
         monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
     program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
     (tmp_path / "x.png").write_bytes(program)
@@ -184,7 +184,7 @@ def test_postscript_is_not_run_whatever_it_is_called(by, tmp_path, ghostscript, 
             decoded(str(tmp_path / "x.png"))
         elif by == "parquet":
             decoded(io.BytesIO(program))
-        else:  # its loader asks for any format
+        else:  # torchvision's loader tries every format
             Image.open(tmp_path / "x.png").load()
     assert not ghostscript.exists()
 
@@ -199,7 +199,7 @@ def test_an_image_that_is_no_raster_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("size", [(65_500, 1), (1, 65_500), (60_000, 7)])
 def test_an_image_that_is_long_and_narrow_takes_no_memory(size, monkeypatch):
-    """Resized before it is cut, one of 109 bytes would take gigabytes."""
+    """If it were resized before it is cut, an image of 109 bytes would take gigabytes."""
     resize = Image.Image.resize
 
     def bounded(image, shape, *more):
@@ -212,7 +212,7 @@ def test_an_image_that_is_long_and_narrow_takes_no_memory(size, monkeypatch):
 
 @pytest.mark.parametrize("size", [(30, 20), (20, 30), (200, 7), (23, 17), (12, 12), (3, 90)])
 def test_what_is_cut_first_is_what_is_cut_last(size, monkeypatch):
-    """Up to rounding; the low contrast keeps all values between 0 and 255."""
+    """The pixels agree up to rounding; low contrast keeps all values between 0 and 255."""
     image = noise(0, size).point(lambda value: 100 + value // 5)
     last = to_pixels(image, False, 16).astype(int)
     monkeypatch.setattr(pixels, "LARGEST", 0)

@@ -13,14 +13,17 @@ from fedloom.data.preparation import prepared
 
 
 def ready(name, root):
-    """The prepared list of a recipe's images."""
+    """Return the prepared list of a recipe's images."""
     settings = dataset_entry("mine", {"recipe": name, "root": str(root)})
     return prepared(sources.read(settings.pop("source"), settings), settings)
 
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """tree(name): a small tree in the raw layout of a recipe, which is told its counts."""
+    """Return tree(name), which writes a small tree in the raw layout of a recipe.
+
+    The recipe expects the counts of this tree.
+    """
 
     def make(name):
         root = tmp_path / "raw"
@@ -41,7 +44,7 @@ def tree(tmp_path, monkeypatch):
 
 
 def check(root, name, capsys, *options):
-    """Exit status and lines of `fedloom data check`, as main() has them."""
+    """Return the exit status and the lines of `fedloom data check`, as main() makes them."""
     try:
         status = invoked("data", "check", name, "--root", str(root), *options)
     except FedLoomError as error:
@@ -59,7 +62,7 @@ def test_every_recipe_reads_its_raw_layout(name, tree, capsys):
 
 
 def test_classes_have_the_names_of_a_file_and_no_name_twice(tree):
-    """Also where folders are numbers, of lines in that file."""
+    """The folders of ImageNetV2 are numbers, which count the lines of the file of names."""
     names = ["tench", "missile", "projectile", "sunglass", "sunglasses", "great white shark"]
     for name in ("imagenet", "imagenet_v2", "imagenet_sketch"):
         assert ready(name, tree(name)).classes == names
@@ -89,7 +92,7 @@ def with_few_images(root):
 
 
 def with_images_of_the_wrong_split(root):
-    """A class of train in the place of that of test, as by a wrong copy."""
+    """Put a class's test images among the training images, as a wrong copy does."""
     train, test = (root / f"MMAFEDB/{half}/sad" for half in ("train", "test"))
     for file in test.iterdir():
         file.rename(train / f"moved_{file.name}")

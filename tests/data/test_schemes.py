@@ -89,7 +89,7 @@ def test_a_capped_client_that_holds_its_equal_share_gets_nothing_more():
 
 
 def _held(spec, labels, seed):
-    """Images by client and class [K, C] of an imbalance partition."""
+    """Return the numbers of images by client and class [K, C] of an imbalance partition."""
     rng = np.random.default_rng(seed)
     owner = imbalance.divide(labels, {"dominant_share": 0.99, "dominant_classes": 0.1} | spec, rng)
     held = np.zeros((spec["clients"], labels.max() + 1), int)
@@ -100,7 +100,7 @@ def _held(spec, labels, seed):
 
 
 def test_imbalance_on_cifar100():
-    """PFPT's: of 500 images, 495 are of ten classes and 5 of others; each class gives alike."""
+    """A client of PFPT has 495 images of ten classes and 5 of others; all give equally many."""
     held = _held({"clients": 100}, np.repeat(np.arange(100), 500), 0)
     dominant = held > 10
     assert (dominant.sum(0) == 10).all() and (dominant.sum(1) == 10).all()
@@ -135,7 +135,7 @@ def test_dominant_shares_hold_where_classes_are_alike(sizes, share, per_class, s
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(95, 105), min_size=10, max_size=10), st.integers(0, 1000))
 def test_dominant_shares_are_as_large_as_the_classes_allow(supply, seed):
-    """A class has two clients, which share it; what one client does not need, others get."""
+    """Two clients share each class; images of it that one client does not need go to others."""
     labels = np.repeat(np.arange(10), supply)
     held = _held({"clients": 20}, labels, seed)
     largest = held.argmax(1)

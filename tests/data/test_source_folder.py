@@ -23,7 +23,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def make(tmp_path, root):
-    """make(**options): the store of the images in `root`, and its receipt."""
+    """Return make(**options), which returns the store of the images in `root`, and its receipt."""
     return lambda **options: build(tmp_path, source="folder", root=str(root), **options)
 
 
@@ -83,7 +83,7 @@ def test_a_file_names_the_classes_of_folders(make, root):
 
 
 def test_the_store_is_made_again_for_corrected_names_and_test_lists(root, tmp_path):
-    """Of the same length, within the folder or outside."""
+    """Corrected files have the same length; one lies within the folder, and one outside of it."""
     image_folder(root / "train", ["n01", "n02"], count=1)
     image_folder(root / "val", count=2)
     names, tests = tmp_path / "names.txt", root / "val/list.txt"
@@ -137,7 +137,7 @@ def test_a_missing_folder_an_empty_class_and_a_folder_beside_images(make, root):
 
 
 def test_no_image_of_a_class_is_left_out_without_a_word(make, root, caplog):
-    """Its content makes a file an image: one without suffix is read, others are refused."""
+    """A file's content makes it an image: one without suffix is read; other formats are refused."""
     caplog.set_level(logging.INFO)
     image_folder(root, ["ant", "bee"])
     (root / "bee/3.png").rename(root / "bee/3")
@@ -187,7 +187,7 @@ def test_files_beside_folders_of_classes_that_are_no_images_are_logged(make, roo
 
 
 def test_the_last_images_of_every_domain_are_test_images(make, root):
-    """FedPHA's code: images of a domain are counted through, whatever their class."""
+    """FedPHA's code counts through all images of a domain, whatever their class."""
     image_folder(root, ["photo", "sketch"], ["ant", "bee"], count=7)
     store, about = make(domains=True, test_last={"images": 2, "of": 5})
     once = [False, False, False, True, True] * 2 + [False] * 3 + [True]
@@ -253,7 +253,7 @@ def test_grey_stays_grey_and_a_mixture_is_rgb(make, root):
     pixels = store.images(np.arange(8))
     assert (pixels[0] == np.asarray(Image.open(root / "ant/0.png"))[..., None]).all()
     assert (pixels[7] == np.asarray(colour)).all()
-    save(root / "ant" / "0.png", colour)  # the other way round: no second start
+    save(root / "ant" / "0.png", colour)  # now colour comes first
     assert make()[0].shape == (10, 12, 3)
 
 
@@ -268,7 +268,7 @@ def test_sixteen_bits_palettes_and_transparency():
 
 @pytest.mark.parametrize("keep", [0, 20, 0.6])
 def test_a_truncated_image_is_named_or_counted(keep, make, root, caplog):
-    """test_odd_data.py damages other formats."""
+    """test_odd_data.py damages files of other formats."""
     caplog.set_level(logging.INFO)
     image_folder(root, ["ant", "bee"])
     broken = root / "ant/2.png"

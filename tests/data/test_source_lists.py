@@ -23,7 +23,7 @@ def write(path, *lines):
 
 
 def test_text_with_a_path_and_a_number_in_a_line(tmp_path):
-    """As the lists of DomainNet and ImageNet-LT; a path may hold blanks."""
+    """DomainNet and ImageNet-LT have such lists, in which a path may hold blanks."""
     root = files(tmp_path / "root", "ink/wine glass/1.png", "ink/zebra/1.png", "ink/zebra/2.png")
     write(root / "train.txt", "ink/wine glass/1.png 10", "ink/zebra/1.png 9")
     write(root / "test.txt", "ink/zebra/2.png 9", "")
@@ -68,7 +68,7 @@ def test_several_lists_of_a_split_and_a_folder_of_the_images(tmp_path):
 
 
 def test_csv_with_users_and_images_by_their_names_alone(tmp_path):
-    """As federated iNaturalist has them."""
+    """Federated iNaturalist has such lists."""
     root = files(tmp_path / "root", "Birds/owl/ab.png", "Plants/oak/cd.png", "Plants/oak/ef.png")
     write(root / "train.csv", "user_id,image_id,class", "7,ab,1", "9,cd,0", '"9","ef",0')
     lists = {"source": "lists", "root": str(root), "train": "train.csv", "anywhere": True}
@@ -155,7 +155,7 @@ def test_lists_that_are_wrong(tmp_path):
     ],
 )
 def test_one_file_is_not_a_training_and_a_test_image(tmp_path, again, images):
-    """Whatever its spelling: by dots, or below another folder or a link to its folder."""
+    """A file's path may have dots, or begin with another folder or with a link to its folder."""
     root = files(tmp_path / "root", "images/a.png", "images/sub/b.png", "other/c.png")
     (root / "link").symlink_to(root / "images")
     write(root / "train.txt", "a.png 0")
@@ -192,7 +192,7 @@ def test_labels_are_numbers_or_words_but_no_mixture(train, test, words, tmp_path
 
 
 def test_a_folder_of_images_for_every_domain(tmp_path):
-    """As Dermoscopic-FL has them: each site has its own, and one of another size beside it."""
+    """In Dermoscopic-FL, each site has a folder of images, and one of another size beside it."""
     paths = [f"{site}/{size}/x{k}.png" for site in "AB" for size in ("128", "256") for k in (1, 2)]
     root = files(tmp_path / "root", *paths)
     for site in "AB":
@@ -215,7 +215,7 @@ def test_a_folder_of_images_for_every_domain(tmp_path):
 
 
 def test_a_folder_of_images_for_each_half(tmp_path):
-    """As MNIST-M has them, with the same names in both."""
+    """MNIST-M has two such folders, with the same file names in both."""
     root = files(tmp_path / "root", "train/1.png", "test/1.png")
     write(root / "train.txt", "1.png 7")
     write(root / "test.txt", "1.png 7")
@@ -241,7 +241,7 @@ def test_a_test_list_without_users(tmp_path):
 
 
 def test_the_store_is_made_again_for_other_lists(tmp_path):
-    """Images that no list names may be a million files, which no plan can look at."""
+    """Images that no list names may be a million files, so a plan does not look at them."""
     root = files(tmp_path / "root", "a/1.png", "a/2.png")
     write(root / "train.txt", "a/1.png 0")
     spec = dataset_spec(source="lists", root=str(root), train={"A": ["train.txt", "more.txt"]})
@@ -259,7 +259,7 @@ def test_the_store_is_made_again_for_other_lists(tmp_path):
 
 @pytest.mark.parametrize("within", [False, True])
 def test_the_store_is_made_again_for_other_images_behind_a_list(within, tmp_path):
-    """By path and size, by itself and as a part of several; what was only touched is the same."""
+    """A new path or size counts, and a touched file does not, here and in a part of `several`."""
     root = files(tmp_path / "root", "a/1.png", "b/2.png")
     write(root / "train.csv", "path,label", "1,ant", "2,bee")
     columns = {"path_column": "path", "label_column": "label", "anywhere": True}
@@ -285,7 +285,7 @@ def test_a_list_that_cannot_be_read_is_no_error_of_a_plan(tmp_path):
 
 
 def test_a_class_has_one_name_in_all_lists(tmp_path):
-    """One list names its classes, as CoOp's do; the other numbers them."""
+    """One list names its classes, as CoOp's lists do; the other list numbers them."""
     root = files(tmp_path / "root", "1.png", "2.png", "3.png", "4.png")
     named = {"train": [["1.png", 0, "cat"], ["2.png", 1, "dog"]], "test": [["3.png", 0, "hound"]]}
     write(root / "split.json", json.dumps(named))
@@ -362,7 +362,7 @@ def test_columns_of_a_text_file_have_numbers(suffix, tmp_path):
 
 
 def test_cells_of_a_csv_file_are_read_as_they_are_meant(tmp_path):
-    """Blanks around them do not count, and one in quotes may hold a comma or the end of a line."""
+    """Blanks around a cell do not count, and a cell in quotes may hold a comma or a line's end."""
     root = files(tmp_path / "root", "1.png", "2.png", "3,4.png")
     text = 'path, label ,note\n 1.png ,cat,"two\nlines"\n2.png, cat ,\n"3,4.png","cat",,\n,,\n'
     (root / "train.CSV").write_text(text)

@@ -108,7 +108,7 @@ def _parquet(tmp_path, **options):
 
 
 def _refused(tmp_path, *words, **options):
-    """A build fails, and must leave nothing behind."""
+    """Require that a build is refused with these words, and that it leaves nothing behind."""
     before = {path.name for path in tmp_path.iterdir()}
     with refused(*words):
         _parquet(tmp_path, **options)
@@ -122,7 +122,7 @@ def test_patterns_that_match_nothing_or_folders_and_files_that_are_named_twice(t
     (tmp_path / "data" / "cache").mkdir()
     _refused(tmp_path, "data/cache", "train_files", train_files=f"{tmp_path}/data/*")
     _refused(tmp_path, "data: ", "train_files", train_files=f"{tmp_path}/data")
-    both = {"train_files": files[0], "test_files": files[0]}  # trained and tested on
+    both = {"train_files": files[0], "test_files": files[0]}  # one file for both
     _refused(tmp_path, "a.parquet", "train_files", "test_files", **both)
 
 

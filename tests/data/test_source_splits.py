@@ -21,7 +21,7 @@ def _random(seed, count, classes=4, domains=3):
 
 
 def _counts(groups, test):
-    """Images and test images of every group."""
+    """Return the numbers of images and of test images of every group."""
     names, number = np.unique(groups, return_inverse=True)
     return np.bincount(number), np.bincount(number, test, minlength=len(names)).astype(int)
 
@@ -68,7 +68,7 @@ def test_with_enough_images_every_class_in_every_domain_has_its_share(seed, frac
 
 
 def test_splits_that_were_sound_stay_as_they_were():
-    """Results depend on them. The digests are those of the first version's splits."""
+    """Results depend on splits. The digests are those of the first version's splits."""
     tall = np.repeat(np.arange(100), 48), np.tile(np.repeat(list("abcd"), 12), 100)
     few = np.repeat(np.arange(7), 3), np.full(21, "x")
     for (labels, domains), fraction, known in (
@@ -81,7 +81,7 @@ def test_splits_that_were_sound_stay_as_they_were():
 
 
 def test_writers_who_wrote_every_letter_once():
-    """136 classes by 20 writers, an image each: no class in a domain can be divided."""
+    """20 writers wrote each of 136 classes once, so no class in a domain can be divided."""
     labels = np.repeat(np.arange(136), 20)
     writers = np.tile([f"writer{k:02}" for k in range(20)], 136)
     test, rule = fixed_test_split(labels, writers, 0.3)
@@ -105,7 +105,7 @@ def test_a_cell_gives_its_only_image_just_where_the_others_give_too_few():
 
 
 def test_a_domain_of_many_images_is_not_left_without_test_images():
-    """Of three images a domain and class, every fourth of the line-up misses one domain."""
+    """With three images of a class in each of four domains, every fourth image misses a domain."""
     labels, domains = np.repeat(np.arange(20), 12), np.tile(np.repeat(list("abcd"), 3), 20)
     test, _ = fixed_test_split(labels, domains, 0.25)
     assert (_counts(domains, test)[1] == 15).all()
@@ -121,7 +121,7 @@ def test_classes_of_one_image_leave_none_to_test_on(tmp_path):
 
 
 def test_a_data_set_to_test_on_alone(tmp_path):
-    """Every image of it is a test image, and no partition divides it."""
+    """All images are test images, so no partition can divide the data set."""
     root = image_folder(tmp_path / "root", ["ant", "bee"])
     store, about = build(tmp_path, source="folder", root=str(root), test_fraction=1)
     assert (about["test_images"], about["test_split"]) == (8, "all images")

@@ -12,7 +12,7 @@ from refusals import refused
 
 @pytest.fixture
 def cifar(tmp_path, monkeypatch):
-    """CIFAR-10 in its own format, 300 and 60 images."""
+    """Write CIFAR-10 in its own format, with 300 and 60 images; return its folder and pixels."""
     labels = np.arange(300) % 10
     root = tmp_path / "data"
     names = "abcdefghij"
@@ -47,7 +47,7 @@ def test_targets_other_than_the_listed_labels_are_refused(cifar, tmp_path, monke
 
 
 def test_a_split_by_name_and_one_that_torchvision_lacks(tmp_path):
-    """DTD names its halves, EuroSAT has none."""
+    """torchvision has splits of DTD by name, and no splits of EuroSAT."""
     root = tmp_path / "data"
     for name, folder in (("striped", "a"), ("woven", "b")):
         for k in range(6):

@@ -47,7 +47,7 @@ def test_data_that_is_not_there_can_be_planned(tmp_path):
 
 
 def test_other_files_change_the_job_of_the_dataset_and_touched_ones_do_not(tmp_path, monkeypatch):
-    """A job's fields are a parameter of its rule, and Snakemake runs it again for other ones."""
+    """A job's fields are a parameter of its rule, so Snakemake runs a job again if they change."""
     root = image_folder(tmp_path / "root", ["ant", "bee"])
     text = f"datasets: {{mine: {{source: folder, root: {root}}}}}\nselect: {{datasets: [mine]}}\n"
     (tmp_path / "mine.yaml").write_text(text)

@@ -22,7 +22,7 @@ def test_digits_are_stored_as_they_ship(digits):
     shipped = load_digits()
     assert len(images) == 1797
     assert (images.labels == shipped.target).all()
-    chosen = np.array([[5, 1500], [1030, 0]])  # across the file's batches
+    chosen = np.array([[5, 1500], [1030, 0]])  # rows of several batches of the file
     expected = np.round(shipped.images[chosen] * 255 / 16)[..., None]
     assert (images.images(chosen) == expected).all()
     assert images.test.sum() == 540

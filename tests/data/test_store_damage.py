@@ -14,7 +14,7 @@ SHAPE = (3, 2, 1)
 
 @pytest.fixture
 def path(tmp_path):
-    """A store of five images, two in a chunk."""
+    """Write a store of five images, of which a chunk holds two, and return its path."""
     rng = np.random.default_rng(0)
     examples = [
         store.Example(rng.integers(0, 256, SHAPE, np.uint8), k % 2, k < 2, f"domain {k}")

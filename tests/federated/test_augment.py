@@ -16,7 +16,7 @@ from fedloom.hooks.training_options import DEFAULTS
 
 @pytest.fixture
 def task(tiny):
-    """A task of a CLIP method, augmented, and its hooks."""
+    """Return task(name, **training), which makes an augmented task of a method, and its hooks."""
 
     def make(name="promptfl", **training):
         task, hooks = tiny(name)
@@ -33,7 +33,7 @@ def _batch(task, clients, block=0, step=0, number=1):
 @pytest.mark.parametrize("name", ["fedotp", "sgpt"])
 def test_a_client_gets_the_same_bytes_in_any_company(task, name):
     one, _ = task(name)
-    together = _batch(one, [0, 2])  # of 3 and 5 images
+    together = _batch(one, [0, 2])  # clients with 3 and 5 images
     for k, client in enumerate((0, 2)):
         alone, count = _batch(one, [client]), 3 + client
         assert torch.equal(alone.images[0], together.images[k, :count])
@@ -58,7 +58,7 @@ def test_every_step_draws_anew_and_always_the_same(task):
 
 
 def test_images_are_cropped_and_flipped(task, monkeypatch):
-    """Pixels that rise from left to right, and stay so in half of the crops."""
+    """Pixels rise from left to right, and do so in the half of the crops that is not flipped."""
     one, _ = task()
     ramp = torch.arange(0, 256, 16, dtype=torch.uint8).expand(16, 16).unsqueeze(-1).numpy()
     monkeypatch.setattr(one.data.store, "images", lambda rows: ramp[None].repeat(len(rows), 0))
@@ -66,12 +66,12 @@ def test_images_are_cropped_and_flipped(task, monkeypatch):
     images = training_batch(one.at(1), [0], one.data.batch([rows]), 0, 0).images[0, ..., 0].float()
     slope = (images[:, :, -1] - images[:, :, 0]).mean(1)
     assert 150 < (slope > 0).sum() < 250
-    share = slope.abs() / 240  # of the width that a crop keeps
+    share = slope.abs() / 240  # the share of the width that a crop keeps
     assert share.max() <= 1 and share.min() < 0.45 and 0.55 < share.mean() < 0.85
 
 
 def test_images_are_shifted_by_an_eighth_and_flipped(task):
-    """As torchvision's RandomCrop(32, padding=4) on CIFAR; what comes in is black."""
+    """torchvision's RandomCrop(32, padding=4) shifts CIFAR likewise; new pixels are black."""
     one, _ = task(augment="shift")
     side, border = one.backbone.pixels.size[0], one.backbone.pixels.size[0] // 8
     rows = one.data.train[2][:5]

@@ -19,7 +19,7 @@ from fedloom.federated.state import State
 from fedloom.hooks import manifest
 from made_rows import evaluation_row, round_row
 
-METHOD = "singleset_head"  # whose clients keep their heads
+METHOD = "singleset_head"  # its clients keep their heads
 
 
 class _Killed(BaseException):
@@ -28,9 +28,9 @@ class _Killed(BaseException):
 
 @pytest.fixture
 def train(tiny, tmp_path):
-    """train(folder, last=..., fingerprint=...): a job to round `last`, evaluated there."""
+    """Return train(folder, last=..., fingerprint=...), a job that ends and evaluates at `last`."""
     task, hooks = tiny(METHOD)
-    task = replace(task, seed=1)  # whose first two rounds are of different clients
+    task = replace(task, seed=1)  # with seed 1, rounds 1 and 2 have different clients
 
     def run(name, last=4, fingerprint="same", first=0, before_aggregation=lambda task: None):
         folder = tmp_path / name
@@ -46,7 +46,7 @@ def train(tiny, tmp_path):
 
 
 def _parts(outputs):
-    """What the parts on disk hold, by their names."""
+    """Return the contents of the parts on disk, by the parts' names."""
     folder = outputs.checkpoint.with_suffix("")
     return {file.stem: tensor_files.load(file)[0] for file in sorted(folder.iterdir())}
 
@@ -56,7 +56,7 @@ def _named(outputs):
 
 
 def _selected(outputs):
-    """The clients of every round."""
+    """Return the clients of every round."""
     rows = read_table(outputs.clients).to_pandas()
     return {f"{number:04}": sorted(own["client_id"]) for number, own in rows.groupby("round")}
 
@@ -74,7 +74,7 @@ def test_a_part_holds_the_states_of_a_rounds_clients_alone(train):
 
 
 def test_parts_that_are_mostly_replaced_are_written_as_one(train):
-    """Three of five clients a round: after four rounds, most states were replaced."""
+    """Three of five clients train in a round; after four rounds, most states were replaced."""
     outputs = train("run")
     assert list(_parts(outputs)) == _named(outputs)
     assert len(_named(outputs)) < 4
@@ -92,7 +92,7 @@ def test_a_checkpoint_holds_the_same_in_many_parts_and_in_few(tmp_path, limits, 
     head, states, table = tmp_path / "checkpoint.safetensors", {}, Confusion().table()
     written = Checkpoint(head, "same", **limits)
     for number in range(1, 5):
-        ids = [number % 3, 3 + number % 2]  # some are replaced
+        ids = [number % 3, 3 + number % 2]  # some states are replaced
         states |= {k: {"head": torch.full((50,), 10.0 * number + k)} for k in ids}
         rows = Rows.of(round_row(number), [evaluation_row(number)], table)
         written.write(number, State({"params": torch.ones(1)}, states), ids, rows)
@@ -107,7 +107,7 @@ def test_a_checkpoint_holds_the_same_in_many_parts_and_in_few(tmp_path, limits, 
 
 @pytest.mark.parametrize("done", [False, True])
 def test_a_job_that_dies_at_any_write_goes_on_to_the_same_bytes(train, monkeypatch, done):
-    """Before or after the write; a folding round also removes the parts that it replaces."""
+    """A job dies before or after a write; a round that folds also removes the parts it replaces."""
     whole, real, writes = train("whole"), Path.replace, 0
     assert len(_named(whole)) < 4, "a round has folded"
 
@@ -120,7 +120,7 @@ def test_a_job_that_dies_at_any_write_goes_on_to_the_same_bytes(train, monkeypat
         if writes == at:
             raise _Killed
 
-    for at in range(1, 10):  # a part and a head a round, and the state
+    for at in range(1, 10):  # each of four rounds writes a part and a head, the end a state
         writes = 0
         monkeypatch.setattr(Path, "replace", dies)
         with pytest.raises(_Killed):
@@ -139,7 +139,7 @@ def test_two_jobs_that_nobody_disturbs_say_nothing_of_the_checkpoint(train, capl
 
 
 def test_the_next_job_goes_on_from_its_start_and_what_it_changed(train):
-    """Its parts hold what changed since; clients that it did not select come from its start."""
+    """A job's parts hold only the clients that it selected; other clients come from its start."""
     whole, asked = train("whole", 4), []
     train("chain", 2, "one")
 
@@ -157,7 +157,7 @@ def test_the_next_job_goes_on_from_its_start_and_what_it_changed(train):
 
 
 def test_a_checkpoint_of_another_job_is_never_mixed_with_new_parts(train, monkeypatch, caplog):
-    """The first part of a job may take the place of one that the old head names."""
+    """The first part of a new job may replace a part that the old checkpoint's head names."""
     train("run", 2, "one")
     real = Path.replace
 

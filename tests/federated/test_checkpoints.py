@@ -28,7 +28,7 @@ SHAPES = st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple)
 
 @given(st.lists(st.tuples(SHAPES, st.integers(0, 20)), min_size=1, max_size=6))
 def test_loaded_tensors_lie_and_count_as_made_ones(given_shapes):
-    """Those of a state as a method made it, too: `unflatten` returns pieces of a longer vector."""
+    """States that a method makes are also tested: `unflatten` returns pieces of a longer vector."""
     made = {
         f"{n}": torch.randn(first + math.prod(shape))[first:].view(shape)
         for n, (shape, first) in enumerate(given_shapes)
@@ -67,14 +67,14 @@ def _train(task, hooks, folder, fingerprint="same", last=4, evaluate=(2, 3, 4)):
 
 
 def _assert_same_bytes(one, other, kinds=("state", "evaluation", "clients")):
-    """Of the outputs in two folders."""
+    """Require that the outputs in two folders have the same bytes."""
     for kind in kinds:
         files = [getattr(tiny_outputs(folder), kind) for folder in (one, other)]
         assert files[0].read_bytes() == files[1].read_bytes(), kind
 
 
 class _Odd:
-    """Hooks whose state has keys in no order, and tensors that are not contiguous."""
+    """Hooks of a method whose state has unsorted keys, and tensors that are not contiguous."""
 
     def __init__(self, hooks):
         self._hooks = hooks
@@ -93,7 +93,7 @@ class _Odd:
 
 
 def test_a_state_is_as_a_file_gives_it_back(tiny, tmp_path):
-    """Else the job that wrote it and the one that resumes from it could add in another order."""
+    """Otherwise a job that writes a state and one that resumes from it may add in other orders."""
     task, hooks = tiny("scaffold_pt")
     hooks = _Odd(hooks)
     first = initial_state(task, hooks)
@@ -111,7 +111,7 @@ def test_a_state_is_as_a_file_gives_it_back(tiny, tmp_path):
 
 
 def _order(tree):
-    """Keys and strides, in the tree's own order."""
+    """Return keys and strides in the order of the tree."""
     return [
         (key, _order(value) if isinstance(value, dict) else getattr(value, "stride", int)())
         for key, value in tree.items()

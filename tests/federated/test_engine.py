@@ -82,7 +82,7 @@ def _adam_by_hand(task, client, head, *, lr, betas, eps, decay, decoupled, epoch
 
 
 def test_every_client_trains_as_by_hand(tiny):
-    """Ragged batches, unequal numbers of steps, momentum, weight decay and clipping per client."""
+    """Clients differ in batches and steps; momentum, decay and clipping are per client."""
     task, _ = tiny("head_tuning")
     ids = task.data.participating
     sizes = {len(task.data.train[k]) for k in ids}
@@ -113,7 +113,7 @@ def test_every_client_trains_by_adam_as_by_hand(tiny, optimizer):
     ("schedule", "rate"), [("constant", 0.3), ("exponential", 0.3 * 0.5**2), ("cosine", 0.15)]
 )
 def test_local_training_follows_the_schedule(tiny, schedule, rate):
-    """One step in round 3 of 4: the weights move by the round's learning rate."""
+    """One step in round 3 of 4 moves the weights by the round's learning rate."""
     task, _ = tiny("head_tuning")
     client = task.data.participating[0]
     given = {"schedule": schedule, "lr": 0.3, "decay": 0.5, "clip": None}
@@ -136,7 +136,7 @@ def test_local_training_follows_the_schedule(tiny, schedule, rate):
 
 
 def test_the_reported_loss_is_not_what_is_minimised(tiny):
-    """On ragged batches: 3 times the cross-entropy is descended, the cross-entropy reported."""
+    """On ragged batches, 3 times the cross-entropy is minimised; the cross-entropy is reported."""
     task, _ = tiny("head_tuning")
     ids = task.data.participating
     given = {"lr": 0.1, "momentum": 0.0, "clip": None, "epochs": 2, "batch_size": 4}
@@ -162,7 +162,7 @@ def test_a_counter_that_was_not_given_is_named(tiny):
 
 
 def test_equal_batches_give_equal_bits(tiny):
-    """Two clients with as many images each: stacking changes not one bit."""
+    """Two clients have the same number of images; training them together changes not one bit."""
     task, _ = tiny("head_tuning")
     a, b = task.data.participating[:2]
     task.data.train[b] = task.data.train[b][:8]
@@ -179,7 +179,7 @@ def test_only_what_is_named_is_trained(tiny):
     start = {"head": torch.zeros(2, 4, task.backbone.width), "extra": torch.ones(2, 3)}
     clients = cohort(task, ids, [{}, {}])
 
-    def loss(task, params, *rest):  # of both
+    def loss(task, params, *rest):  # of head and extra
         return _loss(task, params, *rest) + params["extra"].sum(1, keepdim=True)
 
     trained = train_locally(task.at(1), loss, {}, clients, params=start, train=("head",))
@@ -217,7 +217,7 @@ def test_batches_hold_as_many_images_at_once_as_they_may_and_one_per_client_at_l
     rows = [np.arange(5), np.arange(4)]
     for clients, features_only, widths in (
         (2, False, [3, 2]),
-        (2, True, [3, 2]),  # of about equal size
+        (2, True, [3, 2]),  # parts have about equal sizes
         (8, False, [1] * 5),
         (10, True, [1] * 5),
     ):

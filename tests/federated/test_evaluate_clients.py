@@ -45,7 +45,7 @@ def test_clients_are_drawn_from_seed_and_round(tiny):
 
 
 def test_groups_are_drawn_in_proportion(tiny):
-    """Client 0 of six is held out; a participating one is always there."""
+    """Client 0 of six is held out; at least one participating client is always drawn."""
     task, _ = tiny("head_tuning")
     assert 0 not in _drawn(task, 1, count=2)
     assert 0 in _drawn(task, 1, count=5)
@@ -58,7 +58,7 @@ def test_groups_are_drawn_in_proportion(tiny):
 
 @pytest.fixture
 def train(tiny, tmp_path):
-    """train(folder, name, ...): the rows of the job's evaluations."""
+    """Return train(folder, name, ...), which returns a job's task and its evaluations' rows."""
 
     def run(folder, name="head_tuning", **changes):
         task, hooks = tiny(name)
@@ -158,7 +158,7 @@ def test_estimates_count_the_drawn_clients_alone():
 
 
 def test_a_figure_by_round_says_of_how_many_clients(tmp_path):
-    """Of participating ones, and by run: scenarios may have federations of other sizes."""
+    """The label counts participating clients run by run, since federations differ in size."""
     runs = []
     for name, counts in (("a", {1: 2, 2: 4}), ("b", {1: 3, 2: 3})):
         rows = [

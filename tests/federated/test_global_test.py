@@ -12,7 +12,7 @@ from fedloom.federated.rows import Confusion
 
 
 class Counted:
-    """Hooks that count the images that are predicted, and whose `download` can be replaced."""
+    """Hooks that count the predicted images, and whose `download` can be replaced."""
 
     def __init__(self, hooks, download=None):
         self.hooks, self.images = hooks, 0
@@ -33,7 +33,7 @@ def _trained(tiny, name):
 
 
 def _predicted(task, hooks, state, download=None, **given):
-    """How often each test image is predicted on average, the global row, and the confusion."""
+    """Return the mean number of predictions of a test image, the global row, and the confusion."""
     hooks, confusion = Counted(hooks, download), Confusion()
     row = evaluate(task, hooks, state, global_test=True, confusion=confusion, **given)[-1]
     return hooks.images / sum(map(len, task.data.test)), row, confusion.table()
@@ -44,7 +44,7 @@ PASSES |= {
     "pep_fedpt": 2,
     "pfedpg": 2,
     "p_pt": 1 + 1 + 5,
-}  # five take part; the server has no model
+}  # five clients take part; the server has no model
 
 
 @pytest.mark.parametrize("name", PASSES)

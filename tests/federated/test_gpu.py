@@ -23,7 +23,7 @@ METHODS = sorted(name for name, m in manifest.discover_methods().items() if m.ki
 
 @pytest.fixture
 def on_gpu(tiny):
-    """on_gpu(name, precision): a method's tiny task on the GPU, and its hooks."""
+    """Yield on_gpu(name, precision), which makes a method's tiny task on the GPU, and its hooks."""
 
     def make(name: str, precision: str = "float32"):
         gpu = prepare_torch(1, precision)
@@ -82,7 +82,7 @@ def test_images_that_are_read_ahead_are_those_on_the_gpu(on_gpu, monkeypatch):
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "zero_shot_clip"])
 def test_no_step_waits(on_gpu, monkeypatch, name, precision):
-    """By torch's own account; FedOTP asks now and then whether its transport has settled."""
+    """torch raises an error if a step waits; here, FedOTP never asks if its plan has settled."""
     task, hooks = on_gpu(name, precision)
     state = _rounds(task, hooks, 1)  # fills caches
     original, trained = Federation.batches, []

@@ -58,22 +58,22 @@ def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny):
 
 
 def _on_gpu(task, monkeypatch, bytes_of_gpu=80e9):
-    """The task on a GPU with this memory, which need not be there."""
+    """Return the task on a GPU with this memory, which the machine need not have."""
     known = SimpleNamespace(total_memory=bytes_of_gpu)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known)
     return replace(task, data=replace(task.data, device=torch.device("cuda")))
 
 
 def _besides(task):
-    """Bytes of the weights, and of three clients' prompts: five copies and their uploads."""
+    """Return the bytes of weights and of three clients' prompts: five copies and their uploads."""
     weights = sum(value.numel() * 4 for value in task.backbone.model.parameters())
     return weights + (5 + 1) * 3 * 4 * 16 * 4
 
 
 def test_clients_train_at_once_whose_activations_fit_half_of_what_a_gpu_has_left(tiny, monkeypatch):
     task, _ = tiny("fedvpt")  # batches of 4 images, of 5 tokens of 16 floats, in twelve blocks
-    client = 4 * (12 * (5 + 1) * 16 * 11) * 4  # bytes of 11 numbers per token, a prompt's too
-    images = 120 * 16 * 16  # all of them, which stay there
+    client = 4 * (12 * (5 + 1) * 16 * 11) * 4  # 11 numbers of 4 bytes per token, prompts included
+    images = 120 * 16 * 16  # all images stay on the GPU
     whole = _besides(task) + images + 2 * 3 * client
 
     def at_once(bytes_of_gpu, *states, task=task):
@@ -108,10 +108,10 @@ def test_prompts_before_all_classes_take_their_part_of_a_gpu(tiny, monkeypatch):
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet50"])
 def test_bytes_that_training_keeps_of_an_image_are_those_of_a_backward_pass(name):
-    """By torch's count of saved tensors: at most a fifth more, and not less."""
+    """The estimate is at least the bytes that torch saves, and at most a fifth more."""
     network = timm.create_model(name, num_classes=0).eval()
     backbone = FrozenViT(network) if name.startswith("vit") else FrozenResNet(network, 224)
-    network.requires_grad_(name == "resnet50")  # of a ViT, prompts are trained, not weights
+    network.requires_grad_(name == "resnet50")  # a ViT trains prompts, not weights
     weights = {value.untyped_storage().data_ptr() for value in network.parameters()}
     saved = {}
 
@@ -131,7 +131,7 @@ def test_bytes_that_training_keeps_of_an_image_are_those_of_a_backward_pass(name
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize(("prompts", "trains"), [(1, False), (50, False), (0, True)])
 def test_bytes_that_wait_follow_precision_prompts_and_trained_weights(precision, prompts, trains):
-    """By torch's count of saved tensors: at most a third more, and not less."""
+    """The estimate is at least the bytes that torch saves, and at most 35 % more."""
     sizes = {"img_size": 224, "patch_size": 16, "embed_dim": 128, "depth": 6, "num_heads": 2}
     vit = FrozenViT(VisionTransformer(**sizes, num_classes=0), precision=precision)
     own = {name: value[None].clone().requires_grad_() for name, value in vit.init_weights().items()}
@@ -143,7 +143,7 @@ def test_bytes_that_wait_follow_precision_prompts_and_trained_weights(precision,
 
         def note(value):
             storage = value.untyped_storage()
-            saved[storage.data_ptr()] = storage  # which stays, so that no other has its address
+            saved[storage.data_ptr()] = storage  # keep it, so that no other has its address
             return value
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
@@ -154,7 +154,7 @@ def test_bytes_that_wait_follow_precision_prompts_and_trained_weights(precision,
         assert out.requires_grad
         return sum(storage.nbytes() for storage in saved.values())
 
-    measured = kept(3) - kept(2)  # weights, which may be cast, are no part of it
+    measured = kept(3) - kept(2)  # the difference has no weights, which may be cast
     step = memory.ClientStep(
         *(0, 1, vit.image_floats, vit.training_bytes),
         prompt_floats=prompts * 128,
@@ -168,7 +168,7 @@ def test_bytes_that_wait_follow_precision_prompts_and_trained_weights(precision,
     [("pfpt", {"variant": "released"}), ("sgpt", {"variant": "released", "frequency": True})],
 )
 def test_clients_that_depend_on_each_other_train_as_one_cohort_of_any_size(tiny, name, options):
-    """In round 2 each starts from the one before it: cut in two, a chain would start anew."""
+    """In round 2, each client starts from the one before it, so a cohort must not be cut in two."""
     task, hooks = tiny(name, **options)
     assert task.plugin.whole_cohorts
     ends = []
@@ -186,7 +186,7 @@ def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny):
     task, _ = tiny("promptfl")
     width, depth, tokens = task.backbone.width, task.backbone.text_depth, 0
     for name in task.data.classes:
-        tokens += len(task.backbone._text.ids(f"{name}.")) + 1  # the EOT
+        tokens += len(task.backbone._text.ids(f"{name}.")) + 1  # one for the EOT
     task = with_limits(task, text_floats=3 * tokens * width * depth)
     assert groups.clients_at_once(task, PROMPTS) == 3
     assert groups.clients_evaluated_at_once(task, State({"params": PROMPTS})) == 3
@@ -230,7 +230,7 @@ def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny):
     ],
 )
 def test_a_clients_images_count_alike_in_one_batch_and_in_several(tiny, name, options):
-    """Losses, gradients, means and votes over all images of a client, and not over its last."""
+    """Losses, gradients, means and votes count all images of a client, not its last batch alone."""
     task, hooks = tiny(name, **options)
     task = with_training(task, epochs=1)
     ends = []

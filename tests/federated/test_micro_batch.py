@@ -29,11 +29,11 @@ METHODS = [
 
 
 def _one_step(tiny, name, **training):
-    """The server's and the clients' state after a round of one step on all images of a client."""
+    """Return the state and the loss after a round of one step on all images of a client."""
     options = {
         "fedic": {"server_steps": 2},
-        # experts that start equal have a gradient near 0 in places, where AdamW's first step
-        # magnifies how it was rounded
+        # experts that start equal have gradients near 0 in places, and AdamW's first step
+        # magnifies their rounding
         "trip": {"same_start": False},
     }.get(name, {})
     task, hooks = tiny(name, backbone=backbone(name), **options)
@@ -58,7 +58,7 @@ def test_a_step_in_parts_is_a_step(tiny, name):
 
 
 def _loss(task, params, received, clients, batch):
-    """In float64, with a term that does not depend on images, and a counter."""
+    """Return losses in float64, with a term that does not depend on images, and a counter."""
     logits = linear(batch.features.double(), params["head"])
     entropy = F.cross_entropy(logits.mT, batch.labels, reduction="none")
     decay = params["head"].square().flatten(1).sum(1)
@@ -80,7 +80,7 @@ def _train(task, **training):
 
 
 def _rounding_of_loss(steps, size):
-    """How far the losses of whole batches and of parts may differ, relative to them.
+    """Return how far the losses of whole batches and of parts may differ, relative to the losses.
 
     A client's logged loss is a sum in float32, of one number for every step, or for every part of a
     step. No number is negative. So each addition rounds by at most 2^-24 of the final sum. The
@@ -99,7 +99,7 @@ ADAM = {"optimizer": "adam", "lr": 0.05, "clip": None}
 @pytest.mark.parametrize("options", [MOMENTUM, ADAM], ids=["momentum and clipping", "adam"])
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_training_in_parts_is_training(tiny, options, size):
-    """Three epochs of ragged batches in float64, where some clients finish before others."""
+    """Clients train three epochs of ragged batches in float64; some finish before others."""
     task, _ = tiny("head_tuning")
     whole = _train(task, epochs=3, batch_size=7, **options)
     parts = _train(task, epochs=3, batch_size=7, micro_batch=size, **options)
@@ -111,7 +111,7 @@ def test_training_in_parts_is_training(tiny, options, size):
 
 
 def test_augmented_images_are_those_of_the_whole_batch(tiny):
-    """They are drawn from a client's stream in order: parts must not begin it anew."""
+    """Augmentation draws from a client's stream in order, so parts must not begin it anew."""
     task, _ = tiny("head_tuning")
     task = with_training(task, augment=True)
     rows = [task.data.train[k][:n] for k, n in ((1, 7), (2, 3))]
@@ -129,7 +129,7 @@ def test_augmented_images_are_those_of_the_whole_batch(tiny):
 
 
 class _Holder:
-    """What autograd keeps in place of a tensor; it is freed with the graph."""
+    """An object that autograd keeps in place of a tensor, and frees with the graph."""
 
     def __init__(self, value):
         self.value = value

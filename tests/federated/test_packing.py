@@ -24,7 +24,7 @@ citation = "C"
 
 
 def wrapper(folder, name, source):
-    """A wrapper plugin of this source."""
+    """Write a wrapper plugin with this source, and return it."""
     own = folder / "plugins" / name
     own.mkdir(parents=True)
     (own / "method.toml").write_text(WRAPPER.format(name=name))
@@ -89,7 +89,7 @@ def receive():
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_what_was_packed_last_is_unpacked_first(tmp_path, order):
-    """Envelopes in envelopes: each wrapper finds its own outermost when its turn comes."""
+    """Envelopes lie in envelopes; each wrapper must find its envelope outermost at its turn."""
     two = [wrapper(tmp_path, name, ORDER.format(name=name)) for name in ("a", "b")]
     around = [two[k] for k in order]
     task, hooks = run(tmp_path, *around)
@@ -116,7 +116,7 @@ def aggregate(task, updates):
 
 
 def test_aggregate_gets_the_updates_that_receive_leaves_sorted_by_client(tmp_path):
-    """The bytes of the others were sent, and what they keep is kept."""
+    """Updates that `receive` leaves out were still sent, and their clients' states are kept."""
     task, hooks = run(tmp_path, wrapper(tmp_path, "fewer", FEWER))
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     assert row.clients == 3 and len(state.clients) == 3
@@ -187,7 +187,7 @@ def receive(updates):
 
 
 def test_rounding_that_the_server_amplifies_is_no_order_of_updates(tmp_path):
-    """Adam moves entries that no client changed by their mean's rounding, divided by itself."""
+    """Where no client changes an entry, Adam divides the rounding of the mean by its own size."""
     method = manifest.find_method("fedopt_pt")
     sparse = manifest.find_method("top_k").with_defaults({"share": 0.1})
     run = checks.TinyRun(method, tmp_path, sparse)

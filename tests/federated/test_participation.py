@@ -26,7 +26,7 @@ DROPOUT = manifest.find_method("dropout", kind="wrapper")
 
 @pytest.fixture
 def run(tmp_path):
-    """run(lost=..., ...): a task with the wrapper dropout, and hooks."""
+    """Return run(lost=..., ...), which makes a task with the wrapper dropout, and its hooks."""
 
     def make(method="head_tuning", **options):
         plugin = manifest.find_method(method)
@@ -154,7 +154,7 @@ SEEN = []
 
 @pytest.fixture
 def greedy(tmp_path):
-    """Head-Tuning that selects clients without a known loss, then those of the highest."""
+    """Return Head-Tuning that selects clients without a known loss, then those with the highest."""
     folder = tmp_path / "plugins" / "head_tuning"
     shutil.copytree(manifest.find_method("head_tuning").folder, folder)
     with (folder / "plugin.py").open("a") as file:
@@ -191,7 +191,7 @@ def test_a_lost_update_tells_the_server_no_loss(run):
 
 
 def test_selection_by_history_resumes_to_the_bit(greedy, tmp_path):
-    """Four rounds in one job equal two jobs of two: the second knows the first's losses."""
+    """Four rounds in one job equal two jobs of two rounds: the second knows the first's losses."""
     checks.resumes(greedy, tmp_path)
 
 
@@ -212,7 +212,7 @@ def test_every_metric_is_a_column_of_clients_parquet():
 
 
 def test_a_runs_rows_are_joined_from_its_jobs(tmp_path):
-    """A metric that came up in the second job is null in the first."""
+    """A metric that appears first in the second job is null in the rows of the first job."""
     run, parts = tiny_job(manifest.find_method("head_tuning")).spec.run, []
     for end, extra in ((1, {}), (2, {"steps": 3})):
         parts.append(tmp_path / f"{end}.parquet")
@@ -238,7 +238,7 @@ def trained(task, clients, **arguments):
 
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_local_steps_are_as_many_for_every_client(tiny, count):
-    """The first epochs are those of a run by epochs; a client starts anew when it is through."""
+    """A client that has used all images begins another epoch, until it has made all steps."""
     task, _ = tiny("head_tuning")
     clients = task.data.participating
     task = with_training(task, local_steps=count)

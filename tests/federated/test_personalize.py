@@ -25,7 +25,7 @@ from fedloom.toolbox import linear
 
 @pytest.fixture
 def fickle(tmp_path):
-    """tests/support/fickle.py, which trains every client's bias before its test."""
+    """Return fickle.py of tests/support, a method that trains a client's bias before its test."""
     own = tmp_path / "plugins" / "fickle"
     own.mkdir(parents=True)
     toml = (ROOT / "plugins/methods/head_tuning/method.toml").read_text()
@@ -48,7 +48,7 @@ def test_every_client_is_evaluated_without_and_with_it(run):
     rows = evaluate(task, hooks, state)
     keys = [(row.client_id, row.personalized) for row in rows]
     assert keys == [(k, flag) for k in range(6) for flag in (False, True)]
-    received, clients = received_by(task, hooks, state, [0])  # held out
+    received, clients = received_by(task, hooks, state, [0])  # client 0 is held out
     own = hooks.personalize(task=task, received=received, clients=clients)
     assert not torch.equal(own["bias"], clients.state["bias"])
     head, images = state.server["params"]["head"], torch.from_numpy(task.data.test[0])
@@ -122,7 +122,7 @@ def test_a_client_that_never_trained_starts_from_what_it_is_sent(run):
     ("personalized", "expected"), [(True, [5, 9, 8, 7]), (False, [1, 9, 3, 7])]
 )
 def test_a_report_takes_one_row_per_client_and_round(tmp_path, personalized, expected):
-    """Client 4 and the server's model have no other."""
+    """Client 4 and the server's model have a single row, which the report takes in either case."""
     rows = pd.DataFrame(
         [(1, 3, False, 1), (1, 4, False, 9), (1, 3, True, 5),
          (2, 3, False, 3), (2, 3, True, 8), (2, SERVER_MODEL, False, 7)],
@@ -138,7 +138,7 @@ def test_a_report_takes_one_row_per_client_and_round(tmp_path, personalized, exp
 
 
 def test_confusion_counts_the_personalised_answers(run):
-    """A table has one row per class and predicted class: of what the report shows by default."""
+    """A table counts, by class and predicted class, the answers that a report shows by default."""
     task, hooks, state, change = run
     change["personalize"] = lambda task, own: {"bias": own["bias"] + 9 * torch.eye(4)[0]}
     confusion = Confusion()
@@ -178,7 +178,7 @@ def test_without_clients_that_trained_there_is_no_mean():
 
 
 def test_an_evaluation_computes_it_once(tiny, monkeypatch):
-    """Else an evaluation would take as long as trained clients times clients that never did."""
+    """Otherwise every client that never trained would compute the mean over all that trained."""
     task, hooks = tiny("pfedpg")
     task = replace(task, clients_per_round=2)
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))

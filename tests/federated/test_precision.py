@@ -24,7 +24,7 @@ from fedloom.planning.runs import runs
 
 @pytest.fixture
 def bf16(monkeypatch):
-    """The contract's backbones compute in bfloat16."""
+    """Make the contract's backbones compute in bfloat16."""
 
     def of(make, kind, *tokenizer):
         def build(width=16):
@@ -103,7 +103,7 @@ def test_the_server_computes_in_float32(tiny, monkeypatch):
 
 @pytest.mark.parametrize("name", ["fedvpt", "promptfl"])
 def test_training_in_bf16_on_a_cpu_uses_no_fused_attention(tiny, bf16, name, monkeypatch):
-    """Its backward pass takes five times as long as three products."""
+    """The backward pass of fused attention takes five times as long as three products do."""
 
     def fused(query, *rest, **more):
         assert not query.requires_grad
@@ -116,7 +116,7 @@ def test_training_in_bf16_on_a_cpu_uses_no_fused_attention(tiny, bf16, name, mon
 
 
 def test_on_a_cpu_bf16_passes_no_attention_of_open_clip(monkeypatch):
-    """Its transposed inputs take ten times as long in bf16 as in float32."""
+    """open_clip's attention transposes its inputs, which takes ten times as long in bf16."""
     plain = tiny_clip()
     half = FrozenCLIP(plain.model, plain._text._tokenizer, "tiny", precision="bf16")
     context, images = torch.randn(2, 2, plain.width), torch.zeros(3, 16, 16, 3).byte()

@@ -33,7 +33,7 @@ CASES = [
     *(("fedpha", RELEASED), ("pfpt", RELEASED)),
 ]
 IMAGES = 120 * 16 * 16  # bytes of the tiny task's images
-# which ask now and then whether an iteration has settled, or for the longest of contexts
+# these methods ask now and then whether an iteration has settled, or for the longest context
 ASKING = ("fedotp", "fedpha", "pfpt")
 
 
@@ -54,7 +54,7 @@ def _steps(task, number):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_a_method_computes_on_the_gpu_alone(tmp_path, name, options):
-    """Two rounds and an evaluation; images go there once, and steps add no wait to a round's."""
+    """Two rounds and an evaluation upload images once; a second step adds no wait to a round."""
     with pretended_gpu() as gpu:
         task, hooks = _on_gpu(name, tmp_path, **options)
         state, _ = train_round(_steps(task, 2).at(1), hooks, initial_state(task, hooks))
@@ -76,9 +76,9 @@ def test_a_method_computes_on_the_gpu_alone(tmp_path, name, options):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_wrapper_computes_on_the_gpu_alone(tmp_path, name):
-    """In two rounds: some keep what they did to the first update."""
+    """There are two rounds, because some wrappers keep what they did to the first update."""
     around = manifest.find_method(name)
-    method = "pep_fedpt" if name == "dp_laplace" else "head_tuning"  # it needs prototypes
+    method = "pep_fedpt" if name == "dp_laplace" else "head_tuning"  # dp_laplace needs prototypes
     with pretended_gpu():
         task, hooks = _on_gpu(method, tmp_path, around=(around,))
         state = initial_state(task, hooks)

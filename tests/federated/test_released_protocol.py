@@ -44,7 +44,7 @@ def test_four_shots_of_ten_classes_are_one_step_and_not_two(tiny):
         at = with_training(task.at(1), batch_size=32, epochs=1, drop_last=drop_last)
         updates = hooks.client_update(task=at, received=received, clients=clients)
         moved[drop_last] = [update.payload["params"]["context"] for update in updates]
-    # by hand, the only step: w - lr (g + 0.0005 w), of the first 32 images
+    # the only step, by hand, is w - lr (g + 0.0005 w) on the first 32 images
     for k, client in enumerate(ids):
         (rows,) = shuffled_batches(task.data.train[client], 32, 1, 0, 1, client, 0, drop_last=True)
         assert len(rows) == 32
@@ -81,7 +81,7 @@ EVERY_SCHEME = {
 
 @pytest.mark.parametrize("scheme", EVERY_SCHEME)
 def test_a_partition_with_a_seed_is_the_same_in_all_runs(scheme):
-    """Classes, images, shots and held-out clients: those of the run with that seed."""
+    """Classes, images, shots and held-out clients are those of the run with that seed."""
     spec = {"scheme": scheme, "held_out": 0.2, "shots": 1, **EVERY_SCHEME[scheme]}
     data = with_domains(0) if scheme == "domain" else dataset(0)
     fixed = [make({**spec, "seed": 7}, seed, data) for seed in (0, 1)]
@@ -95,14 +95,14 @@ def test_a_partition_with_a_seed_is_the_same_in_all_runs(scheme):
 
 
 def _as_authors(labels, clients, alpha, rng):
-    """Numbers of images by client and class [K, C], to within the rounding, by their loop."""
+    """Return the numbers of images by client and class [K, C] of the authors' loop, unrounded."""
     held = np.zeros((clients, labels.max() + 1))
     for c in range(labels.max() + 1):
         proportions = rng.dirichlet(np.repeat(alpha, clients))
         for client in range(clients):
             proportions[client] *= held[client].sum() < len(labels) / clients
         held[:, c] = proportions / proportions.sum() * (labels == c).sum()
-        rng.permutation((labels == c).sum())  # which images, in ours
+        rng.permutation((labels == c).sum())  # our code draws the images here
     return held
 
 
@@ -117,7 +117,7 @@ def test_clients_with_their_equal_share_get_nothing_of_later_classes(clients, al
         found = np.bincount(owner[labels == c], minlength=clients)
         assert (found[before >= len(labels) / clients] == 0).all()
     sizes = np.bincount(owner, minlength=clients)
-    near = np.abs(expected.cumsum(1) - len(labels) / clients).min() > 5  # no close call by rounding
+    near = np.abs(expected.cumsum(1) - len(labels) / clients).min() > 5  # rounding decides nothing
     if near:
         assert np.abs(sizes - expected.sum(1)).max() <= 5
 
@@ -133,7 +133,10 @@ def test_a_proportion_that_vanishes_is_not_divided_by():
 
 
 def test_classes_draw_again_until_every_client_has_enough():
-    """As in PFPT's released code, on its hardest division; the result is a draw of the stream."""
+    """PFPT's released code draws again; this division, with alpha 0.1, is its hardest one.
+
+    The result is the first draw that suffices.
+    """
     labels = np.repeat(np.arange(10), 500)
     spec = {"clients": 40, "alpha": 0.1, "kind": "class"}
     rng, draws = np.random.default_rng(0), 0

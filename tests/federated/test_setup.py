@@ -28,7 +28,10 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """files(name, wrapper): a tiny task with its hooks, and a spec whose files say the same."""
+    """Return files(name, wrapper), which makes a tiny task, its hooks and a spec.
+
+    The files that the spec names hold the same as the task.
+    """
 
     def make(name, wrapper=None):
         method = manifest.find_method(name)
@@ -56,7 +59,7 @@ def files(tmp_path, monkeypatch):
             path = paths.path_for(paths.CACHE, spec.run, cache=needed)
             cache.write(task.backbone, task.data.store, needed, path)
             write_receipt(path)
-        if "patches" in method.needs:  # which a cache holds in half precision
+        if "patches" in method.needs:  # a cache holds them in half precision
             patches = task.data.patches().half()
             task.data.patches = lambda: patches
         if "prototypes" in method.needs:
@@ -73,7 +76,7 @@ def files(tmp_path, monkeypatch):
     [("pep_fedpt", "dp_laplace"), ("head_tuning", None), ("promptfl", None), ("fedotp", None)],
 )
 def test_a_task_made_of_files_trains_as_the_task_that_they_are_of(files, name, wrapper):
-    """Data, caches, prototypes, options, wrappers and training values."""
+    """Data, caches and prototypes come from files; options, wrappers and training from the spec."""
     task, hooks, spec = files(name, wrapper)
     made, own = _built(spec)
     same = "seed", "options", "training", "wrappers", "clients_per_round", "plugin"
@@ -95,14 +98,17 @@ def _built(spec):
 
 
 def addresses(value):
-    """Where the floating-point tensors of a value lie, modulo 64 bytes."""
+    """Return the addresses of a value's floating-point tensors, modulo 64 bytes."""
     tensors = vars(value).values() if isinstance(value, WarmStart) else [value]
     return {tensor.data_ptr() % 64 for tensor in tensors if tensor.is_floating_point()}
 
 
 @pytest.mark.parametrize("name", ["pep_fedpt", "sgpt", "fedotp"])
 def test_what_files_give_to_arithmetic_lies_as_if_it_were_made(files, name):
-    """Prototypes and priors; of features and patches the batch's rows: the rest stays on disk."""
+    """Prototypes and priors lie in memory, and the batch's rows of features and patches.
+
+    The other rows stay on disk.
+    """
     *_, spec = files(name)
     task, _ = _built(spec)
     batch = task.data.batch([rows[:3] for rows in task.data.train[1:4]])
@@ -145,7 +151,7 @@ def test_a_cohort_is_at_most_all_participating_clients(files):
 
 
 def test_class_tokens_are_those_at_the_input_of_the_block_that_is_asked_for(tmp_path):
-    """Blocks count from 1; each is read once."""
+    """Blocks count from 1, and the file is not needed again for a block that was read."""
     inputs, final = torch.arange(24.0).view(4, 3, 2), torch.randn(4, 2)  # [N, M, d] and [N, d]
     safetensors.torch.save_file({"inputs": inputs, "final": final}, tmp_path / "x")
     tokens = build_task.cached_tokens(tmp_path / "x", CPU)
@@ -157,7 +163,7 @@ def test_class_tokens_are_those_at_the_input_of_the_block_that_is_asked_for(tmp_
 
 
 def test_training_options_are_those_of_a_study_with_their_defaults():
-    """And the number of rounds of the schedule, which a method must ask for."""
+    """The options also have the schedule's number of rounds, for which a method must ask."""
     known = TrainingOptions(optimizer="adam", lr=0.1, schedule="cosine", epochs=2, batch_size=8)
     assert asdict(known).keys() - {"schedule_rounds"} == Training.model_fields.keys()
     for name, default in DEFAULTS.items():

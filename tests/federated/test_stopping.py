@@ -26,7 +26,7 @@ def _train(task, hooks, folder):
 
 
 def _signalled(hooks, number, at):
-    """The hooks, under which the signal comes in the middle of round `at`."""
+    """Return hooks that send this process the signal `number` in the middle of round `at`."""
 
     def send(task):
         if task.round == at:

@@ -27,7 +27,7 @@ COPIES = {torch.tensor, torch.from_numpy, torch.as_tensor, torch.asarray}
 INDEXING = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 
 
-# torch.use_deterministic_algorithms lists them; by the beginnings of their names in ATen
+# beginnings of the names in ATen of the operations that torch.use_deterministic_algorithms lists
 REFUSED = (
     *("adaptive_avg_pool", "adaptive_max_pool", "avg_pool3d_backward", "fractional_max_pool"),
     *("max_unpool", "upsample_linear1d_backward", "upsample_bilinear2d_backward"),
@@ -42,7 +42,7 @@ REFUSED = (
 
 
 class Deterministic(TorchDispatchMode):
-    """Refuses what a GPU would, were it there."""
+    """A mode that refuses the operations that torch would refuse on a GPU."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -56,7 +56,7 @@ class Deterministic(TorchDispatchMode):
 
 
 class Watched(TorchFunctionMode):
-    """While `on`, refuses what would wait for a GPU, and copies that nobody made ahead."""
+    """A mode that, while `on`, refuses operations that would wait for a GPU, and copies to it."""
 
     on, steps = False, 0
 
@@ -77,19 +77,19 @@ class Watched(TorchFunctionMode):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """A mode to enter: on from the first batch of a training to its last step's end."""
+    """Return a mode to enter, which is on from a training's first batch to its last step's end."""
     mode = Watched()
 
     def batches(self, steps, fill=None):
         mode.on = False
         for batch in original(self, steps, fill):
-            mode.on = len(steps) > 1  # else it is one of a pass
+            mode.on = len(steps) > 1  # a pass has one step
             mode.steps += mode.on
             yield batch
         mode.on = False
 
     def unwatched(step):
-        def run(*args, **kwargs):  # what an optimiser counts is the host's own
+        def run(*args, **kwargs):  # an optimiser's counts are on the host
             on, mode.on = mode.on, False
             step(*args, **kwargs)
             mode.on = on
@@ -110,7 +110,7 @@ VARIANTS = [
     ("sgpt", {"variant": "released", "group_blocks": [5, 6, 7]}),
     ("fedpha", {"random_lengths": [3, 9]}),
     ("pfpt", {"variant": "released"}),
-    # not FedPHA's released code: torch asks the device how its singular values came out
+    # FedPHA's released code is left out: torch asks the device whether its SVD succeeded
 ]
 FEW = {"fedic": {"server_steps": 2}}
 

@@ -50,7 +50,7 @@ def aggregate(server, updates):
 
 @pytest.fixture
 def run(tmp_path):
-    """A tiny task, and Head-Tuning's hooks inside this module's wrapper."""
+    """Return run(method), which makes a tiny task, and its hooks inside this module's wrapper."""
 
     def make(method="p_pt"):
         plugin = manifest.find_method(method)

@@ -14,7 +14,7 @@ from fedloom.planning.load_plan import load_plan, resolve
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The folder of an installed plugin `theirs`, a copy of head_tuning."""
+    """Write an installed plugin `theirs`, a copy of head_tuning, and return its folder."""
     site = tmp_path / "site"
     shutil.copytree(ROOT / "plugins/methods/head_tuning", site / "theirs")
     (site / "theirs/__init__.py").write_text("")
@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def _told(capsys, tmp_path, line):
-    """A study without the plugin is planned; a study that selects it is refused."""
+    """Require that a study without the plugin is planned, and one that selects it is refused."""
     load_plan()
     assert not capsys.readouterr().err
     study = tmp_path / "study.yaml"
@@ -57,7 +57,7 @@ def test_a_plugin_that_is_no_python_hides_no_other(folder):
 
 @pytest.mark.parametrize("name", ["plugin.py", "method.toml"])
 def test_a_plugin_with_a_byte_order_mark_is_read(folder, name):
-    """As editors of Windows write it."""
+    """Editors of Windows write a byte order mark at the beginning of a file."""
     file = folder / name
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert any(line.startswith("theirs ") for line in describe.list_methods().splitlines())

@@ -13,13 +13,13 @@ from fickle_run import HOOKS, NAN, NUMBERS, fickle_of, fickle_runs
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The run alone, and wrapped."""
+    """Return the run alone, and the run inside a wrapper."""
     return fickle_runs(tmp_path_factory)
 
 
 @pytest.fixture
 def fickle(runs, request):
-    """A run, wrapped where the test's parameter `hook` is one of wrappers; it behaves at first."""
+    """Return a run, in a wrapper if the parameter `hook` is a wrapper's; it behaves at first."""
     return fickle_of(runs, request)
 
 
@@ -35,7 +35,7 @@ def in_round_two(change):
 
 
 def call(hook):
-    """How a line begins that is about a hook's first call, of whatever clients."""
+    """Return a pattern for the beginning of an error on a hook's first call, of any clients."""
     names = "fickle|around|fickle with around"
     clients = r"(, clients? [\d, ]+(\.\.\.)?|, the server's model)?"
     return rf"^({names}): {hook}(, round 1|, round 2)?{clients}: "
@@ -117,13 +117,13 @@ def test_none_of_a_hook_without_default(fickle, hook):
 
 
 def test_no_prediction_of_a_client(fickle):
-    """Of the server's model alone there may be none: then clients' own are evaluated."""
+    """Only the server's model may have no prediction; clients' own models are then evaluated."""
     clients = fickle.task.data.num_clients
     asked = []
 
     def change(task, logits):
         asked.append(len(logits))
-        return None if len(asked) == 3 else logits  # first the clients, then the server's model
+        return None if len(asked) == 3 else logits  # the server's model comes last
 
     fickle.change["predict"] = change
     fickle.run()
@@ -131,7 +131,7 @@ def test_no_prediction_of_a_client(fickle):
 
 
 def with_head(value):
-    """A change of a state's head; `value` is a tensor, or a function of the head."""
+    """Return a change of a state's head to `value`, which is a tensor or a function of the head."""
 
     def change(task, state):
         head = value(state["params"]["head"]) if callable(value) else value
@@ -141,7 +141,7 @@ def with_head(value):
 
 
 def with_update(k=0, **fields):
-    """A change of one client's Update; fields are values, or functions of what was there."""
+    """Return a change of the k-th Update; fields are new values, or functions of the old ones."""
 
     def change(task, updates):
         for name, value in fields.items():
@@ -153,35 +153,35 @@ def with_update(k=0, **fields):
 
 
 def of_head(value):
-    """A change of an upload's head."""
+    """Return a change of an upload's head by the function `value`."""
     return lambda payload: {"params": {"head": value(payload["params"]["head"])}}
 
 
 def with_leaf(value):
-    """A change of every client's upload: one more leaf."""
+    """Return a change that adds the leaf `value` to every client's upload."""
     return lambda task, updates: [
         replace(update, payload=update.payload | {"more": value}) for update in updates
     ]
 
 
 def first_call(value):
-    """A change of one call alone: of one client among several."""
+    """Return a change of the first call's result alone, which is of one client among several."""
     left = [value]
     return lambda task, before: left.pop()(before) if left else before
 
 
 def numbered(task, state):
-    """A change that gives every client another plain number, of which a cohort has one."""
+    """Give every client another plain number, although a cohort must have equal ones."""
     return state | {"n": next(NUMBERS)}
 
 
 def with_bias(value):
-    """A change of a personal state: its bias becomes `value` of it."""
+    """Return a change of a personal state's bias by the function `value`."""
     return lambda task, state: {"bias": value(state["bias"])}
 
 
 MALFORMED = {
-    # what the line must hold, by the change of the hook's result
+    # changes of a hook's result, each with the words of its error
     "init_server": [
         (with_head(lambda h: h * NAN), "params/head' is not finite"),
         (with_head([1.0]), "'params/head' must be .* got list"),

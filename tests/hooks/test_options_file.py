@@ -32,7 +32,7 @@ SHIPPED = [
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The folder of a method with an option, in `plugins` of the current folder."""
+    """Write a method with an option into the current folder's `plugins`; return its folder."""
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "plugins/mine"
     own.mkdir(parents=True)

@@ -18,13 +18,13 @@ from fickle_run import fickle_of, fickle_runs, write_fickle
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The run alone, and wrapped."""
+    """Return the run alone, and the run inside a wrapper."""
     return fickle_runs(tmp_path_factory)
 
 
 @pytest.fixture
 def fickle(runs, request):
-    """A run, wrapped where the test's parameter `hook` is one of wrappers; it behaves at first."""
+    """Return a run, in a wrapper if the parameter `hook` is a wrapper's; it behaves at first."""
     return fickle_of(runs, request)
 
 
@@ -57,7 +57,7 @@ def test_a_wrapper_must_yield(tmp_path):
 
 
 def test_wrapper_and_method_are_told_apart(tmp_path):
-    """Of an exception its own plugin is named; of a wrong result, both."""
+    """An error names the plugin that raised an exception, but both plugins of a wrong result."""
     method = manifest.find_method("pep_fedpt")
     wrapper = manifest.find_method("dp_laplace")
     task = tiny_task(method, tmp_path, (wrapper,))

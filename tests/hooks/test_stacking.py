@@ -55,7 +55,10 @@ def test_the_method_must_use_that_sum_alone_with_the_options_that_it_has():
 
 @pytest.fixture
 def study(tmp_path, monkeypatch):
-    """study(wrappers): the default study with the example `masks`, and a label that names them."""
+    """Return study(*wrappers), which makes the default study with a label of these wrappers.
+
+    The example `masks` is one of the plugins.
+    """
     shutil.copytree(ROOT / "examples/methods/masks", tmp_path / "plugins/masks")
     monkeypatch.chdir(tmp_path)
 
@@ -93,7 +96,7 @@ def test_one_member_of_a_grid_is_enough(study):
     ],
 )
 def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared, options, tmp_path):
-    """Each for another reason: a matching, weights, no weights, a generator, a selection."""
+    """Every case has another reason: a matching, weights, no weights, a generator, a selection."""
     method = PLUGINS[name].model_copy(update={"aggregation": declared}).with_defaults(options)
     line = f"{name}: aggregation is .*, but aggregate uses more of the updates"
     with pytest.raises(FedLoomError, match=line):
