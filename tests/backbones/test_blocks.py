@@ -19,7 +19,14 @@ from fedloom.toolbox import adapter, deep_prompts, lora, parallel_adapter
 from first_round import first_cohort, prefix
 from refusals import refused
 
-K, B, T, D, HEADS, HIDDEN, P, R = 3, 2, 5, 16, 2, 32, 2, 4
+K = 3
+B = 2
+T = 5
+D = 16
+HEADS = 2
+HIDDEN = 32
+P = 2
+R = 4
 SHAPE = {"img_size": 16, "embed_dim": D, "depth": 3, "num_heads": HEADS, "mlp_ratio": 2}
 KINDS = {"plain": {}, "scaled": {"init_values": 0.5}, "normed": {"qk_norm": True}}
 
@@ -59,7 +66,9 @@ def _own_weights(vit, pattern=""):
 @pytest.mark.parametrize("pattern", ["", "bias$", r"^blocks\.[02]\.(attn|ls)", "pos_embed|norm"])
 def test_clients_with_weights_of_their_own_equal_timms_models_one_by_one(kind, pattern):
     model = _model(**KINDS[kind])
-    vit, images, head = _vit(model), _images(), _random(K, 7, D)
+    vit = _vit(model)
+    images = _images()
+    head = _random(K, 7, D)
     weights = _own_weights(vit, pattern)
     logits = vit.forward(images, head, weights=weights)
     answer = _random(*logits.shape)
@@ -81,10 +90,12 @@ def _by_hand(model, j, x, put):
     block = model.blocks[j]
     x = put("input", x, x)
     z = block.norm1(x)
-    w, b = block.attn.qkv.weight, block.attn.qkv.bias
+    w = block.attn.qkv.weight
+    b = block.attn.qkv.bias
     parts = [z @ w[i * D : (i + 1) * D].T + b[i * D : (i + 1) * D] for i in range(3)]
     q, k, v = (put(name, z, part) for name, part in zip("qkv", parts, strict=True))
-    mixed, side = [], D // HEADS
+    mixed = []
+    side = D // HEADS
     for h in range(HEADS):
         one = slice(h * side, (h + 1) * side)
         mixed.append(torch.softmax(q[:, one] @ k[:, one].T / math.sqrt(side), -1) @ v[:, one])
@@ -105,7 +116,8 @@ def _adapters():
 
 def _lora_case(place):
     into = {"fc1": (HIDDEN, D), "fc2": (D, HIDDEN)}.get(place, (D, D))
-    a, b = _random(K, R, into[1]), _random(K, into[0], R)
+    a = _random(K, R, into[1])
+    b = _random(K, into[0], R)
     return lora(a, b, 0.7), lambda k, x, y: y + 0.7 * x @ (b[k] @ a[k]).T
 
 
@@ -113,7 +125,8 @@ def _case(name, place):
     """Return an insert of K clients, and a function that does the same to one client's tokens."""
     if name == "lora":
         return _lora_case(place)
-    own, tokens = _adapters(), _random(K, P, D)
+    own = _adapters()
+    tokens = _random(K, P, D)
 
     def bottleneck(k, x):
         hidden = (x @ own["down"][k].T + own["down_bias"][k]).clamp(min=0)
@@ -147,7 +160,8 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "+".join("_".join(one) for one in case))
 def test_inserts_equal_one_client_and_image_at_a_time(case):
     model = _model()
-    vit, tokens = _vit(model), _random(K, B, T, D)
+    vit = _vit(model)
+    tokens = _random(K, B, T, D)
     made = {place: _case(name, place) for name, place in case}
     inserts = {2: {place: insert for place, (insert, _) in made.items()}}
     actual = vit.blocks(tokens, inserts=inserts)
@@ -164,7 +178,9 @@ def test_inserts_equal_one_client_and_image_at_a_time(case):
 
 
 def test_every_place_is_reached_and_inserts_that_do_nothing_change_nothing():
-    vit, tokens, reached = _vit(_model(**KINDS["scaled"])), _random(K, B, T, D), []
+    vit = _vit(_model(**KINDS["scaled"]))
+    tokens = _random(K, B, T, D)
+    reached = []
 
     def watch(place):
         def insert(given, out):
@@ -181,11 +197,16 @@ def test_every_place_is_reached_and_inserts_that_do_nothing_change_nothing():
 
 
 def test_gradient_checkpointing_gives_the_same_bits_and_keeps_less():
-    images, head, own, gradients, kept = _images(), _random(K, 7, D), _adapters(), [], []
+    images = _images()
+    head = _random(K, 7, D)
+    own = _adapters()
+    gradients = []
+    kept = []
     for checkpointing in (False, True):
         vit = _vit(_model(), gradient_checkpointing=checkpointing)
         torch.manual_seed(1)
-        weights, sizes = _own_weights(vit), []
+        weights = _own_weights(vit)
+        sizes = []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t
         ):
@@ -199,7 +220,9 @@ def test_gradient_checkpointing_gives_the_same_bits_and_keeps_less():
 
 def test_frozen_weights_get_no_gradient_and_pretrained_ones_change_nothing():
     model = _model()
-    vit, images, head = _vit(model), _images(), _random(K, 7, D)
+    vit = _vit(model)
+    images = _images()
+    head = _random(K, 7, D)
     pretrained = {n: v.expand(K, *v.shape) for n, v in vit.init_weights().items()}
     torch.testing.assert_close(
         vit.forward(images, head, weights=pretrained),
@@ -252,7 +275,8 @@ def _gradients(out, *inputs):
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("kind", WHOLE)
 def test_tokens_that_are_read_equal_those_of_whole_blocks(kind, count):
-    vit, tokens = _vit(_model(**WHOLE[kind])), _random(K, B, T, D).requires_grad_()
+    vit = _vit(_model(**WHOLE[kind]))
+    tokens = _random(K, B, T, D).requires_grad_()
     x = tokens.flatten(0, 1)
     for block in vit.model.blocks:
         x = block(x)
@@ -283,7 +307,8 @@ INSERTS = {
 
 @pytest.mark.parametrize("case", [*INSERTS, "weights"])
 def test_a_block_with_inserts_or_clients_own_weights_gives_the_same_class_token(case):
-    vit, tokens = _vit(_model()), _random(K, B, T, D)
+    vit = _vit(_model())
+    tokens = _random(K, B, T, D)
     inserts = {3: INSERTS.get(case, {})}
     own = vit.init_weights(r"blocks\.2\.") if case == "weights" else {}
     weights = {name: value + 0.1 * _random(K, *value.shape) for name, value in own.items()}
@@ -304,7 +329,8 @@ OPTIONS = {"fedmix": {"train": "prompts"}}
 @pytest.mark.parametrize("name", READ)
 def test_methods_ask_the_last_block_for_what_they_read(name, tiny):
     task, hooks = tiny(name, **OPTIONS.get(name, {}))
-    sizes, last = [], task.backbone.model.blocks[-1]
+    sizes = []
+    last = task.backbone.model.blocks[-1]
     last.norm2.register_forward_hook(lambda module, given, out: sizes.append(out.shape[-2]))
     received, clients, batch = first_cohort(task, hooks)
     hooks.predict(task=task, received=received, clients=clients, batch=batch)
@@ -313,13 +339,17 @@ def test_methods_ask_the_last_block_for_what_they_read(name, tiny):
 
 def test_sequences_beyond_the_memory_are_computed_again_to_the_same_bits(tiny, monkeypatch):
     task, _ = tiny("promptfl")
-    tokenizer, context = task.backbone._text._tokenizer, torch.randn(2, 3, task.backbone.width)
+    tokenizer = task.backbone._text._tokenizer
+    context = torch.randn(2, 3, task.backbone.width)
     # with at most 4 tokens in a sequence, every class is a sequence
     clip = FrozenCLIP(task.backbone.model, tokenizer, "tiny", tokens_at_once=4)
-    ends, gradients, kept = [], [], []
+    ends = []
+    gradients = []
+    kept = []
     for room in (2**30, 0):
         monkeypatch.setitem(text.KEPT_BYTES, "cpu", room)
-        own, sizes = context.clone().requires_grad_(), []
+        own = context.clone().requires_grad_()
+        sizes = []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t
         ):
@@ -332,7 +362,8 @@ def test_sequences_beyond_the_memory_are_computed_again_to_the_same_bits(tiny, m
 
 def test_attention_in_products_equals_the_fused_one(monkeypatch):
     """Training in bf16 on a CPU computes attention in products; this test does so in float64."""
-    block, tokens = _model().blocks[0], _random(K, B, T, D).requires_grad_()
+    block = _model().blocks[0]
+    tokens = _random(K, B, T, D).requires_grad_()
     mask = torch.full((T, T), -math.inf, dtype=torch.float64).triu(1)
     both = []
     for products in (False, True):

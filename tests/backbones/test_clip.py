@@ -30,7 +30,8 @@ MODELS = {
 
 def _model(kind, vision=None, text=None):
     chosen, own_vision, own_text = MODELS[kind]
-    bias, joint = (-3.0 if kind == "custom" else None), (32 if kind == "norms" else 24)
+    bias = -3.0 if kind == "custom" else None
+    joint = 32 if kind == "norms" else 24
     return make_clip(chosen, joint, vision or own_vision, text or own_text, init_logit_bias=bias)
 
 
@@ -133,14 +134,16 @@ def test_a_feature_cannot_be_read_behind_the_tower():
 
 def test_nothing_behind_the_longest_eot_is_computed(monkeypatch):
     model = _model("clip")
-    backbone, seen = _frozen(model), []
+    backbone = _frozen(model)
+    seen = []
     first, last = model.transformer.resblocks
     for module in (first, last.ln_1, last.ln_2):
         module.register_forward_hook(lambda m, x, y: seen.append(y.shape))
     backbone.text_features(torch.randn(3, 4, 32), NAMES)
     names = [name.replace("_", " ") for name in NAMES]
     own = sum(len(open_clip.SimpleTokenizer().encode(f"{name}.")) + 1 for name in names)
-    everything, read = (3, 1 + 4 + own, 32), (1, 3, len(NAMES), 32)
+    everything = (3, 1 + 4 + own, 32)
+    read = (1, 3, len(NAMES), 32)
     assert seen == [everything, (1, *everything), read], "the last block at the EOTs alone"
 
 

@@ -16,7 +16,12 @@ from fedloom.toolbox import adapter, deep_prompts, lora
 from first_round import first_cohort, prefix
 
 NAMES = ("cat", "great_white shark", "x")
-K, B, L, D, V = 2, 3, 2, 32, 48  # clients, images, context, widths of text and image tower
+# clients, images, context, widths of text and image tower
+K = 2
+B = 3
+L = 2
+D = 32
+V = 48
 VIT = {"layers": 3, "width": V, "head_width": 16, "patch_size": 8, "image_size": 16}
 TIMM = {"timm_model_name": "micro_vit", "timm_pool": "token", "image_size": 32}
 TEXT = {"width": D, "heads": 4, "layers": 3}
@@ -53,7 +58,8 @@ def _random(*shape):
 
 
 def _images(clip):
-    size, channels = clip.pixels(torch.zeros(1, 8, 8, 3, dtype=torch.uint8)).shape[-1], 3
+    size = clip.pixels(torch.zeros(1, 8, 8, 3, dtype=torch.uint8)).shape[-1]
+    channels = 3
     return torch.randint(0, 256, (K, B, size, size, channels), dtype=torch.uint8)
 
 
@@ -87,15 +93,18 @@ def _pictures(model, clip, images, prompts, norm_prompts=False):
     Args:
         norm_prompts: the first prompts pass `ln_pre` with the patches, as in MaPLe's code.
     """
-    tower, x = copy.deepcopy(model.visual), clip.pixels(images)
+    tower = copy.deepcopy(model.visual)
+    x = clip.pixels(images)
     norm = torch.nn.Identity()
     if norm_prompts:
         norm, tower.ln_pre = tower.ln_pre, norm
     if hasattr(tower, "trunk"):
         trunk = tower.trunk
-        x, blocks = trunk._pos_embed(trunk.patch_embed(x)), trunk.blocks
+        x = trunk._pos_embed(trunk.patch_embed(x))
+        blocks = trunk.blocks
     else:
-        x, blocks = tower._embeds(x), tower.transformer.resblocks
+        x = tower._embeds(x)
+        blocks = tower.transformer.resblocks
     patches = x.shape[1] - 1
     for number, block in enumerate(blocks):
         if number < len(prompts):  # put last, as in MaPLe; order does not matter
@@ -107,7 +116,9 @@ def _pictures(model, clip, images, prompts, norm_prompts=False):
 
 
 def test_deep_prompts_of_the_text_tower_equal_whole_texts(model):
-    clip, context, deep = _frozen(model), _random(K, L, D), _random(K, 2, L, D)
+    clip = _frozen(model)
+    context = _random(K, L, D)
+    deep = _random(K, 2, L, D)
     inserts = {j: {"input": deep_prompts(deep[:, j - 2], first=False)} for j in (2, 3)}
     actual = clip.text_features(context, NAMES, inserts=inserts)
     for k in range(K):
@@ -117,7 +128,8 @@ def test_deep_prompts_of_the_text_tower_equal_whole_texts(model):
 
 def test_deep_prompts_of_the_image_tower_equal_one_client_at_a_time(model):
     clip = _frozen(model)
-    images, prompts = _images(clip), _random(K, 2, L, clip.image_width)
+    images = _images(clip)
+    prompts = _random(K, 2, L, clip.image_width)
     inserts = {j: {"input": deep_prompts(prompts[:, j - 1], first=j == 1)} for j in (1, 2)}
     actual, patches = clip.image_features(images, inserts=inserts)
     for k in range(K):
@@ -131,7 +143,8 @@ def test_deep_prompts_of_the_image_tower_equal_one_client_at_a_time(model):
 
 def test_clients_with_weights_of_their_own_equal_open_clips_models_one_by_one(model):
     clip = _frozen(model)
-    images, context = _images(clip), _random(K, L, D)
+    images = _images(clip)
+    context = _random(K, L, D)
     weights = {n: v + 0.1 * _random(K, *v.shape) for n, v in clip.init_weights().items()}
     final, _ = clip.image_features(images, weights=weights)
     text = clip.text_features(context, NAMES, weights=weights)
@@ -149,11 +162,14 @@ def test_clients_with_weights_of_their_own_equal_open_clips_models_one_by_one(mo
 
 def test_adapters_lora_and_prefixes_of_several_contexts_equal_one_at_a_time(model):
     """Each client has two contexts of different lengths; padding must not change the features."""
-    clip, contexts = _frozen(model), _random(K, 2, 4, D)
+    clip = _frozen(model)
+    contexts = _random(K, 2, 4, D)
     lengths = torch.tensor([[4, 2], [3, 4]])
     own = {"down": _random(K, 5, D), "down_bias": _random(K, 5), "up": _random(K, D, 5)}
     own["up_bias"] = _random(K, D)
-    a, b, keys = _random(K, 4, D), _random(K, D, 4), _random(K, 3, D)
+    a = _random(K, 4, D)
+    b = _random(K, D, 4)
+    keys = _random(K, 3, D)
 
     def inserts(of):
         places = {
@@ -219,10 +235,12 @@ def test_fedmaple_equals_both_towers_run_with_coupled_prompts(tiny, depth, varia
 
 def test_fedmaple_starts_from_the_words_and_sends_prompts_and_couplings(tiny):
     task, hooks = tiny("fedmaple", depth=1, length=2)
-    clip, params = task.backbone, hooks.init_server(task=task)["params"]
+    clip = task.backbone
+    params = hooks.init_server(task=task)["params"]
     assert torch.equal(params["text"][0], clip.embed_text("a photo of a")[:2])
     sizes = {name: list(value.shape) for name, value in params.items()}
-    width, other = clip.width, clip.image_width
+    width = clip.width
+    other = clip.image_width
     coupling = {"coupling": [1, other, width], "coupling_bias": [1, other]}
     assert sizes == {"text": [1, 2, width], **coupling}
 

@@ -64,7 +64,8 @@ def test_two_steps_of_pretraining_give_the_same_bytes_twice(tmp_path, monkeypatc
     monkeypatch.setattr(module, "quality", lambda weights: poor)  # the real one is slow
     small = {"steps": 2, "batch": 16, "classes": 20}
     recipe = module.Recipe(**small)
-    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    state = torch.get_rng_state()
+    threads = torch.get_num_threads()
     assert module.pretrain(tmp_path / "a.safetensors", tmp_path / "a.md", 0, **small) == poor
     torch.rand(3)  # the global stream must not matter
     made = module.train(recipe)
@@ -199,7 +200,8 @@ def test_no_relative_is_or_resembles_a_class_of_the_data_set_or_a_digit(relative
 
 
 def test_a_stranger_is_a_letter_that_is_trained_on_in_no_style(relatives):
-    apart, targets = pretrain_clip.strangers(), glyphs.classes("target")
+    apart = pretrain_clip.strangers()
+    targets = glyphs.classes("target")
     known = [glyph for glyph in targets if glyphs.glyph_name(glyph) not in apart]
     assert "latin small letter q" in {glyphs.glyph_name(glyph) for glyph in known}
     for glyph in known:

@@ -20,7 +20,9 @@ from fedloom.toolbox import leaves
 from first_round import first_cohort
 from refusals import refused
 
-K, B, SIZE = 2, 4, 16
+K = 2
+B = 4
+SIZE = 16
 
 
 def _network():
@@ -74,7 +76,8 @@ def test_without_weights_features_are_torchvisions():
 def test_clients_with_weights_and_statistics_of_their_own_equal_torch_one_by_one():
     network = _network()
     backbone = _backbone(network)
-    images, head = _images(), torch.randn(K, 5, 64).double()
+    images = _images()
+    head = torch.randn(K, 5, 64).double()
     weights = _own(backbone, backbone.init_weights(), backbone.init_statistics())
     logits = backbone.forward(images, head, weights=weights)
     logits.square().sum().backward()
@@ -92,7 +95,8 @@ def test_clients_with_weights_and_statistics_of_their_own_equal_torch_one_by_one
 def test_a_batch_is_normalised_by_its_own_images_and_not_by_those_that_fill_it_up():
     network = _network()
     backbone = _backbone(network)
-    images, head = _images(), torch.randn(K, 5, 64).double()
+    images = _images()
+    head = torch.randn(K, 5, 64).double()
     mask = torch.tensor([[True] * B, [True, True, True, False]])
     weights = _own(backbone, backbone.init_weights())
     logits, moments = backbone.forward_batch(images, head, weights, mask)
@@ -199,7 +203,8 @@ def test_fedavg_trains_a_resnet_with_its_statistics_by_name(tiny, statistics):
     assert sent == floats + (extra if statistics == "averaged" else 0)
     for client in after.clients.values():
         assert set(client.get("statistics", {})) == (names if statistics == "kept" else set())
-    first, later = evaluate_globally(task.at(1), hooks, after).loss, after
+    first = evaluate_globally(task.at(1), hooks, after).loss
+    later = after
     for number in range(2, 7):
         later, _ = train_round(task.at(number), hooks, later)
     assert evaluate_globally(task.at(6), hooks, later).loss < first

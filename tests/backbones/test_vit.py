@@ -41,7 +41,8 @@ def test_no_prompts_reproduce_timms_own_forward(model, images):
 
 def test_class_tokens_are_those_at_every_blocks_input(model, images):
     backbone = FrozenViT(model)
-    tokens, seen = backbone.embed(images), []
+    tokens = backbone.embed(images)
+    seen = []
     for block in model.blocks:
         seen.append(tokens[..., 0, :])
         tokens = block(tokens.flatten(0, 1)).view_as(tokens)
@@ -141,7 +142,8 @@ def test_an_image_that_is_made_smaller_is_the_mean_of_what_it_covers():
     ("channels", "given", "side"), [(3, 3, 8), (3, 1, 8), (1, 3, 8), (3, 3, 5)]
 )
 def test_pixels_are_resized_recoloured_and_normalised_and_the_images_stay(channels, given, side):
-    mean, std = [0.4, 0.5, 0.6][:channels], [0.2, 0.3, 0.4][:channels]
+    mean = [0.4, 0.5, 0.6][:channels]
+    std = [0.2, 0.3, 0.4][:channels]
     images = torch.randint(0, 256, (2, side, side, given)).float()
     before = images.clone()
     preprocessing = {"mean": mean, "std": std, "interpolation": "bilinear"}

@@ -141,7 +141,8 @@ def test_two_processes_do_not_fetch_into_one_folder_at_a_time(tmp_path, monkeypa
     """Without a digest, a process would take another's half-written file for the whole file."""
     archive = "{url: 'https://127.0.0.1:9/x.zip'}"
     given = find_recipe(str(recipe(tmp_path, f"get: {{archives: [{archive}]}}\nsource: folder\n")))
-    at_work, most = [], []
+    at_work = []
+    most = []
 
     def slow(archive, folder):
         at_work.append(1)

@@ -132,7 +132,8 @@ def test_trials_are_apart(folder):
 
 
 def test_studies_in_one_folder_are_not_mixed(folder):
-    short, longer = fedloom.results("short", folder), fedloom.results("longer", folder)
+    short = fedloom.results("short", folder)
+    longer = fedloom.results("longer", folder)
     assert set(fedloom.results("tuned", folder)["method"]) == {"head_tuning", "fedvpt"}
     assert set(longer["method"]) == {"plain", "rates.0.1", "rates.0.7"}
     assert set(short["round"]) == {1, 2} and set(longer["round"]) == {1, 2, 3}

@@ -124,7 +124,8 @@ def test_two_runs_differ_in_settings_and_accuracy(capsys):
 
 
 def test_settings_that_a_run_was_not_made_with_are_not_shown_as_its_own(folder, capsys):
-    file, name = folder / "mine.yaml", _run("fedvpt").path
+    file = folder / "mine.yaml"
+    name = _run("fedvpt").path
     file.write_text(STUDY.replace("epochs: 3", "epochs: 5"))
     for words in (["show", name], ["diff", name, _run("slow").path]):
         with pytest.raises(FedLoomError, match=r"fedvpt/seed0: .*other settings .*mine\.yaml"):

@@ -53,22 +53,29 @@ def _read_wandb(folder: Path) -> dict:
 
     wandb.teardown()  # otherwise wandb writes the file at the process's end
     (file,) = folder.glob("wandb/offline-run-*/*.wandb")  # the second run replaced the first
-    data, at, part, found = file.read_bytes(), 7, b"", dict[str, list]()
+    data = file.read_bytes()
+    at = 7
+    part = b""
+    found = dict[str, list]()
     while at < len(data):
         if (padding := -at % 32768) < 7:  # a header has 7 bytes
             at += padding
             continue
-        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
-        part, at = part + data[at + 7 : at + 7 + size], at + 7 + size
+        size = int.from_bytes(data[at + 4 : at + 6], "little")
+        kind = data[at + 6]
+        part = part + data[at + 7 : at + 7 + size]
+        at = at + 7 + size
         if kind not in (1, 4):  # 1 is a whole record, 4 the last part of one
             continue
-        record, part = Record.FromString(part), b""
+        record = Record.FromString(part)
+        part = b""
         if record.WhichOneof("record_type") == "run":
             assert (record.run.project, record.run.display_name) == ("mine", RUN)
             given = {each.key: json.loads(each.value_json) for each in record.run.config.update}
             assert given.items() >= SETTINGS.items()
         for item in record.history.item:
-            name, value = "/".join(item.nested_key) or item.key, json.loads(item.value_json)
+            name = "/".join(item.nested_key) or item.key
+            value = json.loads(item.value_json)
             if not name.startswith("_"):
                 found.setdefault(name, []).append((record.history.step.num, value))
     return found
@@ -153,7 +160,8 @@ def _rows(number: int, loss: float) -> Rows:
 
 def _finish(plan: Plan, last: int, losses: list[float]) -> None:
     """Write the files of a training job that ends after round `last`."""
-    run, end = plan.runs[0], paths.four_digits(last)
+    run = plan.runs[0]
+    end = paths.four_digits(last)
     first = last - len(losses) + 1
     rows = Rows.join([_rows(first + n, loss) for n, loss in enumerate(losses)])
     for name in ("rounds", "evaluation"):

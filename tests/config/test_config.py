@@ -213,7 +213,8 @@ def test_evaluating_at_the_end_of_a_job_changes_no_reported_number():
 def test_hardly_a_round_of_the_default_study_misses_a_style():
     """Inverted letters have ten times the loss of others; the curve dips if a round has none."""
     config = read(DEFAULT_CONFIG)
-    study, scheme = config["study"], config["partitions"]["domains"]
+    study = config["study"]
+    scheme = config["partitions"]["domains"]
     of_style = scheme["clients_per_domain"] - scheme["held_out_per_domain"]
     clients = of_style * len(config["datasets"]["styles"]["styles"])
     misses, rounds = (

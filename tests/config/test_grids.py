@@ -251,7 +251,8 @@ def three_axes(tmp_path):
 def test_heat_maps_show_every_members_mean_and_frame_first_entries_like_others(three_axes):
     """As in FedPHA's Fig. 4 and 8, frames mark where domain 1 has the length of domain 2 or 3."""
     figure = draw("grid", _at(three_axes, 2, 3))
-    panels, bar = figure.axes[:2], figure.axes[2:]
+    panels = figure.axes[:2]
+    bar = figure.axes[2:]
     assert len(bar) == 2
     assert [axis.get_title() for axis in panels] == ["list.0 = 1", "list.0 = 2"]
     for a, axis in zip((1, 2), panels, strict=True):
@@ -311,7 +312,8 @@ def test_boxes_are_by_the_clients_own_entry(tmp_path):
         "client 0, a", "client 1, a", "client 2, b", "client 3, b",
     ]  # fmt: skip
     assert [axis.get_xlabel() for axis in figure.axes] == ["list.0"] * 2 + ["list.1"] * 2
-    first, last = figure.axes[0], figure.axes[3]
+    first = figure.axes[0]
+    last = figure.axes[3]
     assert [t.get_text() for t in first.get_xticklabels()] == ["4", "8"]
     assert [t.get_text() for t in last.get_xticklabels()] == ["4", "8", "16"]
     medians = [

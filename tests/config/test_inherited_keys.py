@@ -63,7 +63,8 @@ def test_tables_and_figures_that_a_study_inherits_are_shown_where_they_suit_it(t
 
 
 def test_both_files_of_a_label_with_two_meanings_are_named():
-    first, second = {"methods": {"x": {"plugin": "a"}}}, {"methods": {"x": {"plugin": "b"}}}
+    first = {"methods": {"x": {"plugin": "a"}}}
+    second = {"methods": {"x": {"plugin": "b"}}}
     with pytest.raises(FedLoomError, match=r"methods.x means .*a.yaml and another in .*b.yaml"):
         merge_configs([(Path("a.yaml"), first), (Path("b.yaml"), second)])
     assert merge_configs([(Path("a.yaml"), first), (Path("b.yaml"), first)]) == first

@@ -113,7 +113,8 @@ def test_evaluations_and_what_tables_report_are_the_runs_own():
 
 
 def test_a_protocol_changes_neither_the_partition_nor_a_run_elsewhere():
-    plain, other = _plan({"partitions": ["plain"]}), _plan()
+    plain = _plan({"partitions": ["plain"]})
+    other = _plan()
     asked = Wildcards(dataset="digits", partition="long", seed="1")
     assert "protocol" not in other.job("partition", asked).partition.settings
     first = plain.runs[0]
@@ -191,7 +192,8 @@ def _protocol(**keys):
     return {"partitions": {"p": DIRICHLET | {"protocol": keys}}}
 
 
-PLAIN, P = {"partitions": ["plain"]}, {"partitions": ["p"]}
+PLAIN = {"partitions": ["plain"]}
+P = {"partitions": ["p"]}
 WORST = {"report": {"last_evaluations": 1, "worst_of_evaluations": 7}}
 ELSEWHERE = {"tables": {"t": {"kind": "accuracy", "scenarios": ["digits/iid"]}}}
 SHORT = {"methods": {"short": {"plugin": "fedvpt", "rounds": 4}}}
@@ -265,7 +267,8 @@ def test_pooled_is_the_mean_over_the_reported_rounds():
 
 
 def test_a_caption_says_whose_rounds_differ():
-    short, long = Reported((8, 10)), Reported((40,), worst_of=(20, 30, 40))
+    short = Reported((8, 10))
+    long = Reported((40,), worst_of=(20, 30, 40))
     runs = [shown(partition="p", reported=short), shown(partition="q", reported=short)]
     assert describe_rounds(runs) == "mean of rounds 8, 10"
     runs[1] = shown(partition="q", reported=long)

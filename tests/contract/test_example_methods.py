@@ -154,7 +154,8 @@ def test_ifca_averages_within_clusters(run):
 def test_fedem_mixes_as_by_hand(run):
     task, hooks = run("fedem_heads", components=3)
     server = initial_state(task, hooks).server
-    heads, prior = server["params"]["heads"].double().numpy(), np.array([0.5, 0.3, 0.2])
+    heads = server["params"]["heads"].double().numpy()
+    prior = np.array([0.5, 0.3, 0.2])
     ids = [1, 2]
     clients = cohort(task, ids, [{"weights": torch.tensor(prior).float()} for _ in ids])
     received = stack([{"params": server["params"]} for _ in ids])
@@ -182,7 +183,8 @@ def test_fedem_minimises_the_losses_weighted_by_the_responsibilities(run):
     received = stack([{"params": {"heads": heads}}])
     moved = {"heads": received["params"]["heads"] + 0.3}
     values = module("fedem_heads").loss(task, moved, received, clients, batch)[0]
-    old, new = heads.double().numpy(), (heads + 0.3).double().numpy()
+    old = heads.double().numpy()
+    new = (heads + 0.3).double().numpy()
     for value, x, y in zip(values, *features(task, 1), strict=True):
         q = np.array([0.9, 0.1]) * np.exp([log_likelihood(x, y, head) for head in old])
         expected = -(q / q.sum()) @ [log_likelihood(x, y, head) for head in new]

@@ -116,7 +116,8 @@ def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tu
         if NOISE.get(name) and path.endswith(NOISE[name]):
             continue
         tensor = torch.as_tensor(leaf).double()
-        norm, named = tensor.square().sum().sqrt().item(), f"{path} {list(tensor.shape)}"
+        norm = tensor.square().sum().sqrt().item()
+        named = f"{path} {list(tensor.shape)}"
         numbers[f"norm of {named}"] = norm, norm
         # entries of either sign cancel: the error of their sum does not scale with it
         numbers[f"sum of {named}"] = tensor.sum().item(), norm * tensor.numel() ** 0.5

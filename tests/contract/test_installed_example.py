@@ -42,7 +42,8 @@ include = ["their_methods*"]
 def site(tmp_path_factory):
     """Return the folder in which pip installed two examples as a third party's package, offline."""
     folder = tmp_path_factory.mktemp("installed")
-    source, site = folder / "source", folder / "site"
+    source = folder / "source"
+    site = folder / "site"
     for name in ("fedrep_prompts", "topk"):
         shutil.copytree(EXAMPLES[name], source / "their_methods" / name)
         (source / "their_methods" / name / "__init__.py").touch()

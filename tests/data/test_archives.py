@@ -57,7 +57,8 @@ def test_a_zip_whose_index_is_damaged_loses_no_member(flipped, tmp_path):
     A longer comment hides the next entries; of two files with one name, the second replaces the
     first; and a file whose name ends in a slash becomes a folder.
     """
-    whole, file = WHOLE["zip"], tmp_path / NAMES["zip"]
+    whole = WHOLE["zip"]
+    file = tmp_path / NAMES["zip"]
     for place in range(whole.index(b"PK\x01\x02"), len(whole)):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ flipped]) + whole[place + 1 :])
         out = tmp_path / str(place)
@@ -70,7 +71,8 @@ def test_a_zip_whose_index_is_damaged_loses_no_member(flipped, tmp_path):
 @pytest.mark.parametrize("kind", WHOLE)
 def test_an_archive_that_was_cut_anywhere_is_refused(kind, tmp_path):
     """A server that states no size may end early, and only the archive itself shows it."""
-    whole, file = WHOLE[kind], tmp_path / NAMES[kind]
+    whole = WHOLE[kind]
+    file = tmp_path / NAMES[kind]
     end = 1024 * len(LETTERS) if kind == "plain" else len(whole) - 1  # only zeros follow
     for length in [*range(0, end, 13), end]:
         file.write_bytes(whole[:length])
@@ -84,7 +86,8 @@ def test_an_archive_that_was_cut_anywhere_is_refused(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 @pytest.mark.parametrize("name", ["../evil.txt", "a/../../evil.txt", "/evil.txt"])
 def test_no_member_may_lie_outside_the_folder(kind, name, tmp_path):
-    file, into = tmp_path / NAMES[kind], tmp_path / "deep/out"
+    file = tmp_path / NAMES[kind]
+    into = tmp_path / "deep/out"
     file.write_bytes(archive_of(kind, {"a/1.png": b"one", name: b"evil"}))
     with refused(f"'{name}'", "by hand"):
         unpack(file, into)
@@ -149,7 +152,8 @@ def test_an_encrypted_zip_is_one_line_and_stays(tmp_path):
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_an_archive_that_cannot_be_written_out_stays(kind, tmp_path):
-    file, into = tmp_path / NAMES[kind], tmp_path / "out"
+    file = tmp_path / NAMES[kind]
+    into = tmp_path / "out"
     file.write_bytes(archive_of(kind, {"a/1.png": b"one"}))
     into.mkdir()
     (into / "a").write_text("a file where a folder is to be")
@@ -184,7 +188,8 @@ def test_a_sparse_file_does_not_fill_the_disk(tmp_path):
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_an_archive_that_grows_too_much_is_refused(kind, tmp_path):
     """Compression shrinks zeros to a thousandth, but images hardly at all."""
-    file, into = tmp_path / NAMES[kind], tmp_path / "out"
+    file = tmp_path / NAMES[kind]
+    into = tmp_path / "out"
     content = {"a.png": b"one", "b.png": bytes(200_000)}
     file.write_bytes(archive_of(kind, content, zipfile.ZIP_DEFLATED))
     left_to_a_person(file, into, "bytes", UnpackLimits(small=1000))
@@ -229,7 +234,9 @@ def test_an_archive_of_too_many_files_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["link/1.png", "a/link/1.png", "link/"])
 def test_a_link_that_was_there_before_is_not_followed_out_of_the_folder(name, tmp_path):
-    file, into, outside = tmp_path / NAMES["zip"], tmp_path / "out", tmp_path / "outside"
+    file = tmp_path / NAMES["zip"]
+    into = tmp_path / "out"
+    outside = tmp_path / "outside"
     outside.mkdir()
     (into / "a").mkdir(parents=True)
     for link in (into / "link", into / "a/link"):
@@ -241,7 +248,9 @@ def test_a_link_that_was_there_before_is_not_followed_out_of_the_folder(name, tm
 
 
 def test_a_file_replaces_a_link_and_not_what_it_points_to(tmp_path):
-    file, into, outside = tmp_path / NAMES["zip"], tmp_path / "out", tmp_path / "outside.png"
+    file = tmp_path / NAMES["zip"]
+    into = tmp_path / "out"
+    outside = tmp_path / "outside.png"
     outside.write_bytes(b"mine")
     into.mkdir()
     (into / "1.png").symlink_to(outside)
@@ -254,7 +263,8 @@ def test_a_file_replaces_a_link_and_not_what_it_points_to(tmp_path):
 
 @pytest.mark.parametrize("reason", ["damaged", "killed", "written"])
 def test_what_was_begun_is_removed(reason, tmp_path, monkeypatch):
-    file, into = tmp_path / NAMES["zip"], tmp_path / "out"
+    file = tmp_path / NAMES["zip"]
+    into = tmp_path / "out"
     whole = archive_of("zip", {"a/1.png": b"one" * 1000, "a/2.png": b"two" * 1000})
     file.write_bytes(whole.replace(b"twotwo", b"onetwo", 1) if reason == "damaged" else whole)
     (into / ".letters.zip.unpacking").mkdir(parents=True)

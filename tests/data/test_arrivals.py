@@ -41,7 +41,8 @@ def test_each_class_domain_or_client_arrives_whole_and_the_division_stays(of, ke
 
 
 def test_there_are_as_many_domains_or_classes_as_parts_or_more():
-    data, labels = with_domains(0), range(CLASSES)
+    data = with_domains(0)
+    labels = range(CLASSES)
     for of, key, count in (
         ("domains", {}, len(DOMAINS)),
         ("classes", {"novel_classes": [*labels[2:]]}, 2),  # novel classes are in no part
@@ -89,7 +90,8 @@ def test_clients_train_on_the_newest_part_and_are_tested_on_all_that_arrived(str
     whole = task.data
     arrives, leaves = whole.rounds
     for number, part in ((0, 0), (1, 0), (2, 0), (3, 1), (5, 2), (9, 2)):
-        data, first = task.at(number).data, max(number, 1)
+        data = task.at(number).data
+        first = max(number, 1)
         for client in range(whole.num_clients):
             for now, every, there in (
                 (data.train, whole.train, (arrives <= first) & (first < leaves)),
@@ -140,7 +142,8 @@ def test_states_are_initialised_while_the_first_part_is_there(tiny):
 
 def test_priors_are_of_all_training_images_that_arrived(stream):
     task, _ = stream
-    arrives, labels = task.data.rounds.arrives, task.data.labels.numpy()
+    arrives = task.data.rounds.arrives
+    labels = task.data.labels.numpy()
     for number in (1, 3):
         for client, rows in enumerate(task.data.train):
             counts = np.bincount(labels[rows[arrives[rows] <= number]], minlength=task.num_classes)

@@ -55,7 +55,8 @@ def test_a_source_that_misbehaves_is_one_line(drop, tmp_path, code, words):
 
 
 def divide_with(**settings):
-    labels, test = np.tile(np.arange(4), 60), np.arange(240) % 3 == 0
+    labels = np.tile(np.arange(4), 60)
+    test = np.arange(240) % 3 == 0
     spec = {"scheme": "own", "held_out": 0, **settings}
     return divide_dataset(labels, test, np.full(240, "all"), spec, 0)
 

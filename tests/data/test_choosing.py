@@ -107,7 +107,8 @@ def test_caps_are_in_proportion_to_the_classes_and_the_same_in_every_run():
 
 
 def test_caps_of_every_class():
-    labels, test = np.repeat([0, 1, 2], [60, 30, 10]), np.tile([False, True], 50)
+    labels = np.repeat([0, 1, 2], [60, 30, 10])
+    test = np.tile([False, True], 50)
     settings = {"max_train_per_class": 9, "max_test_per_class": 20, "max_test": 12}
     ready = prepared(listed(labels, test=test), settings)
     assert np.bincount(ready.labels[~ready.test]).tolist() == [9, 9, 5]
@@ -123,7 +124,8 @@ def test_the_long_tail_of_cifar100_has_the_sizes_of_the_literature(factor, total
 
 
 def test_the_long_tail_leaves_the_test_images():
-    labels, test = np.tile(np.repeat([0, 1, 2], 9), 2), np.repeat([False, True], 27)
+    labels = np.tile(np.repeat([0, 1, 2], 9), 2)
+    test = np.repeat([False, True], 27)
     ready = prepared(listed(labels, test=test), {"long_tail": {"factor": 9}})
     assert np.bincount(ready.labels[~ready.test]).tolist() == [9, 3, 1]
     assert np.bincount(ready.labels[ready.test]).tolist() == [9, 9, 9]

@@ -108,7 +108,8 @@ def test_a_scheme_that_is_dropped_in_divides(drop):
     assert again.equals(table)
 
 
-SOURCE, SCHEME = {"source": "medmnist"}, {"scheme": "quantity_skew"}
+SOURCE = {"source": "medmnist"}
+SCHEME = {"scheme": "quantity_skew"}
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,9 @@ def test_a_part_of_several_may_be_of_a_plugin(drop, tmp_path):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
     """A plugin of a package is found by its entry point, and keeps the name of its module."""
-    site, kind, package = tmp_path / "site", EXAMPLES[name], f"package_with_{name}"
+    site = tmp_path / "site"
+    kind = EXAMPLES[name]
+    package = f"package_with_{name}"
     shutil.copytree(ROOT / f"examples/{kind}s/{name}", site / package / name)
     for folder in (site / package, site / package / name):
         (folder / "__init__.py").write_text("")
@@ -233,7 +236,8 @@ def test_entry_points_may_be_of_the_backport_of_importlib_metadata(monkeypatch):
 
 
 def test_examples_import_a_toolbox_alone():
-    data, report = "fedloom.data.source_toolbox", "fedloom.report.output_toolbox"
+    data = "fedloom.data.source_toolbox"
+    report = "fedloom.report.output_toolbox"
     toolboxes = {"schemes": data, "sources": data, "tables": report, "figures": report}
     files = [f for f in (ROOT / "examples").glob("*/*/plugin.py") if f.parents[1].name in toolboxes]
     assert {file.parents[1].name for file in files} == set(toolboxes)
@@ -265,7 +269,8 @@ def test_writers_and_plugins_through_to_a_report(drop, tmp_path, monkeypatch, ca
     caplog.set_level("INFO", "fedloom")
     monkeypatch.chdir(tmp_path)
     drop(*EXAMPLES, *OUTPUTS)
-    writers, letters = [f"writer{k:02}" for k in range(12)], [f"letter{k}" for k in range(10)]
+    writers = [f"writer{k:02}" for k in range(12)]
+    letters = [f"letter{k}" for k in range(10)]
     image_folder(tmp_path / "letters", writers, letters, count=1, mode="L")
     _npz(tmp_path / "scans.npz")
     (tmp_path / "small.yaml").write_text(STUDY.replace("HERE", str(tmp_path)))

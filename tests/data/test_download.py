@@ -39,7 +39,8 @@ def test_a_connection_that_breaks_off_is_gone_on_from(server, tmp_path):
 
 
 def test_a_server_without_ranges_sends_all_again(server, tmp_path):
-    server.ranges, server.cuts = False, [200_000, 300_000]
+    server.ranges = False
+    server.cuts = [200_000, 300_000]
     download.fetch_archive(entry(server), tmp_path)
     assert (tmp_path / "images.bin").read_bytes() == CONTENT
 

@@ -17,7 +17,8 @@ from fedloom.federated.state import Participation, State
 
 def _steps(task):
     """Return the rows of two clients in three steps; the last step has rows of one client alone."""
-    first, second = task.data.train[0], task.data.train[1]
+    first = task.data.train[0]
+    second = task.data.train[1]
     return [[first[:4], second[:3]], [first[2:4], second[1:5]], [second[:2]]]
 
 
@@ -35,7 +36,8 @@ def test_batches_are_those_of_their_steps(tiny):
 def test_images_are_read_ahead_once_they_are_asked_for(tiny, monkeypatch):
     task, _ = tiny("fedvpt")
     monkeypatch.setattr(Batch, "is_read_ahead", True)
-    steps, read = _steps(task), []
+    steps = _steps(task)
+    read = []
     plain = task.data.store.images
     monkeypatch.setattr(task.data.store, "images", lambda index: read.append(index) or plain(index))
     for number, batch in enumerate(read_ahead(task.data.batches(steps))):
@@ -121,7 +123,8 @@ def test_tensors_that_share_memory_are_saved_as_if_they_did_not(tmp_path, parts)
 def test_all_images_go_to_a_gpu_once_whatever_the_clients(tiny, monkeypatch):
     """In centralised training, the one client of every round has the images of all clients."""
     task, hooks = tiny("centralised")
-    read, original = [], ImageStore.images
+    read = []
+    original = ImageStore.images
     monkeypatch.setattr(federation, "fits_on_gpu", lambda size, device: True)
     monkeypatch.setattr(
         ImageStore, "images", lambda s, rows: read.append(rows) or original(s, rows)

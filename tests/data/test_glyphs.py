@@ -21,7 +21,8 @@ def split():
 @pytest.fixture(scope="module")
 def chosen():
     """Return the classes that their rules choose, all N characters, and their likeness [N, N]."""
-    compared, likeness = {}, glyph_classes.likeness
+    compared = {}
+    likeness = glyph_classes.likeness
 
     def recorded(chars):
         compared.update(chars=chars, alike=likeness(chars))
@@ -76,7 +77,8 @@ def test_draw_is_centred_white_on_black_and_bounded(split):
     for glyph in split["target"][:20]:
         image = glyphs.draw_glyph(glyph, "DejaVu Sans")
         assert image.shape == (32, 32) and image.dtype == np.uint8
-        rows, columns = np.nonzero(image.max(1))[0], np.nonzero(image.max(0))[0]
+        rows = np.nonzero(image.max(1))[0]
+        columns = np.nonzero(image.max(0))[0]
         assert image.max() > 128 and image[0].max() == image[-1].max() == 0
         assert abs(rows.mean() - 15.5) <= 1 and abs(columns.mean() - 15.5) <= 1
         assert max(np.ptp(rows), np.ptp(columns)) + 1 == pytest.approx(0.8 * 32, abs=2)

@@ -47,7 +47,8 @@ def test_no_image_of_a_novel_class_is_a_clients_and_all_others_are_divided_as_wi
     labels, test, domains = dataset(seed)
     spec = {"scheme": "iid", "clients": 4, "held_out": 0.25}
     table = divide_dataset(labels, test, domains, spec | {"novel_classes": sorted(novel)}, seed)
-    owner, unseen = table["client_id"].to_numpy(), np.isin(labels, sorted(novel))
+    owner = table["client_id"].to_numpy()
+    unseen = np.isin(labels, sorted(novel))
     assert ((owner == UNASSIGNED) == unseen).all()
     assert not table["participating"].to_numpy()[unseen].any()
     seen = ~unseen
@@ -85,7 +86,8 @@ def test_a_class_that_is_not_there_and_too_few_or_many_are_refused(novel, words)
 def test_clients_know_the_names_and_numbers_of_base_classes_alone(tiny):
     data = tiny("promptfl", partition=NOVEL)[0].data
     assert data.classes == ("alpha", "gamma", "long delta")
-    stored, test = data.store.labels, data.store.test
+    stored = data.store.labels
+    test = data.store.test
     for numbers, federation in (([0, 2, 3], data), ([1], data.unseen["novel"])):
         names = np.array(["alpha", "beta", "gamma", "long delta"])
         assert federation.classes == tuple(names[numbers]) and federation.num_classes == len(
@@ -103,7 +105,8 @@ def test_clients_know_the_names_and_numbers_of_base_classes_alone(tiny):
 
 
 def test_a_confusion_counts_classes_by_their_numbers_in_the_data_set(tiny):
-    task, confusion = tiny("promptfl", partition=NOVEL)[0], Confusion()
+    task = tiny("promptfl", partition=NOVEL)[0]
+    confusion = Confusion()
     rows = task.data.test[0]
     confusion.add(task, 0, [Score(rows, np.full(len(rows), 2), 0, 0.0)])
     found = confusion.table().to_pandas()
@@ -121,7 +124,8 @@ def test_every_participating_client_answers_its_own_all_base_and_all_novel_image
     task, hooks, state = _trained(tiny, name)
     rows = answer_test_sets(task, hooks, state)
     table = pd.DataFrame([row.columns() for row in rows]).set_index(["test_set", "client_id"])
-    stored, test = task.data.store.labels, task.data.store.test
+    stored = task.data.store.labels
+    test = task.data.store.test
     everyone = {"base": np.isin(stored, [0, 3]), "novel": np.isin(stored, [1, 2])}
     for client in task.data.participating:
         assert table.loc[("own", client), "num_test"] == len(task.data.test[client])
@@ -134,7 +138,8 @@ def test_every_participating_client_answers_its_own_all_base_and_all_novel_image
 def test_a_learned_context_is_put_before_names_that_no_client_has_seen(tiny):
     task, hooks, state = _trained(tiny, "promptfl")
     table = pd.DataFrame([row.columns() for row in answer_test_sets(task, hooks, state)])
-    names, numbers = ["beta", "gamma"], [1, 2]
+    names = ["beta", "gamma"]
+    numbers = [1, 2]
     rows = np.flatnonzero(task.data.store.test & np.isin(task.data.store.labels, numbers))
     with torch.no_grad():
         text = task.backbone.text_features(state.server["params"]["context"], names).double()
@@ -153,7 +158,8 @@ def test_one_model_answers_once_as_each_of_its_clients(tiny):
         """The same hooks, which count predicted images; with `apart`, clients seem stateful."""
 
         def __init__(self, apart):
-            self.apart, self.images = apart, 0
+            self.apart = apart
+            self.images = 0
 
         def takes(self, hook, argument):
             return self.apart
@@ -165,7 +171,8 @@ def test_one_model_answers_once_as_each_of_its_clients(tiny):
         def __getattr__(self, name):
             return getattr(hooks, name)
 
-    once, each = Counted(apart=False), Counted(apart=True)
+    once = Counted(apart=False)
+    each = Counted(apart=True)
     keys = ["test_set", "client_id"]
     frames = [
         pd.DataFrame([row.columns() for row in answer_test_sets(task, counted, state)])
@@ -247,11 +254,15 @@ def test_the_table_has_means_over_clients_and_what_they_make_together(tmp_path):
     runs = [replace(run, seed=seed) for seed, run in enumerate(runs)]
     (row,) = tables.build_table(table_job("base_to_novel"), runs).frame.to_dict("records")
     assert (row["own"], row["base"], row["novel"]) == (80, 50, 40)
-    first, second = 3 / (1 / 80 + 1 / 50 + 1 / 20), 3 / (1 / 80 + 1 / 50 + 1 / 60)
+    first = 3 / (1 / 80 + 1 / 50 + 1 / 20)
+    second = 3 / (1 / 80 + 1 / 50 + 1 / 60)
     assert row["harmonic_mean"] == pytest.approx((first + second) / 2)
-    first, second = 80 + 2 / (1 / 50 + 1 / 20), 80 + 2 / (1 / 50 + 1 / 60)  # twice FedMGP's CM
+    # twice FedMGP's CM
+    first = 80 + 2 / (1 / 50 + 1 / 20)
+    second = 80 + 2 / (1 / 50 + 1 / 60)
     assert row["combined"] == pytest.approx((first + second) / 4)
-    first, second = 3 / (1 / 80 + 1 / 50 + 1 / 20), 3 / (1 / 80 + 1 / 50 + 1 / 60)
+    first = 3 / (1 / 80 + 1 / 50 + 1 / 20)
+    second = 3 / (1 / 80 + 1 / 50 + 1 / 60)
     assert row["harmonic_mean_std"] == pytest.approx(abs(first - second) / 2**0.5)
 
 

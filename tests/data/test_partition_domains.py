@@ -57,7 +57,8 @@ def test_a_client_of_a_domain_sees_it_alone_and_shares_its_test_split(spec, seed
 def test_imbalance_within_domains():
     """PFPT's 4-dataset gives 99% of a class to its own clients, the rest to all of the domain."""
     sizes = [400] * 10 + [320] + [430] * 6  # two data sets; one class of the second is rarer
-    labels, domains = np.repeat(np.arange(17), sizes), np.repeat(["ink", "oil"], [4000, 2900])
+    labels = np.repeat(np.arange(17), sizes)
+    domains = np.repeat(["ink", "oil"], [4000, 2900])
     test = np.arange(len(labels)) % 10 == 0
     spec = {"clients_per_domain": 20, "dominant_share": 0.99, "dominant_classes": 0.1}
     for seed in range(5):
@@ -85,7 +86,8 @@ def test_test_images_of_no_domain_go_to_clients_that_hold_their_class():
         np.r_[domains, np.full(400, "")],
     )
     table = make({"scheme": "domain", "clients_per_domain": 1}, 0, data)
-    client, test = table["client_id"].to_numpy(), data[1]
+    client = table["client_id"].to_numpy()
+    test = data[1]
     assert (client[~test] == users).all()
     sizes = np.bincount(client[test])
     assert len(sizes) == 30 and sizes.sum() == 400

@@ -78,7 +78,9 @@ def test_a_damaged_exif_turns_nothing():
 
 def test_an_image_is_turned_though_another_tag_of_its_exif_is_damaged():
     """The resolution is the text "72", so that Pillow cannot write the tags again."""
-    text, short = 2, 3  # types of tags
+    # types of tags
+    text = 2
+    short = 3
     orientation = struct.pack(">HHIHxx", Base.Orientation, short, 1, 6)
     resolution = struct.pack(">HHI4s", Base.XResolution, text, 2, b"72")
     header = struct.pack(">2sHIH", b"MM", 42, 8, 2)
@@ -101,7 +103,8 @@ def test_scans_of_twelve_bits_keep_their_levels():
 def test_images_of_sixteen_bits_that_use_few_of_them_are_refused(tmp_path):
     """Only the whole dataset shows how many bits count, since any single image may be dark."""
     rng = np.random.default_rng(0)
-    root, keys = tmp_path / "root", {"source": "folder", "root": str(tmp_path / "root")}
+    root = tmp_path / "root"
+    keys = {"source": "folder", "root": str(tmp_path / "root")}
     for name in ("ant/1", "ant/2", "bee/1", "bee/2"):
         grey = rng.integers(0, 4000, (8, 8), np.uint16)
         save(root / f"{name}.png", Image.fromarray(grey))

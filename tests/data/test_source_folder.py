@@ -86,7 +86,8 @@ def test_the_store_is_made_again_for_corrected_names_and_test_lists(root, tmp_pa
     """Corrected files have the same length; one lies within the folder, and one outside of it."""
     image_folder(root / "train", ["n01", "n02"], count=1)
     image_folder(root / "val", count=2)
-    names, tests = tmp_path / "names.txt", root / "val/list.txt"
+    names = tmp_path / "names.txt"
+    tests = root / "val/list.txt"
     names.write_text("n01 tench\nn02 shark\n")
     tests.write_text("0.png n01\n1.png n02\n")
     keys = {"split": ["train", "val"], "test_list": {"file": "list.txt"}, "names": str(names)}

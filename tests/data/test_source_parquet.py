@@ -59,7 +59,8 @@ def test_parquet_with_plain_bytes_string_labels_and_domains(tmp_path):
 def test_a_truncated_image_in_parquet_is_named_or_counted(tmp_path):
     path = tmp_path / "x.parquet"
     data = [png(k) for k in range(20)]
-    data[7], data[9] = data[7][:60], None
+    data[7] = data[7][:60]
+    data[9] = None
     pq.write_table(pa.table({"image": data, "label": [0, 1] * 10}), path)
     options = {"source": "parquet", "train_files": str(path)}
     with refused("x.parquet row 7: unreadable image"):

@@ -106,7 +106,8 @@ def test_a_cell_gives_its_only_image_just_where_the_others_give_too_few():
 
 def test_a_domain_of_many_images_is_not_left_without_test_images():
     """With three images of a class in each of four domains, every fourth image misses a domain."""
-    labels, domains = np.repeat(np.arange(20), 12), np.tile(np.repeat(list("abcd"), 3), 20)
+    labels = np.repeat(np.arange(20), 12)
+    domains = np.tile(np.repeat(list("abcd"), 3), 20)
     test, _ = fixed_test_split(labels, domains, 0.25)
     assert (_counts(domains, test)[1] == 15).all()
     assert (_counts(labels, test)[1] == 3).all()

@@ -59,7 +59,9 @@ def test_pixels_are_verified_chunk_by_chunk_when_they_are_first_read(path, monke
     data = bytearray(path.read_bytes())
     data[at + length - 1] ^= 1
     path.write_bytes(data)
-    images, real, verified = store.ImageStore(path), zlib.crc32, []
+    images = store.ImageStore(path)
+    real = zlib.crc32
+    verified = []
     monkeypatch.setattr(store.zlib, "crc32", lambda part: verified.append(1) or real(part))
     assert images.labels.tolist() == [0, 1, 0, 1, 0] and not verified
     first = images.images(np.array([0, 1, 4]))

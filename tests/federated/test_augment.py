@@ -35,7 +35,8 @@ def test_a_client_gets_the_same_bytes_in_any_company(task, name):
     one, _ = task(name)
     together = _batch(one, [0, 2])  # clients with 3 and 5 images
     for k, client in enumerate((0, 2)):
-        alone, count = _batch(one, [client]), 3 + client
+        alone = _batch(one, [client])
+        count = 3 + client
         assert torch.equal(alone.images[0], together.images[k, :count])
         assert torch.equal(alone.features[0], together.features[k, :count])
         if name == "fedotp":
@@ -73,7 +74,8 @@ def test_images_are_cropped_and_flipped(task, monkeypatch):
 def test_images_are_shifted_by_an_eighth_and_flipped(task):
     """torchvision's RandomCrop(32, padding=4) shifts CIFAR likewise; new pixels are black."""
     one, _ = task(augment="shift")
-    side, border = one.backbone.pixels.size[0], one.backbone.pixels.size[0] // 8
+    side = one.backbone.pixels.size[0]
+    border = one.backbone.pixels.size[0] // 8
     rows = one.data.train[2][:5]
     found = set()
     for step in range(4):

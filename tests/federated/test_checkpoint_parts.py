@@ -89,7 +89,9 @@ def test_parts_that_are_mostly_replaced_are_written_as_one(train):
     ],
 )
 def test_a_checkpoint_holds_the_same_in_many_parts_and_in_few(tmp_path, limits, kept):
-    head, states, table = tmp_path / "checkpoint.safetensors", {}, Confusion().table()
+    head = tmp_path / "checkpoint.safetensors"
+    states = {}
+    table = Confusion().table()
     written = Checkpoint(head, "same", **limits)
     for number in range(1, 5):
         ids = [number % 3, 3 + number % 2]  # some states are replaced
@@ -108,7 +110,9 @@ def test_a_checkpoint_holds_the_same_in_many_parts_and_in_few(tmp_path, limits, 
 @pytest.mark.parametrize("done", [False, True])
 def test_a_job_that_dies_at_any_write_goes_on_to_the_same_bytes(train, monkeypatch, done):
     """A job dies before or after a write; a round that folds also removes the parts it replaces."""
-    whole, real, writes = train("whole"), Path.replace, 0
+    whole = train("whole")
+    real = Path.replace
+    writes = 0
     assert len(_named(whole)) < 4, "a round has folded"
 
     def dies(path, target):
@@ -140,7 +144,8 @@ def test_two_jobs_that_nobody_disturbs_say_nothing_of_the_checkpoint(train, capl
 
 def test_the_next_job_goes_on_from_its_start_and_what_it_changed(train):
     """A job's parts hold only the clients that it selected; other clients come from its start."""
-    whole, asked = train("whole", 4), []
+    whole = train("whole", 4)
+    asked = []
     train("chain", 2, "one")
 
     def dies(task):
@@ -202,7 +207,8 @@ def test_a_damaged_part_is_named_and_training_starts_again_without_it(train, cap
 
 def test_rows_do_not_lengthen_the_header_of_a_file(tmp_path):
     """safetensors refuses headers of more than 100 MB, which 700,000 rows would take."""
-    table, headers = Confusion().table(), []
+    table = Confusion().table()
+    headers = []
     for count in (1, 10_000):
         rows = Rows.of(round_row(), [evaluation_row(loss=0.1 + 0.2)] * count, table)
         folder = tmp_path / str(count)

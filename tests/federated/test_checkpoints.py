@@ -163,7 +163,8 @@ def test_a_checkpoint_with_more_evaluations_is_resumed_and_those_are_not_reporte
 def test_the_fingerprint_holds_inputs_sources_and_spec_but_not_the_end(tmp_path, monkeypatch):
     source = tmp_path / "plugin.py"
     source.write_text("a")
-    one, cpu = tiny_job(manifest.find_method("fedvpt")), torch.device("cpu")
+    one = tiny_job(manifest.find_method("fedvpt"))
+    cpu = torch.device("cpu")
     known = training_job.fingerprint_of(one, [source], cpu)
     assert training_job.fingerprint_of(replace(one, last=20, evaluate=()), [source], cpu) == known
     other = replace(one, spec=replace(one.spec, clients_per_round=2))
@@ -184,7 +185,9 @@ def test_the_fingerprint_holds_inputs_sources_and_spec_but_not_the_end(tmp_path,
 
 def test_two_jobs_of_a_run_take_turns(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    folder, entered, line = tmp_path / "deep" / "run", threading.Event(), "another job is at work"
+    folder = tmp_path / "deep" / "run"
+    entered = threading.Event()
+    line = "another job is at work"
 
     def second():
         with training_job.exclusive_run_folder(folder):

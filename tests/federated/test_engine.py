@@ -40,9 +40,11 @@ def _gradients(task, client, weights, *, epochs, size, number=1):
     """
     stream = shuffled_batches(task.data.train[client], size, epochs, task.seed, number, client, 0)
     for rows in stream:
-        gradient, loss = np.zeros_like(weights), 0.0
+        gradient = np.zeros_like(weights)
+        loss = 0.0
         for row in rows:
-            x, y = task.data.tokens(None)[row].double().numpy(), task.data.store.labels[row]
+            x = task.data.tokens(None)[row].double().numpy()
+            y = task.data.store.labels[row]
             p = np.exp(weights @ x)
             p /= p.sum()
             loss -= np.log(p[y])
@@ -54,7 +56,8 @@ def _gradients(task, client, weights, *, epochs, size, number=1):
 def _by_hand(task, client, head, *, lr, momentum, decay, clip, epochs, size):
     """Train one client by SGD in float64 NumPy."""
     weights = head.double().numpy().copy()
-    velocity, losses = np.zeros_like(weights), []
+    velocity = np.zeros_like(weights)
+    losses = []
     for gradient, loss in _gradients(task, client, weights, epochs=epochs, size=size):
         gradient *= min(1, clip / (np.linalg.norm(gradient) + 1e-6))
         gradient += decay * weights
@@ -67,7 +70,8 @@ def _by_hand(task, client, head, *, lr, momentum, decay, clip, epochs, size):
 def _adam_by_hand(task, client, head, *, lr, betas, eps, decay, decoupled, epochs, size):
     """Train one client by Adam (Kingma and Ba) or AdamW (Loshchilov and Hutter), in float64."""
     weights = head.double().numpy().copy()
-    first, second = np.zeros_like(weights), np.zeros_like(weights)
+    first = np.zeros_like(weights)
+    second = np.zeros_like(weights)
     batches = _gradients(task, client, weights, epochs=epochs, size=size)
     for step, (gradient, _) in enumerate(batches, 1):
         if decoupled:
@@ -202,7 +206,8 @@ def test_every_epoch_sees_every_image_once(count, size, epochs):
 
 def test_ragged_batches_are_filled_with_the_clients_own_images(tiny):
     task, _ = tiny("fedvpt")
-    long, short = task.data.train[1][:5], task.data.train[2][:2]
+    long = task.data.train[1][:5]
+    short = task.data.train[2][:2]
     batch = task.data.batch([long, short])
     assert set(batch.index[1]) <= set(short)
     *_, last = iterate_examples(task, [np.tile(long, 60), short])

@@ -62,7 +62,8 @@ def test_what_is_fixed_is_part_of_the_run_and_of_its_warm_start():
 
 
 def test_fixed_sampling_selects_the_same_clients_under_every_seed(task, hooks):
-    own, other = replace(task, seed=1), replace(task, seed=2)
+    own = replace(task, seed=1)
+    other = replace(task, seed=2)
     assert _selected(own, hooks) != _selected(other, hooks)
     fixed = [replace(each, fixed_seeds=ResolvedSeeds(sampling=1)) for each in (own, other)]
     assert _selected(fixed[0], hooks) == _selected(fixed[1], hooks) == _selected(own, hooks)

@@ -15,7 +15,8 @@ class Counted:
     """Hooks that count the predicted images, and whose `download` can be replaced."""
 
     def __init__(self, hooks, download=None):
-        self.hooks, self.images = hooks, 0
+        self.hooks = hooks
+        self.images = 0
         if download is not None:
             self.download = download
 
@@ -34,7 +35,8 @@ def _trained(tiny, name):
 
 def _predicted(task, hooks, state, download=None, **given):
     """Return the mean number of predictions of a test image, the global row, and the confusion."""
-    hooks, confusion = Counted(hooks, download), Confusion()
+    hooks = Counted(hooks, download)
+    confusion = Confusion()
     row = evaluate(task, hooks, state, global_test=True, confusion=confusion, **given)[-1]
     return hooks.images / sum(map(len, task.data.test)), row, confusion.table()
 

@@ -85,7 +85,8 @@ def test_no_step_waits(on_gpu, monkeypatch, name, precision):
     """torch raises an error if a step waits; here, FedOTP never asks if its plan has settled."""
     task, hooks = on_gpu(name, precision)
     state = _rounds(task, hooks, 1)  # fills caches
-    original, trained = Federation.batches, []
+    original = Federation.batches
+    trained = []
 
     def batches(self, steps, fill=None):
         torch.cuda.set_sync_debug_mode("default")

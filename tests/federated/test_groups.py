@@ -184,7 +184,9 @@ def test_clients_that_depend_on_each_other_train_as_one_cohort_of_any_size(tiny,
 
 def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny):
     task, _ = tiny("promptfl")
-    width, depth, tokens = task.backbone.width, task.backbone.text_depth, 0
+    width = task.backbone.width
+    depth = task.backbone.text_depth
+    tokens = 0
     for name in task.data.classes:
         tokens += len(task.backbone._text.ids(f"{name}.")) + 1  # one for the EOT
     task = with_limits(task, text_floats=3 * tokens * width * depth)

@@ -139,11 +139,14 @@ class _Saved:
     """Counts the bytes that autograd keeps for the backward pass, storage by storage."""
 
     def __init__(self):
-        self.now, self.peak, self.users = 0, 0, {}
+        self.now = 0
+        self.peak = 0
+        self.users = {}
 
     def pack(self, value):
         storage = value.untyped_storage()
-        key, size = storage.data_ptr(), storage.nbytes()
+        key = storage.data_ptr()
+        size = storage.nbytes()
         self.users[key] = self.users.get(key, 0) + 1
         if self.users[key] == 1:
             self.now += size
@@ -167,7 +170,8 @@ def test_memory_follows_the_part_and_not_the_batch(tiny):
     for size in (None, 2, 1):
         task, hooks = tiny("fedvpt")
         task = with_training(task, epochs=1, batch_size=16, micro_batch=size)
-        state, saved = initial_state(task, hooks), _Saved()
+        state = initial_state(task, hooks)
+        saved = _Saved()
         with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
             train_round(task.at(1), hooks, state)
         assert saved.now == 0

@@ -38,7 +38,8 @@ def run(tmp_path):
 
 
 def rounds(task, hooks, count, state=None):
-    state, rows = state or initial_state(task, hooks), []
+    state = state or initial_state(task, hooks)
+    rows = []
     for number in range(1, count + 1):
         state, row = train_round(task.at(number), hooks, state)
         rows += [update.columns() for update in row.updates]
@@ -164,7 +165,8 @@ def greedy(tmp_path):
 
 
 def test_selection_sees_losses_counts_and_rounds(greedy, tmp_path):
-    task, hooks = tiny_task(greedy, tmp_path), loader.load_hooks(greedy)
+    task = tiny_task(greedy, tmp_path)
+    hooks = loader.load_hooks(greedy)
     _, rows = rounds(task, hooks, 4)
     seen = sys.modules["fedloom_plugins.head_tuning.plugin"].SEEN
     assert seen[0].train_loss == seen[0].last_round == {}
@@ -213,7 +215,8 @@ def test_every_metric_is_a_column_of_clients_parquet():
 
 def test_a_runs_rows_are_joined_from_its_jobs(tmp_path):
     """A metric that appears first in the second job is null in the rows of the first job."""
-    run, parts = tiny_job(manifest.find_method("head_tuning")).spec.run, []
+    run = tiny_job(manifest.find_method("head_tuning")).spec.run
+    parts = []
     for end, extra in ((1, {}), (2, {"steps": 3})):
         parts.append(tmp_path / f"{end}.parquet")
         metrics.write_table(

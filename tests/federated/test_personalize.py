@@ -51,7 +51,8 @@ def test_every_client_is_evaluated_without_and_with_it(run):
     received, clients = received_by(task, hooks, state, [0])  # client 0 is held out
     own = hooks.personalize(task=task, received=received, clients=clients)
     assert not torch.equal(own["bias"], clients.state["bias"])
-    head, images = state.server["params"]["head"], torch.from_numpy(task.data.test[0])
+    head = state.server["params"]["head"]
+    images = torch.from_numpy(task.data.test[0])
     for row, bias in zip(rows[:2], (clients.state["bias"], own["bias"]), strict=True):
         scores = linear(task.data.tokens(None)[images], head) + bias.detach()
         labels = task.data.labels[images]
@@ -62,7 +63,8 @@ def test_every_client_is_evaluated_without_and_with_it(run):
 
 def test_it_may_train_once_per_cohort_and_never_per_batch(run):
     task, hooks, state, change = run
-    asked, batches = [], []
+    asked = []
+    batches = []
     task = with_limits(task, features=8)  # a client is a cohort of several batches
     change["personalize"] = lambda task, own: asked.append(len(own["bias"])) or own
     change["predict"] = lambda task, logits: batches.append(len(logits)) or logits
@@ -194,7 +196,8 @@ def test_an_evaluation_computes_it_once(tiny, monkeypatch):
 
 def test_what_stays_on_clients_lies_on_the_host_until_they_need_it():
     """The device meta, whose tensors have no numbers, stands for a GPU."""
-    gpu, own = torch.device("meta"), {"head": torch.ones(2)}
+    gpu = torch.device("meta")
+    own = {"head": torch.ones(2)}
     start = State.of(State({"pool": torch.ones(2, device=gpu)}).tree(), gpu)
     kept = {"top_k": {"left": torch.ones(1)}}
     state = start.after(State({"pool": torch.ones(2, device=gpu)}, {3: own}, wrappers={3: kept}))

@@ -85,7 +85,8 @@ def test_tf32_needs_a_gpu():
 
 def test_the_server_computes_in_float32(tiny, monkeypatch):
     task, hooks = tiny("fedvpt")
-    seen, aggregate = [], hooks.aggregate
+    seen = []
+    aggregate = hooks.aggregate
 
     def watched(**given):
         seen.append(torch.backends.cuda.matmul.allow_tf32)
@@ -119,7 +120,8 @@ def test_on_a_cpu_bf16_passes_no_attention_of_open_clip(monkeypatch):
     """open_clip's attention transposes its inputs, which takes ten times as long in bf16."""
     plain = tiny_clip()
     half = FrozenCLIP(plain.model, plain._text._tokenizer, "tiny", precision="bf16")
-    context, images = torch.randn(2, 2, plain.width), torch.zeros(3, 16, 16, 3).byte()
+    context = torch.randn(2, 2, plain.width)
+    images = torch.zeros(3, 16, 16, 3).byte()
 
     def slow(*args, **kwargs):
         raise AssertionError("the attention of open_clip")

@@ -125,7 +125,8 @@ def test_augmented_images_are_drawn_ahead_of_a_step_and_as_on_a_cpu(
     task, hooks = tiny("fedvpt")
     task = with_training(task, augment=augment)
     _, here = train_round(_steps(task, 3).at(1), hooks, initial_state(task, hooks))
-    threads, read = [], AugmentedImages.read
+    threads = []
+    read = AugmentedImages.read
     monkeypatch.setattr(
         AugmentedImages, "read", lambda own, b: threads.append(get_ident()) or read(own, b)
     )

@@ -139,9 +139,11 @@ def test_classes_draw_again_until_every_client_has_enough():
     """
     labels = np.repeat(np.arange(10), 500)
     spec = {"clients": 40, "alpha": 0.1, "kind": "class"}
-    rng, draws = np.random.default_rng(0), 0
+    rng = np.random.default_rng(0)
+    draws = 0
     while True:
-        owner, draws = dirichlet.divide(labels, spec, rng), draws + 1
+        owner = dirichlet.divide(labels, spec, rng)
+        draws = draws + 1
         if np.bincount(owner, minlength=40).min() >= 5:
             break
     assert draws > 1, "else drawing once would do"

@@ -152,7 +152,9 @@ def test_a_cohort_is_at_most_all_participating_clients(files):
 
 def test_class_tokens_are_those_at_the_input_of_the_block_that_is_asked_for(tmp_path):
     """Blocks count from 1, and the file is not needed again for a block that was read."""
-    inputs, final = torch.arange(24.0).view(4, 3, 2), torch.randn(4, 2)  # [N, M, d] and [N, d]
+    # [N, M, d] and [N, d]
+    inputs = torch.arange(24.0).view(4, 3, 2)
+    final = torch.randn(4, 2)
     safetensors.torch.save_file({"inputs": inputs, "final": final}, tmp_path / "x")
     tokens = build_task.cached_tokens(tmp_path / "x", CPU)
     for block in (1, 2, 3):

@@ -58,7 +58,8 @@ class Deterministic(TorchDispatchMode):
 class Watched(TorchFunctionMode):
     """A mode that, while `on`, refuses operations that would wait for a GPU, and copies to it."""
 
-    on, steps = False, 0
+    on = False
+    steps = 0
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -90,7 +91,8 @@ def watched(monkeypatch):
 
     def unwatched(step):
         def run(*args, **kwargs):  # an optimiser's counts are on the host
-            on, mode.on = mode.on, False
+            on = mode.on
+            mode.on = False
             step(*args, **kwargs)
             mode.on = on
 

@@ -64,7 +64,8 @@ def run(tmp_path):
 def test_what_a_wrapper_keeps_is_its_clients_and_no_part_of_their_personal_state(run):
     task, hooks = run("p_pt")
     hooks._wrappers["receive"] = []
-    state, seen = initial_state(task, hooks), dict.fromkeys(task.data.participating, 0)
+    state = initial_state(task, hooks)
+    seen = dict.fromkeys(task.data.participating, 0)
     for number in (1, 2, 3):
         state, row = train_round(task.at(number), hooks, State.of(state.tree()))
         for entry in row.updates:
@@ -77,7 +78,8 @@ def test_what_a_wrapper_keeps_is_its_clients_and_no_part_of_their_personal_state
 
 def test_the_servers_metrics_are_columns_of_rounds(run):
     task, hooks = run("head_tuning")
-    state, rows = initial_state(task, hooks), []
+    state = initial_state(task, hooks)
+    rows = []
     for number in (1, 2):
         state, row = train_round(task.at(number), hooks, state)
         rows.append(row.columns())
