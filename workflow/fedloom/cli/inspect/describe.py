@@ -84,7 +84,7 @@ def describe_method(name: str) -> str:
         lines += [_describe_key(name, schema) for name, schema in plugin.option_schemas.items()]
 
     if plugin.artefacts:
-        lines += ["", "artefacts (for figures: lines, scatter, bars)"]
+        lines += ["", "artefacts (tables that the figures lines, scatter and bars can show)"]
         lines += [f"  {name}: {entry.description}" for name, entry in plugin.artefacts.items()]
     return "\n".join(lines)
 
@@ -162,8 +162,8 @@ def list_studies() -> str:
     table = tabulate(rows, heads, maxcolwidths=widths, floatfmt=",.1f", missingval="?")
     return (
         f"{table}\n\n"
-        f"Hours of one GPU at {RATES['float32']:.0e} operations per second, an estimate; "
-        "?: of CLIP, which needs the package: pip install 'fedloom[clip]'."
+        f"GPU hours are estimates for one GPU, at {RATES['float32']:.0e} operations per second in "
+        "float32; ? stands for a study of CLIP, which needs pip install 'fedloom[clip]'."
     )
 
 
@@ -234,7 +234,7 @@ def describe_cost(files: Sequence[Path], tera: float | None) -> str:
     facts |= _hours(total, tera)
 
     disk = ", ".join(f"{kind} {decimal(int(1e6 * size))}" for kind, size in total.disk.items())
-    facts["disk"] = f"{disk}; states of runs beside them"
+    facts["disk"] = f"{disk}; the states of runs take more"
     return tabulate(facts.items(), tablefmt="plain", disable_numparse=True)
 
 
@@ -242,7 +242,7 @@ def _counts(total: StudyCost) -> dict[str, str]:
     """Return how many runs, jobs and operations a study has, as text."""
     runs = f"{total.runs:,}"
     if total.trials:
-        runs += f", and {total.trials} trials before them"
+        runs += f", after {total.trials} trials that choose options"
 
     jobs = ", ".join(f"{count:,} {rule}" for rule, count in total.jobs.items())
     return {
@@ -255,17 +255,20 @@ def _counts(total: StudyCost) -> dict[str, str]:
 def _hours(total: StudyCost, tera: float | None) -> dict[str, str]:
     """Return how long a study takes on one GPU, on many GPUs, and on a core, as text."""
     # operations per second; by default, the assumed rate of a GPU in the study's number format
-    rate = RATES[total.precision]
-    if tera is not None:
+    if tera is None:
+        rate = RATES[total.precision]
+        speed = f"{rate / 1e12:g} TFLOP/s (assumed)"
+    else:
         rate = 1e12 * tera
+        speed = f"{tera:g} TFLOP/s"
 
     # the rounds of a run follow each other, so more than one GPU does not help it
     of_longest = total.longest / rate / 3600
     of_cores = total.gpu_hours(RATE) + total.seconds / 3600
     return {
-        "one GPU": f"{duration(total.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)",
-        "longest run": f"{duration(of_longest)}, which no second GPU shortens",
-        "cores alone": f"{duration(of_cores)} of one core (at {RATE:.0e} a second)",
+        "one GPU": f"{duration(total.gpu_hours(rate))} at {speed}",
+        "longest run": f"{duration(of_longest)} on a GPU; more GPUs do not shorten it",
+        "without GPU": f"{duration(of_cores)} of one core at {RATE:.0e} operations per second",
     }
 
 
