@@ -79,7 +79,7 @@ BAD = [  # a study, and what its error holds
      "rows: {fedvpt: Only Sharde}, columns: {styles/domains: Pathological}}}}\n"
      "select: {tables: [new]}", "published.rows.fedvpt: the paper has no 'Only Sharde'; did you"),
     ("partitions: {new: {scheme: pathological, clients: 20, classes_per_client: 2}}\n"
-     "select: {partitions: [new], tables: [heldout]}", "tables.heldout: no partition of the study"),
+     "select: {partitions: [new], tables: [heldout]}", "tables.heldout: at least one partition"),
     ("select: {methods: [sgpt], tables: [mine]}\n"
      "tables: {mine: {kind: clustering, superclasses: nowhere.yaml}}",
      "tables.mine.superclasses: no such file 'nowhere.yaml'"),

@@ -51,8 +51,8 @@ def check_versions() -> Iterator[str]:
     missing = [name for name in packages.PACKAGES if name not in known]
     if missing:
         raise FedLoomError(
-            f"{', '.join(missing)}: must be installed; run `make venv` in a clone, or `pip install` "
-            "elsewhere"
+            f"{', '.join(missing)}: must be installed; run `make venv` in a clone, or "
+            "`pip install` elsewhere"
         )
 
 

@@ -49,7 +49,8 @@ def clean_results(studies: Sequence[Path], yes: bool) -> None:
     with exclusive_folder():
         if is_locked():
             raise FedLoomError(
-                "Snakemake is running in this folder, or was killed; let its run finish, then clean up"
+                "Snakemake is running in this folder, or was killed; let its run finish, then "
+                "clean up"
             )
 
         found = find_unused(plans)
