@@ -67,7 +67,7 @@ def describe_method(name: str) -> str:
         "backbone": plugin.family,
         "needs": ", ".join(plugin.needs),
         "paper": plugin.paper.citation,
-        "link": plugin.paper.link,
+        "link": _address(plugin.paper.link),
         "equations": plugin.paper.equations,
         "file": plugin.file,
     }
@@ -77,7 +77,7 @@ def describe_method(name: str) -> str:
     training = plugin.training_defaults.given
     if training:
         values = ", ".join(f"{key} {value}" for key, value in training.items())
-        lines += ["", "training (the paper's values; study.training overrides them)", f"  {values}"]
+        lines += ["", "training (from method.toml; a study may override them)", f"  {values}"]
 
     if plugin.option_schemas:
         lines += ["", "options"]
@@ -89,16 +89,26 @@ def describe_method(name: str) -> str:
     return "\n".join(lines)
 
 
+def _address(link: str | None) -> str | None:
+    """Return the address of a paper; a link may be an address, a DOI or an arXiv number."""
+    if not link or link.startswith("http"):
+        return link
+    if link.startswith("10."):
+        return f"https://doi.org/{link}"
+    return f"https://arxiv.org/abs/{link.removeprefix('arXiv:')}"
+
+
 def _describe_key(name: str, schema: JsonDict) -> str:
-    """Return a key of a schema with its type, default and meaning, as text."""
-    facts = schema.get("type", "")
+    """Return a key of a schema with its type or types, its default and its meaning, as text."""
+    alternatives = schema.get("anyOf", [schema])
+    facts = " or ".join(one["type"] for one in alternatives if "type" in one)
     if "enum" in schema:
         facts = " | ".join(map(str, schema["enum"]))
     if "default" in schema:
         facts += f", default {schema['default']!r}"
 
     line = f"  {name} ({facts})"
-    meaning = fill(schema.get("description", ""), TEXT_WIDTH - 6)
+    meaning = fill(" ".join(schema.get("description", "").split()), TEXT_WIDTH - 6)
     if not meaning:
         return line
     return f"{line}\n{indent(meaning, '      ')}"
