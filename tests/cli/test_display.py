@@ -161,7 +161,10 @@ def test_lines_where_there_is_no_terminal(events_file, log):
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        ("round 1\n", "it was killed, probably for memory, or the disk is full; "),
+        (
+            "round 1\n",
+            "it was killed, probably because it took too much memory, or the disk is full; ",
+        ),
         ("error: x\n", ""),
     ],
 )
@@ -207,7 +210,7 @@ def test_jobs_that_a_signal_ends_are_not_shown_as_failed(events_file, monkeypatc
     monkeypatch.setattr(display.time, "sleep", signal)
     out = io.StringIO()
     display.follow(lambda: False, Console(file=out), signals)
-    assert out.getvalue() == "study mine: no job was begun\n"
+    assert out.getvalue() == "study mine: no job was started\n"
 
 
 def test_watching_needs_a_run(tmp_path, monkeypatch):

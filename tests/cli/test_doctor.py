@@ -53,7 +53,7 @@ def test_a_healthy_machine_is_well(look):
     assert mend == []
     assert well[0].startswith(f"Python {sys.version.split()[0]}, fedloom ")
     assert re.search(", torch .*, open_clip_torch ", well[0])
-    names = ["cores", "GPUs", "disk of results", "nothing is left of killed jobs"]
+    names = ["cores", "GPUs", "disk of results", "killed jobs have left no files"]
     assert [line.split(":")[0] for line in well[1:]] == names
 
 
@@ -92,4 +92,4 @@ def test_gpus(look, program, monkeypatch):
 
 def test_a_package_that_is_missing(look, monkeypatch):
     monkeypatch.setattr(packages, "PACKAGES", ("timm", "nosuchpackage"))
-    assert look()[0][0].startswith("nosuchpackage: not installed; run `make venv` in a clone")
+    assert look()[0][0].startswith("nosuchpackage: must be installed; run `make venv` in a clone")

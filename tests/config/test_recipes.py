@@ -132,7 +132,7 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     notes = overview(plan.settings)["On the data sets"]
     assert any(note.startswith("tiny: The test images are the archive's") for note in notes)
     of_five = [note for note in notes if note.startswith("five: notMNIST: ")]
-    assert any("the small, clean archive" in note for note in of_five)
+    assert any("The archive is the small, clean one" in note for note in of_five)
     assert estimates.contents(plan.settings.datasets["tiny"])[:2] == (110_000, 200)
     assert five.settings["parts"]["mnist"]["name"] == "MNIST"
     job = plan.job("dataset", SimpleNamespace(dataset="five"))

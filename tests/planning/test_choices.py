@@ -148,9 +148,9 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
         choose_job.run(job, 1)
     job = plan.job("table", Wildcards(label="main"))
     assert notes.tuning(plotted_runs(job.shown), job.tuned) == (
-        "Options chosen from 2 trials of every method, 2 rounds of one seed (1000) each, by the "
-        "accuracy of participating clients on 0.2 of their training images. Chosen: Head-Tuning: "
-        "lr 0.3; FedVPT: lr 0.3, prompts 4."
+        "Options chosen from 2 trials of every method, each of 2 rounds and with seed 1000, by the "
+        "accuracy of participating clients on a held-back share of 0.2 of their training images. "
+        "Chosen: Head-Tuning: lr 0.3; FedVPT: lr 0.3, prompts 4."
     )
     trials = str(paths.path_for(paths.TRIALS, **vars(labels_of("fedvpt"))))
     assert trials in plan.shown_files("table", Wildcards(label="main"))

@@ -282,7 +282,7 @@ def test_a_method_that_stays_below_the_target_took_longer_than_one_that_does_not
     costs = {"metric": "million_params", "above": ["B"], "below": ["A"]}
     made = built(costs, target=67)
     row = _only(made)
-    assert (row["verdict"], row["reason"]) == ("holds", "B below 67 %")
+    assert (row["verdict"], row["reason"]) == ("holds", "B did not reach 67 %")
     assert row["difference"] == pytest.approx(40e-6) and row["high"] == math.inf
     cells = made.texts.cells.iloc[0]
     assert (cells["Difference"], cells["95 % interval"]) == ("> +0.00", "above +0.00")
@@ -290,7 +290,7 @@ def test_a_method_that_stays_below_the_target_took_longer_than_one_that_does_not
     assert (row["verdict"], row["low"]) == ("does not hold", -math.inf)
     made = built(costs, target=99)
     row = _only(made)
-    assert (row["verdict"], row["reason"]) == ("undecided", "B, A below 99 %")
+    assert (row["verdict"], row["reason"]) == ("undecided", "B, A did not reach 99 %")
     cells = made.texts.cells.iloc[0]
     assert (cells["Difference"], cells["95 % interval"]) == ("-", "-")
 

@@ -62,7 +62,9 @@ def test_combinations_are_ranked_and_the_middle_is_left_out(runs):
         ["mean of 5", "", "", "79.00"],
     ]
     assert built.frame["accuracy"].tolist() == [91, 91, 81, 71, 61, 79], "the files have them all"
-    assert "the best of many on the test images" in " ".join(built.caption.split())
+    assert "found among many by its accuracy on these test images" in " ".join(
+        built.caption.split()
+    )
 
 
 def test_few_combinations_are_all_shown(runs):

@@ -244,7 +244,7 @@ def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     output, _ = process.communicate(timeout=90)
     assert process.returncode == 128 + number
-    assert "stopped; the same command" in output
+    assert "stopped; run the same command again" in output
     assert "failed" not in output
     assert "fedloom/cli/run/launch.py" not in output, "no traceback of the launcher"
     left = [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(folder)]

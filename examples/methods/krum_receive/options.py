@@ -11,7 +11,7 @@ class Options:
     """The class of task.wrappers["krum_receive"]."""
 
     byzantine: int
-    """Number f of clients that may send anything."""
+    """Number f of clients in a round that are assumed to send arbitrary updates."""
 
     kept: int
-    """Number of updates that are averaged: 1 is Krum, more is Multi-Krum."""
+    """Number of updates that are averaged: 1 is Krum, and more than 1 is Multi-Krum."""

@@ -11,11 +11,12 @@ class Options:
     """The class of task.options."""
 
     train: str
-    """The part that is trained beside the head: `prompts`; nothing (`head`); or the backbone's
-    weights in whose names this regular expression is found (empty: all of them)."""
+    """What is trained together with the head: `prompts`; nothing else (`head`); or the backbone's
+    weights in whose names this regular expression finds a match (empty: all weights)."""
 
     prompts: int
     """Number of prompt tokens at the first block, with `train: prompts`."""
 
     history: int
-    """Number of rounds between the prompts that are kept for the figure, with `train: prompts`."""
+    """Number n: the prompts of every n-th round are kept for the figure, with `train: prompts`. It
+    doubles whenever more than 16 sets are kept."""

@@ -17,13 +17,13 @@ class Options:
     """Number of federated features of each class."""
 
     matching_steps: int
-    """Number of steps that fit the federated features to the gradients, I."""
+    """Number I of steps that fit the federated features to the clients' gradients."""
 
     feature_lr: float
     """Learning rate of the steps that fit the federated features."""
 
     retraining_epochs: int
-    """Number of epochs in which the classifier is trained again, J."""
+    """Number J of epochs in which the classifier is trained again."""
 
     retraining_lr: float
     """Learning rate of the epochs that train the classifier again."""
@@ -32,8 +32,9 @@ class Options:
     """Number of federated features in a batch when the classifier is trained again."""
 
     train: str
-    """Part of the model below the head that is trained: a regular expression that is found in the
-    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
+    """Part of the model below the head that is trained: `prompts` for prompts alone, or a regular
+    expression, which selects the backbone's weights in whose names it finds a match (empty: all
+    weights)."""
 
     prompts: int
     """Number of prompt tokens at the first block, with `train: prompts`."""

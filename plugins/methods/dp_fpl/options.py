@@ -21,9 +21,9 @@ class Options:
     """Rank r of the part of the personal context whose gradients are used, at most `length`."""
 
     variant: Literal["paper", "released"]
-    """`paper` follows the paper. `released` makes the steps of the released code, one in each
-    round, with one momentum for all clients and rounds, and the last client's gradient for every
-    personal context."""
+    """`paper` follows the paper. `released` trains as the released code does: one step in each
+    round, one momentum for all clients and rounds, and for every personal context the gradient of
+    the last client."""
 
     epsilon: float
     """Privacy budget of the paper, which sets the noise. With 0, as in the released script, nothing

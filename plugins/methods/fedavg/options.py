@@ -15,13 +15,13 @@ class Options:
     """Weight clients by their numbers of training images."""
 
     mu: float
-    """Weight of the proximal term, the distance from the received parameters (FedProx). With 0
-    there is none."""
+    """Weight mu of the proximal term of FedProx, which is mu / 2 times the squared distance from
+    the received parameters. With 0, there is no such term."""
 
     train: str
-    """Regular expression: the backbone's weights in whose names it is found are trained. Empty: all
-    of them; 'bias$': biases alone (BitFit)."""
+    """Regular expression that selects the backbone's weights to train: those in whose names it
+    finds a match. Empty: all weights; 'bias$': only biases (BitFit)."""
 
     statistics: Literal["averaged", "kept", "frozen"]
-    """Running statistics of a ResNet's batch norm: `averaged` with the weights, `kept` on the
-    client (FedBN), or `frozen` at the backbone's. A ViT has none."""
+    """What happens to the running statistics of a ResNet's batch norm: they are `averaged` with the
+    weights, `kept` on the client (FedBN), or `frozen` at the backbone's. A ViT has none."""

@@ -15,8 +15,8 @@ class Options:
     """Weight clients by their numbers of training images."""
 
     mu: float
-    """Weight of the proximal term, the distance from the received parameters (FedProx). With 0
-    there is none."""
+    """Weight mu of the proximal term of FedProx, which is mu / 2 times the squared distance from
+    the received parameters. With 0, there is no such term."""
 
     hidden: int
     """Width of an adapter's bottleneck."""

@@ -18,15 +18,16 @@ class Options:
     """Number of epochs of fine-tuning before a test."""
 
     tuning_lr: float
-    """Learning rate of fine-tuning, as a multiple of the learning rate of training in round 1. The
-    released code has 0.01."""
+    """Learning rate of fine-tuning before a test, as a multiple of `training.lr`. The released code
+    has 0.01."""
 
     tuned: Literal["all", "head"]
     """Part of the model that is fine-tuned before a test."""
 
     train: str
-    """Part of the model below the head that is trained: a regular expression that is found in the
-    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
+    """Part of the model below the head that is trained: `prompts` for prompts alone, or a regular
+    expression, which selects the backbone's weights in whose names it finds a match (empty: all
+    weights)."""
 
     prompts: int
     """Number of prompt tokens at the first block, with `train: prompts`."""

@@ -15,8 +15,8 @@ class Options:
     """Text that describes a class; its name takes the place of {}."""
 
     loss: Literal["contrastive", "classes"]
-    """Loss: `contrastive` compares the images and the texts of a batch, both ways; `classes`
-    compares images with all classes."""
+    """Loss: `contrastive` compares the images of a batch with its texts, and its texts with its
+    images; `classes` compares images with the texts of all classes."""
 
     weighted: bool
     """Weight clients by their numbers of training images. The released code does not."""

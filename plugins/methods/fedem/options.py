@@ -18,12 +18,13 @@ class Options:
     """Number M of models that are mixed."""
 
     newcomer_steps: int
-    """Number of EM steps that estimate a client's mixture weights before a test; they leave the
-    models as they are."""
+    """Number of EM steps that estimate a client's mixture weights before a test, without a change
+    of the models."""
 
     train: str
-    """Part of the model below the head that is trained: a regular expression that is found in the
-    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
+    """Part of the model below the head that is trained: `prompts` for prompts alone, or a regular
+    expression, which selects the backbone's weights in whose names it finds a match (empty: all
+    weights)."""
 
     prompts: int
     """Number of prompt tokens at the first block, with `train: prompts`."""

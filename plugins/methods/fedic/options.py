@@ -11,8 +11,8 @@ class Options:
     """The class of task.options."""
 
     auxiliary: int
-    """Largest number of images of each class on the server, which are training images of held-out
-    clients."""
+    """Largest number of images of each class that the server holds; they are training images of
+    held-out clients."""
 
     server_steps: int
     """Number of Adam steps in each of the server's three phases."""
@@ -27,12 +27,13 @@ class Options:
     """Temperature T of the distillation."""
 
     balance: float
-    """Weight of the distillation loss; the loss by the labels of the server's images has the
-    rest."""
+    """Weight of the distillation loss. The loss on the labels of the server's images has the weight
+    1 - balance."""
 
     train: str
-    """Part of the model below the head that is trained: a regular expression that is found in the
-    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
+    """Part of the model below the head that is trained: `prompts` for prompts alone, or a regular
+    expression, which selects the backbone's weights in whose names it finds a match (empty: all
+    weights)."""
 
     prompts: int
     """Number of prompt tokens at the first block, with `train: prompts`."""

@@ -24,9 +24,10 @@ class Options:
     """Matrices of the attention that get an addition."""
 
     shared: Literal["both", "a", "b"]
-    """Factors that the server averages. `both`: A and B; `a`: A alone, and B and the head stay with
-    the client (FedSA-LoRA); `b`: B alone, and A stays as it was drawn (FFA-LoRA)."""
+    """Factors of an addition B A that the server averages. `both`: A and B; `a`: A alone, and B and
+    the head stay with the client (FedSA-LoRA); `b`: B alone, and A stays as it was drawn
+    (FFA-LoRA)."""
 
     ranks: list[int]
-    """Ranks of the clients, in place of `rank`. Consecutive clients share an entry, as the clients
-    of a domain do."""
+    """Ranks of the clients, in place of `rank`. The clients share the entries evenly: the first
+    clients, such as those of the first domain, have the first entry, and so on."""

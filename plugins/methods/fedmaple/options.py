@@ -15,8 +15,8 @@ class Options:
     """Number of context tokens, and of image prompts, at a block."""
 
     depth: int
-    """Number J of blocks of each tower, from the first on, that have prompts; at most as many as
-    the shallower tower has."""
+    """Number J of the first blocks of each tower, which have prompts; at most the number of blocks
+    of the shallower tower."""
 
     words: str
     """Text from whose embedding, cut to `length`, the context of the first block starts; further

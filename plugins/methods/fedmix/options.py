@@ -20,8 +20,9 @@ class Options:
     """Number of mean images that a client sends. With 1, the mean is over all of its images."""
 
     train: str
-    """Part of the model below the head that is trained: a regular expression that is found in the
-    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
+    """Part of the model below the head that is trained: `prompts` for prompts alone, or a regular
+    expression, which selects the backbone's weights in whose names it finds a match (empty: all
+    weights)."""
 
     prompts: int
     """Number of prompt tokens at the first block, with `train: prompts`."""

@@ -18,12 +18,13 @@ class Options:
     from N(0, 0.02)."""
 
     mass: float
-    """Share of an image's patches that the transport moves onto the prompts (the authors'
-    TOP_PERCENT)."""
+    """Share of the mass of an image's patches that the transport moves onto the prompts
+    (TOP_PERCENT in the authors' code)."""
 
     eps: float
     """Weight of the entropy in the optimal transport."""
 
     balanced: bool
-    """Whether every patch gives exactly what it has (the authors' OT: Sinkhorn; needs mass 1). With
-    false, it gives at most that (COT)."""
+    """Whether the transport moves the whole mass of every patch (OT in the authors' code, by
+    Sinkhorn's algorithm; needs `mass: 1`). With false, it may move less of a patch (COT in the
+    authors' code)."""

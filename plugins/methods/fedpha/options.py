@@ -24,8 +24,8 @@ class Options:
     """Number of tokens of every local context, if neither `lengths` nor `random_lengths` is set."""
 
     lengths: list[int]
-    """Numbers of tokens of the local contexts. Each entry holds for equally many consecutive
-    clients."""
+    """Numbers of tokens of the local contexts. The clients share the entries evenly: the first
+    clients have the first entry, and so on."""
 
     random_lengths: list[int]
     """Smallest and largest number of tokens of the local contexts, which are drawn for each

@@ -11,7 +11,8 @@ class Options:
     """The class of task.options."""
 
     dropped_share: float
-    """Share of the directions, the strongest of the global prompts, that updates may not take."""
+    """Share of the directions that updates may not take: the strongest directions of the global
+    prompts."""
 
     weighted: bool
     """Weight clients by their numbers of training images."""

@@ -23,8 +23,8 @@ class Options:
     """Weight clients by their numbers of training images."""
 
     prompts: int
-    """Number of prompt tokens at the first block; with `selection`, of those that a client
-    picks."""
+    """Number of prompt tokens at the first block; with `selection`, number of prompts that a client
+    picks from the pool."""
 
     selection: bool
     """If true, each client picks its prompts from a pool (the + variants of PFPT's Tables 6-7)."""

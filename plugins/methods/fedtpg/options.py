@@ -18,8 +18,8 @@ class Options:
     """Number of heads of the cross-attention, which must divide the width of the text tower."""
 
     names: Literal["own", "all"]
-    """Class names that a client trains with: those of its `own` training images (the paper), or
-    `all`. Predictions are always among all classes."""
+    """Classes whose names a client trains with: those of its `own` training images, as in the
+    paper, or `all`. Predictions are always among all classes."""
 
     weighted: bool
     """Weight clients by their numbers of training images. Algorithm 1 does not."""

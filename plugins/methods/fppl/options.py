@@ -11,12 +11,11 @@ class Options:
     """The class of task.options."""
 
     prompts: int
-    """Number of prompt tokens at each block, for each part of the stream. The released code has 4
-    times 5."""
+    """Number of prompt tokens at each block, for each part of the stream. The default is that of
+    the released code, 4 times 5."""
 
     blocks: int
-    """Number of blocks, from the first on, that have prompts; all blocks if the backbone has
-    fewer."""
+    """Number of the first blocks, which have prompts; all blocks if the backbone has fewer."""
 
     fusion: bool
     """Whether an image mixes the prompts of all parts of the stream by softmax. With false, it

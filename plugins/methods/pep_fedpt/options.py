@@ -14,8 +14,8 @@ class Options:
     """Number n_S of shared prompt tokens at the first block (Table 10)."""
 
     ccmp: bool
-    """Whether class prompts are mixed into `blocks`. With false, there are shared prompts alone
-    (Table 4)."""
+    """Whether a mix of class prompts is inserted at `blocks`. With false, there are only shared
+    prompts (Table 4)."""
 
     class_priors: bool
     """Whether classes are weighted by their share of the client's images. With false, all classes
@@ -28,8 +28,8 @@ class Options:
     """Temperature of Eq. 13."""
 
     momentum: float
-    """Share rho of the old prototypes that stays at an update (Eq. 12). The paper does not report
-    it."""
+    """Weight rho of the old prototypes in an update of the prototypes (Eq. 12). The paper does not
+    report it."""
 
     period: int
     """Number R of rounds between updates of the prototypes (Eq. 11). The paper does not report

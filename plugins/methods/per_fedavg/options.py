@@ -22,15 +22,16 @@ class Options:
     """Learning rate of the adaptation; that of the meta-step is `training.lr`."""
 
     delta: float
-    """Step of the difference: the two gradients are taken at w + delta g and at w - delta g, with
-    `variant: hf`."""
+    """Step delta of the difference of gradients, with `variant: hf`: the gradients are taken at w +
+    delta g and at w - delta g."""
 
     adaptation_steps: int
     """Number of adaptation steps before a test."""
 
     train: str
-    """Part of the model below the head that is trained: a regular expression that is found in the
-    names of the backbone's weights (empty: all of them), or `prompts` for prompts alone."""
+    """Part of the model below the head that is trained: `prompts` for prompts alone, or a regular
+    expression, which selects the backbone's weights in whose names it finds a match (empty: all
+    weights)."""
 
     prompts: int
     """Number of prompt tokens at the first block, with `train: prompts`."""

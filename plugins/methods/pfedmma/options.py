@@ -11,8 +11,8 @@ class Options:
     """The class of task.options."""
 
     blocks: int
-    """Number S of blocks of each tower, the last ones, that have adapters; at most as many as the
-    shallower tower has."""
+    """Number S of the last blocks of each tower, which have adapters; at most the number of blocks
+    of the shallower tower."""
 
     hidden: int
     """Width of an adapter's shared layer."""

@@ -38,9 +38,10 @@ class Options:
     heads, or an `untrained` one. No paper states it."""
 
     head: Literal["personal", "shared"]
-    """`personal`: every client has its own head; `shared`: the server averages heads by training
-    images, as SGPT's numbers of pFedPG imply."""
+    """`personal`: every client has its own head; `shared`: the server averages the heads, weighted
+    by training images, as the numbers that SGPT's paper prints for pFedPG imply."""
 
     common_model: bool
-    """Whether the accuracy on all test images is that of the basis with the shared or mean head
-    (PFPT). With false, it is the mean over the participants' own models (SGPT)."""
+    """Whether the accuracy on all test images is that of a common model: the basis P_base with the
+    shared or mean head, as in PFPT's paper. With false, it is the mean over the participating
+    clients' own models, as in SGPT's paper."""

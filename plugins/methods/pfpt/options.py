@@ -31,27 +31,30 @@ class Options:
     released code has 128."""
 
     separation: float
-    """Lower bound of alpha, given as the distance in nats, at that bound, of two candidates that
-    are as far apart as candidates are on average. It is not in the paper."""
+    """Sets a lower bound of alpha, which is not in the paper. At this bound, two candidates that
+    are as far apart as candidates are on average have this distance in nats."""
 
     unused_prompts: Literal["free", "penalised"]
-    """Candidates to which no client is assigned, in the second sum of Eq. 14: left out of it
-    (`free`), or `penalised` by log(1 - sigma(g)) as printed, where a new prompt costs nothing."""
+    """How the second sum of Eq. 14 treats candidates to which no client is assigned: it leaves them
+    out (`free`), or it has log(1 - sigma(g)) for them too, as printed (`penalised`), so that a new
+    prompt costs nothing."""
 
     shared_pool: bool
-    """Whether clients train one pool in memory, one after another, as the authors' code does from
-    round 2 on. With false, each trains a copy. It has an effect with `variant: released` alone."""
+    """Whether all clients of a round train the same pool, one after another, as in the authors'
+    code from round 2 on. With false, each trains a copy. It has an effect only with `variant:
+    released`."""
 
     iterations: int
-    """Largest number of turns of gradient ascent and assignment. The paper does not report it."""
+    """Largest number of iterations; each does gradient ascent and then assigns prompts. The paper
+    does not report it."""
 
     steps: int
-    """Number of gradient steps in a turn. The paper does not report it."""
+    """Number of gradient steps in an iteration. The paper does not report it."""
 
     server_lr: float
     """Learning rate of the gradient ascent (Adam). The paper does not report it; the released code
     has 1e-3."""
 
     history: int
-    """Number of rounds between the pools that are kept for the figure. It doubles whenever more
-    than 16 pools are kept."""
+    """Number n: the pools of every n-th round are kept for figures. It doubles whenever more than
+    16 pools are kept."""

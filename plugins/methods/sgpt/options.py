@@ -55,7 +55,8 @@ class Options:
     released code on domain data."""
 
     key_momentum: float
-    """Momentum alpha_k of the keys (Eq. 7; Fig. 6a). The released code has 0 for Office."""
+    """Momentum alpha_k of the keys of groups (Eq. 7; Fig. 6a). The released code has 0 for
+    Office."""
 
     prompt_momentum: float
     """Momentum alpha_g of the group prompts (Eq. 7; Fig. 6b)."""

@@ -11,5 +11,5 @@ class Options:
     """The class of task.options."""
 
     train: str
-    """Regular expression: the backbone's weights in whose names it is found are trained. Empty: all
-    of them."""
+    """Regular expression that selects the backbone's weights to train: those in whose names it
+    finds a match. Empty: all weights."""

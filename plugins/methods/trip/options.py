@@ -17,8 +17,8 @@ class Options:
     """Number L of tokens of a context."""
 
     same_start: bool
-    """Whether all experts start from one context, as in the released code. With false, each is
-    drawn apart."""
+    """Whether all experts start from the same context, as in the released code. With false, the
+    context of each is drawn separately."""
 
     capacity_train: float
     """Largest number of patches of a cluster in training, in multiples of an equal share of all
@@ -32,8 +32,8 @@ class Options:
     """Weight alpha of the cross-entropy with the probabilities of hand-written texts."""
 
     beta: float
-    """Both parameters of the Beta density that weights rounds in the mean of contexts that is
-    tested."""
+    """Value of both parameters of a Beta density. It weights the rounds in the mean of their
+    contexts; this mean is tested."""
 
     templates: list[str]
     """Hand-written texts, in which the class name takes the place of {}. Their features are

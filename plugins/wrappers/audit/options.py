@@ -14,5 +14,5 @@ class Options:
     """Share of a client's training images that nobody trains on: the non-members."""
 
     public: int
-    """Number of public images whose frozen features the server knows, by which it reads class
-    shares out of the change of a head."""
+    """Number of public images whose frozen features the server knows. By them, it infers a client's
+    shares of classes from the change of the client's head."""

@@ -14,7 +14,7 @@ class Options:
     """Share of the participating clients that attack, drawn by the seed."""
 
     target: int
-    """Number of the class that the trigger stands for."""
+    """Number of the class that attackers teach the model to predict for images with the trigger."""
 
     poisoned: float
     """Share of an attacker's training images of other classes that get the trigger and the target

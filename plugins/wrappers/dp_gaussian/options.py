@@ -12,7 +12,8 @@ class Options:
     """The class of task.wrappers["dp_gaussian"]."""
 
     clip: float
-    """Largest norm S of a client's change of the parameters; larger ones are scaled down."""
+    """Largest norm S of a client's change of the parameters; a change with a larger norm is scaled
+    down to it."""
 
     noise: float
     """Standard deviation z of the noise on the sum of the changes, in multiples of `clip`."""
@@ -22,8 +23,8 @@ class Options:
 
     sampling: Literal["poisson", "study"]
     """`poisson`: each client takes part independently with probability q = clients_per_round /
-    participating clients. `study`: clients are selected as without the wrapper, and epsilon is that
-    of all clients in every round."""
+    participating clients. `study`: clients are selected as without the wrapper, and epsilon is
+    computed as if all clients took part in every round."""
 
     randomness: Literal["seeded", "secret"]
     """`seeded`: noise and clients follow from the seed, so that the run can be repeated, and anyone

@@ -17,5 +17,5 @@ class Options:
     """Probability that a client does only a part of its local steps, a share drawn uniformly."""
 
     trace: list[list[int]]
-    """Ids of the clients that are available in each round, a list for each round. After the last
-    list, the first follows. Empty: all clients are always available."""
+    """Ids of the available clients, one list for each round. After the last list, the first is used
+    again. Empty: all clients are always available."""

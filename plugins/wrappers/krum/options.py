@@ -11,7 +11,8 @@ class Options:
     """The class of task.wrappers["krum"]."""
 
     byzantine: int
-    """Number f of a round's clients that may send anything. A round needs 2 f + 3 updates."""
+    """Number f of clients in a round that are assumed to send arbitrary updates. A round needs at
+    least 2 f + 3 updates."""
 
     kept: int
-    """Number m of updates that are averaged: 1 is Krum, more is Multi-Krum."""
+    """Number m of updates that are averaged: 1 is Krum, and more than 1 is Multi-Krum."""

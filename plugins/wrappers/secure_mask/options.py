@@ -11,4 +11,4 @@ class Options:
     """The class of task.wrappers["secure_mask"]."""
 
     fraction_bits: int
-    """Number of bits behind the binary point, of the 32 bits of a number, sign included."""
+    """Number of bits behind the binary point. A number has 32 bits, including its sign."""

@@ -11,7 +11,7 @@ class Options:
     """The class of task.wrappers["top_k"]."""
 
     share: float
-    """Share of the numbers of a client's change that is sent, which sets k."""
+    """Share of the entries of a client's change that is sent; it sets k."""
 
     memory: bool
     """Whether a client adds what it did not send to its next change (error feedback)."""

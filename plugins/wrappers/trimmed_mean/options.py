@@ -11,4 +11,5 @@ class Options:
     """The class of task.wrappers["trimmed_mean"]."""
 
     trim: float
-    """Share beta of a round's values that is left out at either end. 0.5 leaves the median."""
+    """Share beta of a round's updates whose values are left out at each end, for every parameter.
+    With 0.5, the median is left."""

@@ -55,7 +55,7 @@ def options_of(text: str) -> JsonDict:
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"must be a JSON object, got {text!r} ({error})") from None
     if not isinstance(options, dict):
-        raise click.BadParameter(f"must be a JSON object, as {{}}, got {text!r}")
+        raise click.BadParameter(f"must be a JSON object such as {{}}, got {text!r}")
     return options
 
 
@@ -75,8 +75,8 @@ def rate_of(text: str) -> float:
 def fedloom() -> None:
     """Federated prompt tuning as one Snakemake workflow.
 
-    A STUDY is a file, or a name that `fedloom studies` prints; without one, it is config.yaml. A
-    RUN is a folder below results/runs.
+    STUDY is the path of a config file, or a name that `fedloom studies` prints; default:
+    config.yaml. RUN is the path of a run's folder below results/runs.
     """
 
 
@@ -84,7 +84,7 @@ SET_OPTION = click.Option(
     ["--set", "changes"],
     multiple=True,
     metavar="KEY=VALUE ...",
-    help="Keys of the config, as study.rounds=4; `study.` may be left out.",
+    help="Change keys of the config, such as study.rounds=4; `study.` may be left out.",
 )
 
 
@@ -95,7 +95,12 @@ def run_of(name: str) -> Run:
     return runs.finished(name)
 
 
-STUDY_OPTION = click.Option(["--study"], type=file_of, metavar="STUDY", help="The runs' study.")
+STUDY_OPTION = click.Option(
+    ["--study"],
+    type=file_of,
+    metavar="STUDY",
+    help="The study by which the runs were made; default: config.yaml.",
+)
 SOME = click.IntRange(min=1)
 named = click.argument("name", required=False)
 
@@ -114,9 +119,17 @@ def launch(study: Path | None, **given: Any) -> int:
 
 
 LAUNCHING = [
-    click.Argument(["study"], required=False, type=file_of, metavar="[STUDY] [-- OF SNAKEMAKE]"),
-    click.Option(["--cores"], type=SOME, help="Default: all of this machine."),
-    click.Option(["-n", "--dry-run", "dry"], is_flag=True, help="Show what would run."),
+    click.Argument(
+        ["study"], required=False, type=file_of, metavar="[STUDY] [-- SNAKEMAKE OPTIONS]"
+    ),
+    click.Option(
+        ["--cores"],
+        type=SOME,
+        help="Most CPU cores that jobs use at a time; default: all of this machine.",
+    ),
+    click.Option(
+        ["-n", "--dry-run", "dry"], is_flag=True, help="Show which jobs would run, and run none."
+    ),
     SET_OPTION,
 ]
 for name, about, short_help in (
@@ -133,7 +146,7 @@ for name, about, short_help in (
 
 @fedloom.command(short_help="Show the progress of the run in this folder.")
 def watch() -> None:
-    """Show how far the run in this folder is, in another terminal."""
+    """Show the progress of the run in this folder, which another terminal has started."""
     from fedloom.cli.run import display
 
     display.watch()
@@ -142,7 +155,11 @@ def watch() -> None:
 @fedloom.command(short_help="Follow a study in tensorboard, wandb or mlflow.")
 @click.argument("tracker")
 def track(tracker: str) -> None:
-    """Send the study that was begun last in this folder to tensorboard, wandb or mlflow."""
+    """Send the rounds of a study's runs to tensorboard, wandb or mlflow until the study ends.
+
+    It is the study that was started last in this folder. TRACKER may also be the name of a tracker
+    that an installed package adds.
+    """
     from fedloom.cli.inspect import track
 
     track.track_study(tracker)
@@ -160,7 +177,12 @@ def init(folder: Path) -> None:
 
 @fedloom.command(short_help="Estimate a study's jobs, hours and disk.")
 @click.argument("studies", nargs=-1, type=file_of, metavar="[STUDY]...")
-@click.option("--rate", type=rate_of, help="10^12 operations a second.")
+@click.option(
+    "--rate",
+    type=rate_of,
+    metavar="TFLOPS",
+    help="Speed of the GPU in 10^12 operations per second; default: an assumed one.",
+)
 def plan(studies: tuple[Path, ...], rate: float | None) -> None:
     """Estimate what a study costs: its jobs, hours on a GPU, and disk."""
     from fedloom.cli.inspect import describe
@@ -168,9 +190,9 @@ def plan(studies: tuple[Path, ...], rate: float | None) -> None:
     print(describe.describe_cost(studies, rate))
 
 
-@fedloom.command(short_help="List the studies that ship.")
+@fedloom.command(short_help="List the bundled studies.")
 def studies() -> None:
-    """Print the studies that ship, with what each shows."""
+    """Print the bundled studies: what each shows, its data, methods, runs and hours of a GPU."""
     from fedloom.cli.inspect import describe
 
     print(describe.list_studies())
@@ -180,10 +202,10 @@ def studies() -> None:
 @click.argument("study", required=False)
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
 def export(study: str | None, folder: str | None) -> None:
-    """Write all evaluations of a finished study into one Parquet file, with a README, for a paper.
+    """Write all evaluations of a finished study into one Parquet file, with a README.
 
-    STUDY is its name, its file, or a name that `fedloom studies` prints; default: config.yaml.
-    FOLDER is made; default: results/export/<study>.
+    STUDY is the study's own name (study.name), its file, or a name that `fedloom studies` prints;
+    default: config.yaml. FOLDER is made if it does not exist; default: results/export/<study>.
     """
     from fedloom.cli.inspect import results
 
@@ -210,7 +232,7 @@ def show(run: Run, **given: Any) -> None:
 )
 @click.argument("runs", nargs=2, type=run_of, metavar="RUN RUN")
 def diff(runs: tuple[Run, Run], **given: Any) -> None:
-    """Print how two runs of a study differ in settings and accuracy."""
+    """Print the settings in which two runs of a study differ, and the accuracies of both."""
     from fedloom.cli.inspect import show
 
     print(show.compare_runs(runs, **given))
@@ -220,7 +242,7 @@ def diff(runs: tuple[Run, Run], **given: Any) -> None:
 @click.argument("studies", nargs=-1, required=True, type=file_of, metavar="STUDY...")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 def clean(studies: tuple[Path, ...], yes: bool) -> None:
-    """List results that none of these studies uses; delete them if you agree."""
+    """List the results that none of these studies uses, and delete them if you agree."""
     from fedloom.cli.make import clean
 
     clean.clean_results(studies, yes)
@@ -247,10 +269,10 @@ def new(name: str) -> None:
     print(f"{templates.new_method(name)}\nnext: fedloom check --method {name}")
 
 
-@fedloom.command(short_help="Hold methods to the contract.")
-@click.option("--method", help="Name of a method; default: every one.")
+@fedloom.command(short_help="Check that methods keep the contract.")
+@click.option("--method", help="Name of a method; default: all methods.")
 def check(method: str | None) -> None:
-    """Check that one method, or every method, keeps the contract.
+    """Check that one method, or every method, keeps the contract of methods.
 
     This also writes options.py of the methods and wrappers in plugins/, from their method.toml.
     """
@@ -283,13 +305,21 @@ def check(method: str | None) -> None:
         click.echo(f"{plugin.name} keeps the contract ({done})", err=True)
 
 
-@fedloom.command(short_help="Count the floats that a client is sent in a round.")
+@fedloom.command(short_help="Count the floats that a client receives in a round.")
 @click.option("--method", required=True, help="Name of a method.")
-@click.option("--backbone", required=True, help="A model of timm, or of open_clip.")
+@click.option(
+    "--backbone", required=True, help="Name of a model of timm, or of open_clip for CLIP."
+)
 @click.option("--classes", type=SOME, required=True, help="Number of classes.")
-@click.option("--options", type=options_of, default="{}", help="The method's, as JSON.")
+@click.option(
+    "--options",
+    type=options_of,
+    metavar="JSON",
+    default="{}",
+    help="Options of the method, as a JSON object.",
+)
 def communication(method: str, backbone: str, classes: int, options: JsonDict) -> None:
-    """Print how many floats the server sends a client in one round, by name of the tensor."""
+    """Print how many floats the server sends a client in one round, tensor by tensor."""
     from fedloom.hooks.manifest import find_method
 
     # an unknown name is an error before torch is imported, which takes seconds
@@ -325,12 +355,14 @@ def data() -> None:
     """List, download and check the data sets of the papers."""
 
 
-ROOT_OPTION = click.Option(["--root"], help="Folder of its files; default: data/<name>.")
+ROOT_OPTION = click.Option(
+    ["--root"], help="Folder of the files; default: the recipe's, mostly data/<name>."
+)
 
 
 @data.command("list")
 def list_recipes() -> None:
-    """Print a line for every recipe."""
+    """Print a line for every data set: papers, images, classes, licence, whether it is there."""
     from fedloom.cli.make import get_data
 
     print(get_data.list_recipes())
@@ -341,8 +373,8 @@ def list_recipes() -> None:
 def get_data(name: str, root: str | None) -> None:
     """Download a data set; files that exist already are not downloaded again.
 
-    NAME is the name of a recipe, or the path of its .yaml file. If a program cannot download all
-    files, the steps that are left are printed, to be done by hand.
+    NAME is the name of a recipe, or the path of its .yaml file. If no program
+    can download some files, the steps to do by hand are printed.
     """
     from fedloom.cli.make import get_data
 
@@ -362,9 +394,9 @@ def check_data(name: str, root: str | None, pixels: bool) -> int:
     return get_data.check_data_set(name, root, pixels)
 
 
-@fedloom.command(short_help="Check this machine, and say how to fix it.")
+@fedloom.command(short_help="Check this machine, and say what to mend.")
 def doctor() -> int:
-    """Check versions, GPUs and disks of this machine, and print how to fix what is wrong."""
+    """Check versions, GPUs and the disk of this machine, and print how to mend what is wrong."""
     return print_findings()
 
 

@@ -14,8 +14,8 @@ from fedloom.machine.install import resource
 SHOWN = "Labels of the methods to show. Default: all of `select.methods`."
 Methods = Annotated[Several[str] | None, Field(description=SHOWN)]
 AFTER = (
-    "Whether to show the accuracy after the hook `personalize`, of methods that have it. With "
-    "false, it is the accuracy before the hook."
+    "Whether to show the accuracy after the hook `personalize`, for methods that have it. With "
+    "false, the accuracy before the hook is shown."
 )
 Personalized = Annotated[bool, Field(description=AFTER)]
 # mean or minimum over participating or held-out clients, or the accuracy on all test images
@@ -122,6 +122,6 @@ def with_superclasses(path: str | None, output: Output, where: KeyPath) -> Outpu
     if path is None:
         return output
     if not resource(path).is_file():
-        raise (where / "superclasses").error(f"no such file '{path}'")
+        raise (where / "superclasses").error(f"no such file '{path}'; correct the path")
     labels = {name: str(label) for name, label in read(resource(path)).items()}
     return replace(output, extra=output.extra | {"superclass_of": labels})

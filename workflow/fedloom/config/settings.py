@@ -279,7 +279,7 @@ class OutputKind(Keys):
     spec: ClassVar[KindSpec] = KindSpec()
 
     scenarios: Several[str] | None = None
-    """Datasets and partitions to show, as <dataset>/<partition>. Default: all of the study."""
+    """Scenarios to show, each as <dataset>/<partition>. Default: all scenarios of the study."""
     backbones: Several[str] | None = None
     """Labels of the backbones to show. Default: all of `select.backbones`."""
 

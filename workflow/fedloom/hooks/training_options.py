@@ -15,11 +15,12 @@ Fraction = Annotated[Number, Field(ge=0, lt=1)]
 class Training(Keys):
     """The training options that are set.
 
-    Those of a method's entry override those of the study, which override those of method.toml.
+    The options of a method's entry override those of the partition's protocol. These override the
+    options of the study, and the options of the study override those of method.toml.
     """
 
     optimizer: Literal["sgd", "adam", "adamw"] = Field(default=UNSET)
-    """Optimiser of the local training."""
+    """Optimiser of the clients' local training."""
     lr: Number = Field(default=UNSET, gt=0)
     """Learning rate of the local training in round 1."""
     schedule: Literal["constant", "exponential", "cosine"] = Field(default=UNSET)
@@ -35,7 +36,7 @@ class Training(Keys):
     eps: Number = Field(default=1e-8, gt=0)
     """Constant in the denominator of Adam and AdamW; it has no effect on SGD."""
     weight_decay: Number = Field(default=0.0, ge=0)
-    """Coefficient of the weight decay."""
+    """Coefficient of the optimiser's weight decay."""
     clip: Annotated[Number, Field(gt=0)] | None = Field(default=None)
     """Largest L2 norm of a client's gradient. A gradient with a larger norm is scaled down to it.
     `null`: no clipping."""
@@ -45,11 +46,11 @@ class Training(Keys):
     """Number of optimiser steps of every client in a round, instead of `epochs`. `null`: `epochs`
     is used."""
     batch_size: Count = Field(default=UNSET)
-    """Number of images in a client's batch."""
+    """Number of training images in a client's batch."""
     augment: bool | Literal["shift"] = False
     """Random augmentation of the training images in every step. true: crops (8 to 100% of the area)
-    and flips, as in CoOp. `shift`: shifts by up to an eighth of the side, and flips. Features are
-    then computed in every step and not read from the cache."""
+    and flips, as in CoOp. `shift`: shifts by up to an eighth of the side, and flips. With
+    augmentation, features are computed in every step and not read from the cache."""
     drop_last: bool = False
     """True leaves out the last batch of an epoch if it is smaller than `batch_size`, as CoOp does.
     The only batch of an epoch is never left out."""

@@ -15,7 +15,8 @@ def held_out(settings: Settings, output: Output, where: KeyPath) -> None:
     """Require that at least one partition that the output shows holds clients out."""
     if not any(settings.partitions[s.partition].holds_out for s in output.scenarios):
         raise where.error(
-            "at least one partition of the study must hold clients out; set its key held_out"
+            "at least one partition of the study must hold clients out; set its key held_out, or "
+            f"remove the {output.section.removesuffix('s')}"
         )
 
 
@@ -55,8 +56,8 @@ def one_list(settings: Settings, output: Output, where: KeyPath) -> None:
     member = _member(settings, output)
     if len(grids.varied_lists(member)) != 1:
         raise where.error(
-            "boxes take a grid over the entries of one list (axes option.position); the grid "
-            f"{member.grid} has {', '.join(member.at)}"
+            "must show a grid over the entries of one list (axes option.position), got the grid "
+            f"{member.grid} with {', '.join(member.at)}"
         )
 
 

@@ -27,20 +27,21 @@ TIDY_COLUMNS = {
     "title": "the method's name in tables and figures",
     "method": "the method's label in the study",
     "options": "its options as JSON, with those that trials chose, and its wrappers' options",
-    "learning_rate": "of its clients in the first round; missing if the method trains nothing",
+    "learning_rate": "learning rate in the first round; missing if the method trains nothing",
     "dataset": "label of the data set",
-    "partition": "label of the way its images are divided over clients",
+    "partition": "label of the partition, which divides the images among clients",
     "backbone": "label of the backbone",
-    "seed": "of the run and of its partition",
-    "round": "after which clients were evaluated, counted from 1",
+    "seed": "seed of the run, and of its partition unless the study fixes another",
+    "round": "number of the round after which clients were evaluated, counted from 1",
     "client": f"number of the client; {SERVER_MODEL} is the server's model",
-    "domain": "of the client's images; empty for the server's model",
-    "group": "`participating`: clients that train; `held_out`: clients that never train; the two "
-    "with `_before`: the same clients before the hook `personalize`, for a method that has it; "
-    "`global`: the server's model on all test images; clients that train, on images that tables of "
-    "unseen classes and datasets show: `base`: all test images of classes that clients train on, "
-    "`novel`: of classes that none does, `dataset <label>`: of another dataset",
-    "split": "`test` images; of tuning trials the `validation` images that clients held back",
+    "domain": "domain of the client's images; empty for the server's model",
+    "group": "which clients were tested, and on which images. `participating`: clients that train; "
+    "`held_out`: clients that never train; `participating_before` and `held_out_before`: the same "
+    "clients before the hook `personalize`, if the method has it; `global`: the server's model on "
+    "all test images. Only if the study tests unseen classes or datasets, for clients that train: "
+    "`base`: all test images of the classes that clients train on; `novel`: those of classes that "
+    "no client trains on; `dataset <label>`: those of another dataset",
+    "split": "`test`; for a tuning trial `validation`, the training images that clients held back",
     "correct": "number of images classified correctly",
     "total": "number of images",
     "accuracy": "100 * correct / total, in percent",

@@ -67,7 +67,7 @@ def describe_method(name: str) -> str:
         "backbone": plugin.family,
         "needs": ", ".join(plugin.needs),
         "paper": plugin.paper.citation,
-        "link": plugin.paper.link,
+        "link": _address(plugin.paper.link),
         "equations": plugin.paper.equations,
         "file": plugin.file,
     }
@@ -77,28 +77,38 @@ def describe_method(name: str) -> str:
     training = plugin.training_defaults.given
     if training:
         values = ", ".join(f"{key} {value}" for key, value in training.items())
-        lines += ["", "training (the paper's values; study.training overrides them)", f"  {values}"]
+        lines += ["", "training (from method.toml; a study may override them)", f"  {values}"]
 
     if plugin.option_schemas:
         lines += ["", "options"]
         lines += [_describe_key(name, schema) for name, schema in plugin.option_schemas.items()]
 
     if plugin.artefacts:
-        lines += ["", "artefacts (for figures: lines, scatter, bars)"]
+        lines += ["", "artefacts (tables that the figures lines, scatter and bars can show)"]
         lines += [f"  {name}: {entry.description}" for name, entry in plugin.artefacts.items()]
     return "\n".join(lines)
 
 
+def _address(link: str | None) -> str | None:
+    """Return the address of a paper; a link may be an address, a DOI or an arXiv number."""
+    if not link or link.startswith("http"):
+        return link
+    if link.startswith("10."):
+        return f"https://doi.org/{link}"
+    return f"https://arxiv.org/abs/{link.removeprefix('arXiv:')}"
+
+
 def _describe_key(name: str, schema: JsonDict) -> str:
-    """Return a key of a schema with its type, default and meaning, as text."""
-    facts = schema.get("type", "")
+    """Return a key of a schema with its type or types, its default and its meaning, as text."""
+    alternatives = schema.get("anyOf", [schema])
+    facts = " or ".join(one["type"] for one in alternatives if "type" in one)
     if "enum" in schema:
         facts = " | ".join(map(str, schema["enum"]))
     if "default" in schema:
         facts += f", default {schema['default']!r}"
 
     line = f"  {name} ({facts})"
-    meaning = fill(schema.get("description", ""), TEXT_WIDTH - 6)
+    meaning = fill(" ".join(schema.get("description", "").split()), TEXT_WIDTH - 6)
     if not meaning:
         return line
     return f"{line}\n{indent(meaning, '      ')}"
@@ -162,8 +172,8 @@ def list_studies() -> str:
     table = tabulate(rows, heads, maxcolwidths=widths, floatfmt=",.1f", missingval="?")
     return (
         f"{table}\n\n"
-        f"Hours of one GPU at {RATES['float32']:.0e} operations per second, an estimate; "
-        "?: of CLIP, which needs the package: pip install 'fedloom[clip]'."
+        f"GPU hours are estimates for one GPU, at {RATES['float32']:.0e} operations per second in "
+        "float32; ? stands for a study of CLIP, which needs pip install 'fedloom[clip]'."
     )
 
 
@@ -234,7 +244,7 @@ def describe_cost(files: Sequence[Path], tera: float | None) -> str:
     facts |= _hours(total, tera)
 
     disk = ", ".join(f"{kind} {decimal(int(1e6 * size))}" for kind, size in total.disk.items())
-    facts["disk"] = f"{disk}; states of runs beside them"
+    facts["disk"] = f"{disk}; the states of runs take more"
     return tabulate(facts.items(), tablefmt="plain", disable_numparse=True)
 
 
@@ -242,7 +252,7 @@ def _counts(total: StudyCost) -> dict[str, str]:
     """Return how many runs, jobs and operations a study has, as text."""
     runs = f"{total.runs:,}"
     if total.trials:
-        runs += f", and {total.trials} trials before them"
+        runs += f", after {total.trials} trials that choose options"
 
     jobs = ", ".join(f"{count:,} {rule}" for rule, count in total.jobs.items())
     return {
@@ -255,18 +265,22 @@ def _counts(total: StudyCost) -> dict[str, str]:
 def _hours(total: StudyCost, tera: float | None) -> dict[str, str]:
     """Return how long a study takes on one GPU, on many GPUs, and on a core, as text."""
     # operations per second; by default, the assumed rate of a GPU in the study's number format
-    rate = RATES[total.precision]
-    if tera is not None:
+    if tera is None:
+        rate = RATES[total.precision]
+        speed = f"{rate / 1e12:g} TFLOP/s (assumed)"
+    else:
         rate = 1e12 * tera
+        speed = f"{tera:g} TFLOP/s"
 
     # the rounds of a run follow each other, so more than one GPU does not help it
-    of_longest = total.longest / rate / 3600
-    of_cores = total.gpu_hours(CORE_OPERATIONS_PER_SECOND) + total.seconds / 3600
+    longest_hours = total.longest / rate / 3600
+    core_hours = total.gpu_hours(CORE_OPERATIONS_PER_SECOND) + total.seconds / 3600
     return {
-        "one GPU": f"{duration(total.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)",
-        "longest run": f"{duration(of_longest)}, which no second GPU shortens",
-        "cores alone": (
-            f"{duration(of_cores)} of one core (at {CORE_OPERATIONS_PER_SECOND:.0e} a second)"
+        "one GPU": f"{duration(total.gpu_hours(rate))} at {speed}",
+        "longest run": f"{duration(longest_hours)} on a GPU; more GPUs do not shorten it",
+        "without GPU": (
+            f"{duration(core_hours)} of one core at {CORE_OPERATIONS_PER_SECOND:.0e} operations per "
+            "second"
         ),
     }
 

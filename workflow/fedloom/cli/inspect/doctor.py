@@ -1,6 +1,6 @@
 """`fedloom doctor`: check that this machine meets the requirements of jobs.
 
-For each requirement that is not met, it prints how to meet it.
+For each requirement that is not met, the command prints how to meet it.
 """
 
 import os
@@ -51,8 +51,8 @@ def check_versions() -> Iterator[str]:
     missing = [name for name in packages.PACKAGES if name not in known]
     if missing:
         raise FedLoomError(
-            f"{', '.join(missing)}: not installed; run `make venv` in a clone, or `pip install` "
-            "them"
+            f"{', '.join(missing)}: must be installed; run `make venv` in a clone, or "
+            "`pip install` elsewhere"
         )
 
 
@@ -104,4 +104,4 @@ def check_leftovers() -> Iterator[str]:
 
     if left:
         raise FedLoomError(f"left by killed jobs: {', '.join(left)}; run `fedloom clean STUDY`")
-    yield "nothing is left of killed jobs"
+    yield "killed jobs have left no files"

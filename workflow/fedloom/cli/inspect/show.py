@@ -97,7 +97,9 @@ def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -
         for section in ("dataset", "partition", "backbone", "method"):
             known = getattr(plan.settings, f"{section}s")
             label = getattr(run, section)
-            check_known(label, known, f"study {plan.name} (--study names another): no {section}")
+            check_known(
+                label, known, f"study {plan.name} (choose another with --study) has no {section}"
+            )
 
         # the number of rounds is compared too, since the digest of the settings leaves it out
         settings = provenance.digest_of_settings(plan.run_spec(run))
@@ -105,8 +107,8 @@ def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -
         same_settings = provenance.facts_of_run(run)["settings"] == settings
         if not same_settings or rounds != plan.study(run).rounds:
             raise FedLoomError(
-                f"{run.path}: made with other settings or {rounds} rounds, not as "
-                f"{plan.files[-1]} says; name its study with --study, or the same --set"
+                f"{run.path}: its settings, or its number of rounds ({rounds}), must be those of "
+                f"{plan.files[-1]}; name its study with --study, or repeat its --set"
             )
     return plan
 

@@ -49,12 +49,13 @@ def clean_results(studies: Sequence[Path], yes: bool) -> None:
     with exclusive_folder():
         if is_locked():
             raise FedLoomError(
-                "Snakemake works in this folder, or was killed; finish its run, then clean up"
+                "Snakemake is running in this folder, or was killed; let its run finish, then "
+                "clean up"
             )
 
         found = find_unused(plans)
         if not found:
-            print("nothing to delete: every result is of one of these studies")
+            print("nothing to delete: every result belongs to one of these studies")
             return
 
         # list all of them with their sizes, before the user is asked

@@ -8,7 +8,7 @@ from fedloom.config.study import Config, PartitionGrid, Protocol
 RECIPE = {"type": "object", "required": ["recipe"]}
 # the schema of the key `include`; no model has it, since it is read before the models are used
 INCLUDE = {
-    "description": "Config files whose keys this file overrides, relative to it.",
+    "description": "Config files, by paths relative to this file, whose keys this file overrides.",
     "type": "array",
     "items": {"type": "string"},
 }

@@ -12,7 +12,7 @@ from fedloom.machine.install import resource
 from fedloom.machine.process_log import progress
 
 COUNTED = ("images", "train", "test", "classes")
-HEADERS = ("name", "papers", "images", "classes", "got by", "there", "licence")
+HEADERS = ("name", "papers", "images (train + test)", "classes", "obtained by", "there", "licence")
 
 
 def list_recipes() -> str:

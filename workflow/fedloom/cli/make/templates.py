@@ -41,8 +41,8 @@ def new_method(name: str) -> Path:
     """
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise FedLoomError(
-            "a method's name must be of small letters, digits and _, and begin with a letter, got "
-            f"'{name}'"
+            "the name of a method must consist of lower-case letters, digits and _, and begin with "
+            f"a letter, got '{name}'; choose another name"
         )
 
     # no folder has this name yet, and no plugin that ships or is installed

@@ -123,7 +123,7 @@ def _reason(log: Path) -> str:
 
     if told:
         return ""
-    return "it was killed, probably for memory, or the disk is full; "
+    return "it was killed, probably because it took too much memory, or the disk is full; "
 
 
 def _far(job: Job) -> str:
@@ -157,9 +157,9 @@ def _heading(progress: RunProgress, over: bool = False) -> Text:
     if progress.jobs:
         text = _share(progress, over)
     elif over:
-        text = "no job was begun"
+        text = "no job was started"
     else:
-        text = "looking for what is to be done"
+        text = "looking for jobs to run"
     return Text(f"study {progress.study}: {text}", "bold")
 
 

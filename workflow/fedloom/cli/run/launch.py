@@ -92,7 +92,7 @@ def run_snakemake(arguments: list[str], display: bool = False) -> int:
 
         # say why Snakemake did not finish
         if status != 0 and signals:
-            print("stopped; the same command resumes it", file=sys.stderr)
+            print("stopped; run the same command again to resume it", file=sys.stderr)
             status = -signals[0]
         elif status != 0 and kept_lines is not None:
             kept_lines.seek(0)
@@ -220,7 +220,9 @@ def remove_stale_lock(arguments: list[str]) -> None:
         words = process.info["cmdline"] or []
         names = [Path(word).name for word in words[:3]]
         if process.info["cwd"] == here and "snakemake" in names:
-            raise FedLoomError(f"snakemake (process {process.pid}) works here; wait for it")
+            raise FedLoomError(
+                f"snakemake (process {process.pid}) is running here; wait for its end"
+            )
 
     print("removing the lock of a run that was killed", file=sys.stderr)
     run_snakemake([*arguments, "--unlock"])
@@ -255,7 +257,9 @@ def run_study(
     # the study must be named once: Snakemake would take the last one and ignore the other
     naming = [word for word in options if word.partition("=")[0] in STUDY_OPTIONS]
     if naming and (files or changes):
-        raise FedLoomError(f"{naming[0]}: is given with a study or --set before `--`; give one")
+        raise FedLoomError(
+            f"{naming[0]}: a study or --set was given before `--` too; give only one of them"
+        )
 
     # put all of this into Snakemake's own arguments
     arguments = [*options]

@@ -40,15 +40,16 @@ TABLE_OF_KIND: dict[str, Any] = {
 
 
 class AccuracyBars(RunsFigure):
-    """Accuracies by partition, or the columns of a table, methods side by side (PFPT Fig. 1).
+    """Accuracies by partition, or those in the columns of a table, as bars (PFPT Fig. 1).
 
-    Bars are means over seeds, and whiskers reach one sample standard deviation to each side.
+    The bars of methods stand side by side. They are means over seeds, and whiskers reach one
+    sample standard deviation to each side.
     """
 
     spec = KindSpec(requires=(requirements.global_test,))
 
     by: Literal["partition", "base_to_novel", "cross_dataset"] = "partition"
-    """What the bars stand for: each `partition`, or each column of the table of this kind."""
+    """Groups of bars: one for each `partition`, or for each column of the table of this kind."""
     metric: AccuracyMetric = "participating_mean"
     """Accuracy to show by partition: the mean or the worst over participating or held-out clients,
     or `global`, on all test images (needs `study.global_test`)."""
@@ -97,7 +98,7 @@ class TwoMetrics(RunsFigure):
     """Accuracy on the x axis: the mean or the worst over participating or held-out clients, or
     `global`, on all test images (needs `study.global_test`)."""
     y: AccuracyMetric = "participating_worst"
-    """Accuracy on the y axis, one of those for `x`."""
+    """Accuracy on the y axis; it may have the same values as `x`."""
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
@@ -159,7 +160,7 @@ class Shots(RunsFigure):
 
 
 class OptionLine(RunsFigure):
-    """Accuracies by an option of grids (SGPT Fig. 4, 6b).
+    """Accuracy by the values of one option of grids (SGPT Fig. 4, 6b).
 
     There is a line per combination of the other options. Points are means over seeds, and whiskers
     reach one sample standard deviation to each side.
@@ -277,5 +278,5 @@ def accuracy(
     """
     numbers = metrics.accuracies(metrics.evaluation(run.evaluation, personalized), run.reported)
     if metric not in numbers:
-        raise FedLoomError(f"{run.evaluation}: no {metric} there; it has {', '.join(numbers)}")
+        raise FedLoomError(f"{run.evaluation}: must have {metric}, got only {', '.join(numbers)}")
     return numbers[metric]

@@ -129,7 +129,7 @@ class Lines(ArtefactFigure):
 
 
 class Scatter(ArtefactFigure):
-    """Column y of an artefact against its column x, a panel per run of the first seed."""
+    """Column y of an artefact against its column x, one panel per run; runs of the first seed."""
 
     spec = KindSpec(first_seed=True)
 

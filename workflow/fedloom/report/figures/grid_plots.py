@@ -27,8 +27,8 @@ class Grid(RunsFigure):
     """Heat maps of the mean accuracy over a grid's members (FedPHA Fig. 4, 8, Table 8).
 
     The accuracy is the mean over participating clients at the reported rounds, and over seeds. If
-    axes are entries of a list, a member has a frame if its first axis has the same value as another
-    axis.
+    the axes are entries of a list, the cells are framed in which the first axis has the same value
+    as another axis.
     """
 
     spec = KindSpec(shows="grid", requires=(requirements.two_or_three_axes,))
@@ -152,12 +152,12 @@ class Scatter3d(RunsFigure):
 
 
 class Boxes(RunsFigure):
-    """Each client's accuracy over a grid's members, by its own entry of the list that the grid
-    varies (FedPHA Fig. 5). Client k of K has entry k*n//K of n, so consecutive clients may share an
-    entry.
+    """Each client's accuracy by the client's own entry of the list that a grid varies (FedPHA
+    Fig. 5). Client k of K has entry k*n//K of n, so consecutive clients may share an entry.
 
-    Accuracies are those at the reported rounds, averaged over seeds. A box shows the median and the
-    middle half; whiskers reach to the last point within 1.5 times the box, and points lie beyond.
+    A box shows the grid's members with the same entry: the median and the middle half of their
+    accuracies at the reported rounds, averaged over seeds. Its whiskers reach to the last point
+    within 1.5 times the box, and points lie beyond.
     """
 
     spec = KindSpec(shows="grid", requires=(requirements.one_list,))

@@ -20,8 +20,9 @@ MOST_CLASS_LABELS = 20
 class BlockAccuracy(FigureKind):
     """Nearest-prototype accuracy of the class token by block (PEP-FedPT Fig. 2).
 
-    How well the frozen backbone's class token tells classes apart at the input of every block, and
-    at the output: a test image is assigned to the nearest class means of the training images.
+    It shows how well the frozen backbone's class token tells classes apart at the input of every
+    block, and at the output: a test image is assigned to the nearest class means of the training
+    images.
     """
 
     spec = KindSpec(shows="backbones")
@@ -100,8 +101,8 @@ def _opacity(is_true_class: bool) -> float:
 class GroupCounts(RunsFigure):
     """Groups of prompts that training images choose, first seed (SGPT Fig. 2c, 3).
 
-    On the left, a row is a client, over all rounds; on the right, a row is a round. Colours are the
-    shares of a row's images that chose each group.
+    On the left, a row is a client, over all rounds; on the right, a row is a round, over all
+    clients. Colours show the share of a row's images that chose each group.
     """
 
     spec = KindSpec(artefact="group_counts", first_seed=True)

@@ -62,7 +62,7 @@ def embed(rows: np.ndarray | pd.Series, where: Path | str | None) -> np.ndarray:
 
 
 class PromptTsne(RunsFigure):
-    """t-SNE of the trained class prompts, a point per class, first seed (PEP-FedPT Fig. 7)."""
+    """t-SNE of the trained class prompts, a point per class; first seed (PEP-FedPT Fig. 7)."""
 
     spec = KindSpec(artefact="class_prompts", first_seed=True)
 
@@ -81,7 +81,7 @@ class PromptTsne(RunsFigure):
 
 
 class PromptPath(RunsFigure):
-    """t-SNE of the server's prompts of several rounds, in one map (PFPT Fig. 3, 5).
+    """t-SNE of the server's prompts after several rounds, in one map per run (PFPT Fig. 3, 5).
 
     A triangle is the centroid of the prompts of a round, and a dashed line connects the triangles.
     Runs are those of the first seed.
@@ -118,7 +118,7 @@ def mapped(run: PlottedRun) -> pd.DataFrame:
 class BackboneTsne(FigureKind):
     """t-SNE of the frozen backbone's class tokens of test images, by block (SGPT Fig. 5).
 
-    Colours are superclasses. Nothing is trained.
+    Colours show superclasses, or classes if `superclasses` is not set. Nothing is trained.
     """
 
     spec = KindSpec(shows="backbones", reads="features")
@@ -169,7 +169,7 @@ class BackboneTsne(FigureKind):
 class TokenTsne(RunsFigure):
     """t-SNE of test images' class tokens by block, first seed (PEP-FedPT Fig. 10).
 
-    Colours are classes, markers domains.
+    Colours show classes, and markers show domains.
     """
 
     spec = KindSpec(artefact="class_tokens", reads="names", first_seed=True)

@@ -27,11 +27,12 @@ GROUP_COLUMNS = {
 
 
 class Accuracy(AccuracyTable):
-    """Mean over clients, and the worst client (PEP-FedPT Tables 1, 4, 5, 7-12).
+    """Mean accuracy over clients, and the worst client's (PEP-FedPT Tables 1, 4, 5, 7-12).
 
-    The mean is unweighted, and the worst is the minimum over clients; held-out clients have their
-    own columns. The global test set is all test images: the accuracy of the server's model on them
-    or, if a method has none, the mean over the participating clients' own models.
+    The mean is unweighted, and the worst is the minimum over clients; held-out clients have
+    separate columns. The column of the global test set shows the accuracy on all test images: that
+    of the server's model or, if a method has none, the mean over the participating clients' own
+    models.
     """
 
     column: ClassVar = ACCURACY_COLUMNS.__getitem__
@@ -45,7 +46,7 @@ class Accuracy(AccuracyTable):
 
 
 class HeldOut(AccuracyTable):
-    """Participating and held-out clients side by side (PEP-FedPT Tables 3, 13)."""
+    """Mean accuracy of participating and of held-out clients (PEP-FedPT Tables 3, 13)."""
 
     spec = KindSpec(requires=(requirements.held_out,))
     column: ClassVar = GROUP_COLUMNS.__getitem__
@@ -61,8 +62,8 @@ class HeldOut(AccuracyTable):
 
 
 class Domains(AccuracyTable):
-    """Mean over the clients of each domain, mean and worst over all clients, and accuracy on all
-    their test images pooled (PEP-FedPT Table 2).
+    """Mean accuracy over the clients of each domain, mean and worst over all clients, and accuracy
+    on the pooled test images of all clients (PEP-FedPT Table 2).
     """
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
@@ -95,7 +96,7 @@ class Domains(AccuracyTable):
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
             "test accuracy in % of the participating clients: mean over each domain's clients, "
-            "mean and worst over all, and over all their test images pooled; "
+            "mean and worst over all clients, and on the pooled test images of all clients; "
             f"{describe_rounds(runs)}{without(self)}"
         )
 
@@ -111,10 +112,10 @@ class BaseToNovel(RunsTable):
     """Mean accuracy over clients on three sets of test images: their own, all images of base
     classes, and all images of novel classes, which no client trains on (FedTPG, FedPGP, FedMGP).
 
-    On base images, a client's model predicts among base classes only; on novel images, among novel
-    classes only. The harmonic mean is that of the three accuracies. FedMGP's combined metric is
-    half the first accuracy plus half the harmonic mean of the other two. Both are computed from a
-    run's means over clients.
+    On images of base classes, a client's model predicts among base classes only; on images of novel
+    classes, among novel classes only. One column is the harmonic mean of the three accuracies.
+    Another is FedMGP's combined metric: half the accuracy on own images, plus half the harmonic
+    mean of the other two. Both are computed from a run's means over clients.
     """
 
     spec = KindSpec(partition_key="novel_classes", artefact=TEST_SETS)
@@ -131,9 +132,10 @@ class BaseToNovel(RunsTable):
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
             "test accuracy in % after the last round, mean over participating clients: on their "
-            "own images and all of base classes, among these classes, and on those of classes that "
-            "no client trains on, among those; harmonic mean of the three; combined: mean of own "
-            "and the harmonic mean of base and novel"
+            "own images and on all images of base classes, predicted among base classes; on all "
+            "images of novel classes, which no client trains on, predicted among novel classes; "
+            "harmonic mean of the three; combined: mean of the first and of the harmonic mean of "
+            "the other two"
         )
 
 
@@ -158,13 +160,14 @@ class CrossDataset(RunsTable):
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
             "accuracy in % on all test images after the last round, mean over participating "
-            "clients: of the classes that they train on, and of other datasets, among their classes"
+            "clients: on the classes that they train on (source), and on other datasets, predicted "
+            "among the classes of each"
         )
 
 
 class LeaveOneDomainOut(AccuracyTable):
     """Mean accuracy over the clients of each domain, measured in the partition that leaves this
-    domain out of training; and the mean over partitions."""
+    domain out of training; and the mean over these partitions."""
 
     spec = KindSpec(partition_key="held_out_domains", across_partitions=True)
     column: ClassVar = Domains.column

@@ -127,13 +127,13 @@ def caption_of_claims(citation: str, runs: list[PlottedRun], table: pd.DataFrame
     verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())
     few = ""
     if UNDECIDED in counts:
-        few = f" Few seeds decide little, as {counts[UNDECIDED]} here."
+        few = f" Few seeds decide few claims: {counts[UNDECIDED]} are undecided."
     return (
         f"what {citation} claims, and what these runs show, {describe_rounds(runs)} "
-        f"({verdicts}). Differences "
-        "are of the first-named method to that of the others which speaks most against the claim, "
-        "in points where they are of accuracies, with 95 % intervals over seeds and clients. A "
-        "claim holds if all its methods were run and every interval is above zero (or within the "
-        "bound). It does not hold if one is below; with several others that interval is a wider "
-        f"one (Bonferroni), not that shown.{few}"
+        f"({verdicts}). Of the differences that a claim is about, the table shows the one that "
+        "speaks most against the claim, with its 95 % interval over seeds and clients; the column "
+        "Against names what is compared. Differences of accuracies are in points. A claim holds "
+        "if all its methods were run and every interval is above zero (or within the claim's "
+        "bound). It does not hold if one interval lies outside. If a claim has several "
+        f"differences, this test uses wider intervals (Bonferroni) than the one shown.{few}"
     )

@@ -36,8 +36,8 @@ from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, UNDECIDED, decide
 class Claims(TableKind):
     """A paper's claims on its results, each with a verdict from the study's runs.
 
-    One seed decides only claims on the numbers that clients send, and two seeds rarely decide
-    others. Of twenty claims on methods that do not differ, one is decided by chance.
+    One seed decides only claims on how many numbers clients send, and two seeds rarely decide
+    other claims. Of twenty claims on methods that do not differ, one is decided by chance.
     """
 
     methods: Methods = None
@@ -164,7 +164,7 @@ class Claims(TableKind):
         # what limits the verdict
         reasons = [verdict.reason]
         if bounded:
-            reasons.append(f"{', '.join(bounded)} below {self.target:g} %")
+            reasons.append(f"{', '.join(bounded)} did not reach {self.target:g} %")
         if missing:
             reasons.append(f"without {missing}")
         reasons.append(seeds_to_decide(verdict, bool(missing)))

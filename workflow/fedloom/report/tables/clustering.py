@@ -64,9 +64,11 @@ class Clustering(RunsTable):
 
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
-            "groups of images after the last round, in %: mutual information with superclasses, "
-            "adjusted for chance; test images whose group is that of their superclass, one for "
-            "one; overlap with centralised k-means over its quality; share of the largest group"
+            "groups of images after the last round, in %: mutual information of test images' groups"
+            " with superclasses, adjusted for chance; share of test images in the group that is "
+            "matched, one to one, with their superclass; overlap of training images' groups with "
+            "clusters of centralised k-means, divided by the quality of these clusters; share of "
+            "test images in the largest group"
         )
 
 
@@ -74,7 +76,9 @@ def superclasses_of(classes: pd.Series, superclass_of: dict, file: str | None) -
     """Return the superclass of every class; raise a FedLoomError if the file lacks a class."""
     coarse = classes.map(superclass_of)
     if coarse.isna().any():
-        raise FedLoomError(f"{file}: no superclass for class '{min(classes[coarse.isna()])}'")
+        raise FedLoomError(
+            f"{file}: no superclass of the class '{min(classes[coarse.isna()])}'; add it"
+        )
     return coarse
 
 

@@ -26,7 +26,7 @@ COST_COLUMNS = {
 
 
 class Communication(AccuracyTable):
-    """Rounds, bytes and processor seconds to a mean accuracy (PEP-FedPT Table 6)."""
+    """Rounds, bytes, numbers and processor seconds until a mean accuracy (PEP-FedPT Table 6)."""
 
     target: Percent
     """Mean accuracy of the participating clients to reach, in percent."""
@@ -43,11 +43,12 @@ class Communication(AccuracyTable):
         threads = " to ".join(dict.fromkeys(ends["threads"]))
         cores = " to ".join(dict.fromkeys(ends["cores"]))
         return (
-            f"cost of reaching a mean accuracy of {self.target:g} % over participating clients at "
-            "the evaluated rounds (> if never reached): rounds, bytes of all clients, numbers of "
-            "four bytes that one client would send if it took part in every round, processor "
-            "seconds of training (of all threads, without a GPU's time; threads: "
-            f"{threads}, cores of the machine: {cores}); without prototypes sent before round 1"
+            f"cost until an evaluated round has a mean accuracy of {self.target:g} % over "
+            "participating clients (> if none has): rounds; bytes that all clients send (up) and "
+            "receive (down); params, the numbers of four bytes that one client would send if it "
+            "took part in every round; processor seconds of training, summed over threads, without "
+            f"a GPU's time (threads: {threads}, cores of the machine: {cores}). Prototypes that "
+            "clients send before round 1 are not counted"
         )
 
 
@@ -84,7 +85,7 @@ def cost_to_target(
 class Parameters(RunsTable):
     """Numbers that a client sends and receives in a round (SGPT Table 5).
 
-    Packed data counts by its bytes: four bytes are one number.
+    If a wrapper packs what clients send, four bytes of it count as one number.
     """
 
     column: ClassVar = COST_COLUMNS.__getitem__
@@ -95,7 +96,7 @@ class Parameters(RunsTable):
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
             "numbers of four bytes that a client sends and receives in a round, mean over rounds "
-            "and clients; of a frozen backbone nothing is sent"
+            "and clients; the weights of a frozen backbone are not sent"
         )
 
 
@@ -112,7 +113,7 @@ def sent(run: PlottedRun) -> dict[str, float]:
 
 
 class Timings(RunsTable):
-    """Milliseconds of a method's own steps beside training (FedPHA Table 3)."""
+    """Milliseconds that a method's own steps take, beside those of training (FedPHA Table 3)."""
 
     spec = KindSpec(artefact="timings")
 
@@ -137,6 +138,7 @@ class Timings(RunsTable):
 
     def describe(self, runs: list[PlottedRun]) -> str:
         return (
-            "time of a client's own steps in a round on this machine's clock, mean of repetitions "
-            "after the last round; training: the same client's, a cohort's divided by its clients"
+            "milliseconds of a client's steps in a round on the machine of the job, measured after "
+            "the last round, mean over repetitions; training: the time of clients that train "
+            "together, divided by their number"
         )

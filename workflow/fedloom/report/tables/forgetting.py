@@ -58,8 +58,9 @@ class Forgetting(AccuracyTable):
     def describe(self, runs: list[PlottedRun]) -> str:
         """Say what the columns show."""
         return (
-            "test accuracy in % on the parts of a stream that have arrived, mean over parts of the "
-            "mean over participating clients: after the last round, and over all evaluated rounds; "
-            "forgetting: points below the highest accuracy so far, mean over all parts but the "
-            "newest"
+            "test accuracy in % on the parts of a stream that have arrived: on each part the mean "
+            "over participating clients, and then the mean over parts; after the last round (at "
+            "the end), and averaged over all evaluated rounds (over time); forgetting: points by "
+            "which the final accuracy on a part lies below its highest earlier one, mean over all "
+            "parts but the newest"
         ) + without(self)

@@ -51,8 +51,8 @@ class Ranked(GridTable):
         caption = (
             f"combinations of {', '.join(axes)} by the mean accuracy in % over participating "
             f"clients, {describe_rounds(runs)}; mean ± standard deviation over seeds. The first "
-            "is the best of "
-            "many on the test images, and better than it would be on others."
+            "combination was found among many by its accuracy on these test images, so that it is "
+            "probably less accurate on other images."
         )
         return Built(frame, unmarked(shown[columns], len(keys) + 1, titles), caption)
 

@@ -28,7 +28,7 @@ SIZES = {
 
 
 class Protocol(RunsTable):
-    """Settings of every method, without any run (PFPT Table 9)."""
+    """Rounds, clients and training options of every method; needs no run (PFPT Table 9)."""
 
     spec = KindSpec(shows="settings")
 
@@ -64,7 +64,11 @@ class Protocol(RunsTable):
             cells[name] = [_setting(row, name, job.published) for row in rows]
 
         titles = [*map(str.capitalize, keys), "Method", *SETTING_COLUMNS.values()]
-        return Built(frame, unmarked(cells, len(keys) + 1, titles), "settings of every method.")
+        return Built(
+            frame,
+            unmarked(cells, len(keys) + 1, titles),
+            "rounds, clients and training options of every method.",
+        )
 
 
 def _setting(row: Mapping[Hashable, Any], name: str, entry: dict | None) -> str:
@@ -131,4 +135,6 @@ class Sizes(TableKind):
             texts.append({"dataset": dataset} | cells)
 
         shown = unmarked(pd.DataFrame(texts), 1, ["Dataset", *SIZES.values()])
-        return Built(pd.DataFrame(rows), shown, "sizes of the datasets.")
+        return Built(
+            pd.DataFrame(rows), shown, "numbers of classes, images and domains of the datasets."
+        )

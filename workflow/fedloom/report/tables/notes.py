@@ -72,9 +72,9 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
     if tuned.rounds == (1,):
         rounds = "1 round"
     how = (
-        f"Options chosen from {tuned.trials} trials of every method, {rounds} of one seed "
-        f"({tuned.seed}) each, by the accuracy of participating clients on {tuned.share:.4g} of "
-        "their training images"
+        f"Options chosen from {tuned.trials} trials of every method, each of {rounds} and with "
+        f"seed {tuned.seed}, by the accuracy of participating clients on a held-back share of "
+        f"{tuned.share:.4g} of their training images"
     )
 
     # the options of every method, by scenario
