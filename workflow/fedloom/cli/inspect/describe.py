@@ -279,8 +279,8 @@ def _hours(total: StudyCost, tera: float | None) -> dict[str, str]:
         "one GPU": f"{duration(total.gpu_hours(rate))} at {speed}",
         "longest run": f"{duration(longest_hours)} on a GPU; more GPUs do not shorten it",
         "without GPU": (
-            f"{duration(core_hours)} of one core at {CORE_OPERATIONS_PER_SECOND:.0e} operations per "
-            "second"
+            f"{duration(core_hours)} of one core at {CORE_OPERATIONS_PER_SECOND:.0e} operations "
+            "per second"
         ),
     }
 
