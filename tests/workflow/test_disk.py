@@ -255,6 +255,6 @@ def test_a_lock_of_a_snakemake_at_work_is_not_removed(tmp_path, monkeypatch):
     with subprocess.Popen(["sh", str(script)]) as plain:
         while str(script) not in psutil.Process(plain.pid).cmdline():  # it has none at its start
             assert plain.poll() is None
-        with pytest.raises(FedLoomError, match=f"process {plain.pid}.* works here"):
+        with pytest.raises(FedLoomError, match=f"process {plain.pid}.* is running here"):
             launch.remove_stale_lock([])
         plain.kill()
