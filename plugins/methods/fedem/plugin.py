@@ -53,7 +53,8 @@ def init_client(task: Task, client: int) -> Tree:
     if task.options.head == "drawn":
         return uniform(task)
     draw = torch.rand(task.options.components, generator=task.generator("weights", client))
-    parts = -draw.clamp(min=1e-6).log()  # exponential draws; divided by their sum, uniform
+    # exponential draws; divided by their sum, they are uniform over all mixtures
+    parts = -draw.clamp(min=1e-6).log()
     return {"weights": (parts / parts.sum()).to(task.backbone.device)}  # pi
 
 

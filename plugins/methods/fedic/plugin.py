@@ -47,7 +47,7 @@ from .options import Options
 Task = fl.Task[Any, Options]
 
 DECAY = 2e-4  # weight decay where the server trains a model, as in the released code
-FIXED = "statistics"  # the part of a model that the server does not train: those of batch norm
+FIXED = "statistics"  # statistics of batch norm, which the server does not train
 
 
 @fl.hookimpl

@@ -210,7 +210,8 @@ def draw(task: Task, client: int, similar: Tensor) -> Tensor:
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = merge(received, clients.state)
-    by_names = partial(loss, classes=names(task))  # made once: in a step, a GPU would wait
+    # the names are made only once, since a GPU would wait for them in every step
+    by_names = partial(loss, classes=names(task))
     trained = fl.train_locally(task, by_names, received, clients, params=start)
     uploaded = {}
     kept = dict(trained.params)

@@ -88,7 +88,8 @@ def draw(task: Task, means: Tree, clients: Cohort, batch: Batch) -> tuple[Tensor
     labels = []
     for k, (client, seen) in enumerate(zip(clients.ids, batch.seen, strict=True)):
         stream = task.generator("mean image", client, seen)
-        number = stream.initial_seed() % (count * task.options.means)  # its seed is random, too
+        # the seed of the stream is itself random, so it serves as the draw
+        number = stream.initial_seed() % (count * task.options.means)
         owner = number // task.options.means
         which = number % task.options.means
         images.append(means["images"][k, owner, which])

@@ -59,8 +59,8 @@ def init_server(task: Task) -> Tree:
 def init_client(task: Task, client: int) -> Tree:
     """Return a fresh local context and its length.
 
-    The context is padded with zeros to the greatest length that a local context may have, so that
-    the states of all clients have the same shapes.
+    The context [L, d] is padded with zeros to L, the greatest length that a local context may have,
+    so that the states of all clients have the same shapes.
     """
     options = task.options
     length = length_of(task, client)

@@ -73,8 +73,8 @@ def init_client(task: Task, client: int) -> Tree:
 def around(scale: float, down: Tree, shared: Tree, up: Tree) -> dict:
     """Return the inserts that add scale * up(relu(shared(relu(down(norm1(x)))))) to a block.
 
-    The input of the block is x. At "attention", the first insert reads norm1(x) and computes the
-    sum's new term. At "mlp", the second insert adds it to the output.
+    The input of the block is x. The insert at "attention" reads norm1(x) and computes this term.
+    The insert at "mlp" adds the term to the output.
     """
     waiting: list[Tensor] = []  # passes the term from the first insert to the second
 

@@ -30,7 +30,7 @@ def logits(task: Task, params: Tree, batch: Batch, groups: Tensor | None = None)
     options = task.options
     keeps = options.variant == "released"
 
-    # the prompts of each block, and the number of group prompts' tokens at the end
+    # the prompts of each block, and the number of group prompt tokens behind the last one
     deep = {}
     count = 0
     if options.shared:

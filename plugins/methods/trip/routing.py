@@ -44,7 +44,7 @@ def assign(prices: Tensor, room: Tensor) -> Tensor:
 
 
 def cluster(patches: Tensor, first: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
-    """Cluster the patches of each image by k-means with full clusters refusing further patches.
+    """Cluster the patches of each image by k-means, where full clusters refuse patches.
 
     An empty cluster moves to the patch that is farthest from all centroids.
 
