@@ -25,10 +25,11 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    """Return the sum of both models' cross-entropies [K, B]; they share no parameter."""
     shared, own = (
         fl.shallow_loss(task, params[name], received, clients, batch) for name in ("shared", "own")
     )
-    return shared + own  # [K, B]; neither model has a gradient from the other's loss
+    return shared + own
 
 
 @fl.hookimpl

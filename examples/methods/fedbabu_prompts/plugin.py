@@ -22,7 +22,7 @@ def init_server(task: Task) -> Tree:
 
 
 def model(task: Task, received: Tree, clients: Cohort) -> Tree:
-    """Return the received body and the fixed head, or what the client was personalised to."""
+    """Return each client's model: the received body and the fixed head, unless fine-tuned."""
     width = task.backbone.width
     draw = torch.randn(task.num_classes, width, generator=task.at(0).generator("fixed head"))
     head = (draw / width**0.5).to(task.backbone.device)  # [C, d]
@@ -30,6 +30,7 @@ def model(task: Task, received: Tree, clients: Cohort) -> Tree:
 
 
 def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    """Return the cross-entropy [K, B] of the trained body under the fixed head."""
     return fl.shallow_loss(task, model(task, received, clients) | params, received, clients, batch)
 
 

@@ -28,17 +28,20 @@ def init_client(task: Task, client: int) -> Tree:
     return {"weights": torch.ones(task.options.components).softmax(0).to(task.backbone.device)}
 
 
-def losses(heads: Tensor, batch: Batch) -> Tensor:  # [K, B, M] of heads [K, M, C, d]
+def losses(heads: Tensor, batch: Batch) -> Tensor:
+    """Return the cross-entropy [K, B, M] of each head; `heads` are [K, M, C, d]."""
     logits = [fl.linear(batch.features, head) for head in heads.unbind(1)]
     return torch.stack([fl.cross_entropy(each, batch.labels) for each in logits], -1)
 
 
-def e_step(received: Tree, weights: Tensor, batch: Batch) -> Tensor:  # q [K, B, M]
+def e_step(received: Tree, weights: Tensor, batch: Batch) -> Tensor:
+    """Return q [K, B, M] of the images in a batch, from pi [K, M] and the received heads."""
     prior = weights.clamp(min=1e-12).log()[:, None]
     return (prior - losses(received["params"]["heads"], batch)).softmax(-1)
 
 
-def m_step(task: Task, received: Tree, clients: Cohort) -> Tensor:  # pi [K, M]
+def m_step(task: Task, received: Tree, clients: Cohort) -> Tensor:
+    """Return the next pi [K, M]: the mean of q over each client's training images."""
     weights = clients.state["weights"]
     total = torch.zeros_like(weights)
     for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
@@ -47,8 +50,9 @@ def m_step(task: Task, received: Tree, clients: Cohort) -> Tensor:  # pi [K, M]
 
 
 def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    """Return the sum over heads of q times the loss [K, B]; q is from the received heads."""
     q = e_step(received, clients.state["weights"], batch)
-    return (q * losses(params["heads"], batch)).sum(-1)  # [K, B]
+    return (q * losses(params["heads"], batch)).sum(-1)
 
 
 @fl.hookimpl
@@ -67,4 +71,4 @@ def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor
     heads = received["params"]["heads"]
     weights = clients.state["weights"]
     chances = torch.einsum("kbd,kmcd->kbmc", batch.features, heads).softmax(-1)
-    return torch.einsum("km,kbmc->kbc", weights, chances).clamp(min=1e-30).log()
+    return torch.einsum("km,kbmc->kbc", weights, chances).clamp(min=1e-30).log()  # [K, B, C]

@@ -27,7 +27,7 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def fit_heads(task: Task, received: Tree, clients: Cohort, phase: int) -> fl.Trained:
-    """Train the clients' heads on the received body, which stays as it is."""
+    """Train the clients' heads on the received body, which does not change."""
     params = received["params"] | clients.state
     epochs = task.options.head_epochs
     return fl.train_locally(

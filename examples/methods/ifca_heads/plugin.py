@@ -30,7 +30,7 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def best_cluster(task: Task, received: Tree, clients: Cohort) -> Tensor:
-    """Return the model of the lowest loss on each client's training images [K]."""
+    """Return the number [K] of the model with the lowest loss on each client's training images."""
     heads = received["params"]["heads"]  # [K, M, C, d]
     total = torch.zeros_like(heads[..., 0, 0])  # [K, M]
     for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
@@ -41,6 +41,7 @@ def best_cluster(task: Task, received: Tree, clients: Cohort) -> Tensor:
 
 
 def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    """Return the cross-entropy [K, B] of the chosen heads [K, C, d]."""
     return fl.cross_entropy(fl.linear(batch.features, params["head"]), batch.labels)
 
 

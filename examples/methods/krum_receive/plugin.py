@@ -17,11 +17,11 @@ from .options import Options
 
 
 def scores(vectors: Tensor, byzantine: int) -> Tensor:
-    """Compute s(i) [n] of updates [n, D]: squared distances to the n - f - 2 nearest others."""
+    """Return the sum [n] of each update's squared distances to its n - f - 2 nearest others."""
     count = len(vectors)
-    rows = [(vectors - vector).square().sum(1) for vector in vectors]  # n D numbers at once
+    rows = [(vectors - vector).square().sum(1) for vector in vectors]  # one row at a time
     distances = torch.stack(rows)  # [n, n]
-    others = distances.sort(1).values[:, 1:]  # without itself
+    others = distances.sort(1).values[:, 1:]  # without the update itself
     return others[:, : count - byzantine - 2].sum(1)
 
 

@@ -21,7 +21,7 @@ from .options import Options
 
 
 def pair_mask(task: Task, client: int, other: int, payload: Tree) -> Tree:
-    """Return what `client` adds for the pair: a mask of the payload's shape, or its negative."""
+    """Return the mask that `client` adds for the pair; `other` adds its negative."""
     options: Options = task.wrappers["masks"]
     low = min(client, other)
     high = max(client, other)
@@ -31,14 +31,14 @@ def pair_mask(task: Task, client: int, other: int, payload: Tree) -> Tree:
 
     def draw(value: Tensor) -> Tensor:
         if not value.is_floating_point():
-            return torch.zeros_like(value)  # numbers of images, say, are sent as they are
+            return torch.zeros_like(value)  # integers are sent unmasked
         return scale * torch.randn(value.shape, generator=generator).to(value)
 
     return fl.tensor_map(draw, payload)
 
 
 def masked(task: Task, update: Update, others: Iterable[int], sign: int) -> Update:
-    """Return the update with the masks of all pairs with `others` added or, by sign, removed."""
+    """Return the update plus `sign` times the masks of its client's pairs with `others`."""
     payload = update.payload
     for other in others:
         mask = pair_mask(task, update.client, other, update.payload)

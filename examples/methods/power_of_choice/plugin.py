@@ -20,7 +20,7 @@ from .options import Options
 def select_clients(
     task: Task, available: list[int], history: History
 ) -> Generator[None, list[int], list[int]]:
-    yield  # what the method would select
+    yield  # returns the method's selection, which is not used
     count = min(task.clients_per_round, len(available))
     options: Options = task.wrappers["power_of_choice"]
     drawn = min(options.candidates, len(available))

@@ -19,14 +19,14 @@ from .options import Options
 
 
 def top(change: Tensor, share: float) -> Tree:
-    """Return the values and positions of the largest entries by magnitude, of the flat tensor."""
+    """Return the entries of the largest magnitude, and their positions in the flat tensor."""
     flat = change.flatten()
     positions = flat.abs().topk(math.ceil(share * len(flat))).indices.sort().values
     return {"values": flat[positions], "positions": positions.int()}
 
 
 def dense(start: Tree, sparse: Tree) -> Tree:
-    """Return the parameters with the sent entries added to them."""
+    """Return the parameters `start` plus the entries in `sparse`."""
     result = {}
     for name, sent in sparse.items():
         if "positions" in sent:

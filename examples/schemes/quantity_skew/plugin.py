@@ -11,13 +11,14 @@ from fedloom.data.source_toolbox import deal
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
-    """Draw the clients' shares of all images from Dir(beta), and deal images at random.
+    """Draw the clients' shares of all images from Dir(beta), and deal the images at random.
 
     Args:
-        labels: int [N] of the training images.
+        labels: classes of the N training images, int [N].
+        settings: the number of `clients`, and `beta`.
 
     Returns:
-        int [N], the client of every image.
+        The client of each image, int [N].
     """
     shares = rng.dirichlet(np.full(settings["clients"], settings["beta"]))  # [K]
     return deal(np.arange(len(labels)), shares, rng)

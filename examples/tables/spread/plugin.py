@@ -24,7 +24,7 @@ COLUMNS = {
 
 
 class Spread(AccuracyTable):
-    """The worst, middle and best clients' accuracies, and their standard deviation.
+    """The accuracies of the worst, the median and the best clients, and the standard deviation.
 
     A client's accuracy is its mean over the reported rounds.
     """
@@ -34,7 +34,7 @@ class Spread(AccuracyTable):
     column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
-        """Return the four numbers of a run, over its participating clients."""
+        """Return the four numbers of a run by column, in %, over its participating clients."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
         rows = rows[rows["participating"] & rows["round"].isin(run.reported.rounds)]
         sorted_ = metrics.percent(rows).groupby(rows["client_id"]).mean().sort_values()
@@ -47,7 +47,7 @@ class Spread(AccuracyTable):
         }
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Say whose accuracy is shown, and at which rounds."""
+        """Return a caption that says whose accuracy is shown, and at which rounds."""
         return (
             f"test accuracy of participating clients in %: mean of the worst and of the best "
             f"{self.share:g} % of clients, median, and standard deviation over clients, "

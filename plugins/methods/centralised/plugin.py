@@ -35,7 +35,7 @@ def select_clients(available: list[int]) -> list[int]:
 
 
 def pooled(task: ViTTask) -> ViTTask:
-    """Return the task in which every client has the images of all participating clients."""
+    """Return the task, in which every client now has the training images of all participants."""
     union = np.sort(np.concatenate([task.data.train[k] for k in task.data.participating]))
     return replace(task, data=replace(task.data, train=[union] * task.data.num_clients))
 

@@ -50,13 +50,16 @@ def init_server(task: Task) -> Tree:
 
 
 def shifts(params: Tree, features: Tensor) -> Tensor:
-    """Compute pi(x) [K, B, d] of image features [K, B, d']."""
+    """Compute pi(x) = W2 relu(W1 x + b1) + b2 [K, B, d] of image features x [K, B, d'].
+
+    `params` has the meta-net: W1 [K, d' / 16, d'] and W2 [K, d, d' / 16], and their biases.
+    """
     hidden = torch.relu(fl.linear(features, params["w1"], params["b1"]))
     return fl.linear(hidden, params["w2"], params["b2"])
 
 
 def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C] of images, each under its shifted context."""
+    """Compute logits [K, B, C] of images. Image x has the context v + pi(x), with v [K, L, d]."""
     shifted = (
         params["context"][:, None] + shifts(params, images)[:, :, None]  # [K, b, L, d]
         for images in fl.split_images(task, batch.features)

@@ -58,11 +58,15 @@ def init_server(task: Task) -> Tree:
 
 @torch.no_grad()
 def real_gradients(task: Task, received: Tree, clients: Cohort) -> tuple[Tensor, Tensor]:
-    """Compute each client's gradient by the re-trained classifier, for each class that it has.
+    """Compute each client's gradients with respect to the re-trained classifier, one per class.
+
+    The gradient of class c is the mean of (softmax(W x) - y) x^T over the client's images of c.
+    Here W [C, d] is the classifier, x the feature of an image and y its one-hot label.
 
     Returns:
-        [K, C, C, d], by class of the images, then row of the classifier; and [K, C], true where
-        a client has images of the class.
+        1. The gradients [K, C, C, d]: client, class of the images, row of W, entry of the feature.
+           They are zero for a class that the client does not have.
+        2. A mask [K, C], true where the client has images of the class.
     """
     params = received["params"]
     head = received["constants"]["retrained"]
@@ -72,17 +76,23 @@ def real_gradients(task: Task, received: Tree, clients: Cohort) -> tuple[Tensor,
         features = fl.model_features(task, params, batch.images)  # [K, B, d]
         labels = F.one_hot(batch.labels, task.num_classes).to(features.dtype)  # [K, B, C]
         error = fl.linear(features, head).softmax(-1) - labels
-        mine = labels * batch.mask[..., None]
+        mine = labels * batch.mask[..., None]  # [K, B, C], zero for padding
         total += torch.einsum("kbc,kbj,kbd->kcjd", mine, error, features)
         count += mine.sum(1)
     return total / count.clamp(min=1)[..., None, None], count > 0
 
 
 def gradient_of(features: Tensor, head: Tensor) -> Tensor:
-    """Compute the gradient by the classifier [C, d] of each class's features [C, m, d].
+    """Compute the gradient of the cross-entropy with respect to the classifier, for each class.
+
+    It is the mean of (softmax(W x) - y) x^T over the class's features x, as in `real_gradients`.
+
+    Args:
+        features: the federated features, m of each class [C, m, d].
+        head: the classifier W [C, d].
 
     Returns:
-        [C, C, d], by class of the features, then row of the classifier.
+        [C, C, d]: class of the features, row of W, entry of the feature.
     """
     own = torch.eye(len(head), device=head.device)[:, None]  # labels: [C, 1, C]
     error = (features @ head.T).softmax(-1) - own  # [C, m, C]
@@ -90,13 +100,23 @@ def gradient_of(features: Tensor, head: Tensor) -> Tensor:
 
 
 def distance(one: Tensor, other: Tensor) -> Tensor:
-    """Compute one minus the cosine of each row of two gradients [C, C, d], summed by class [C]."""
+    """Compute the distance [C] of two gradients [C, C, d] for each class (the first axis).
+
+    It is the sum over the classifier's rows of one minus the cosine between the two gradients.
+    """
     norms = one.norm(dim=-1) * other.norm(dim=-1)
     return (1 - (one * other).sum(-1) / (norms + 1e-6)).sum(-1)
 
 
 def match(task: Task, features: Tensor, head: Tensor, target: Tensor, known: Tensor) -> Tensor:
-    """Fit the federated features [C, m, d] to the gradients [C, C, d] of the known classes [C]."""
+    """Return the federated features after gradient descent on the distance of their gradients.
+
+    Args:
+        features: the federated features [C, m, d] before the steps.
+        head: the re-trained classifier [C, d], which stays as it is.
+        target: the clients' mean gradients [C, C, d].
+        known: bool [C], the classes that a client of the round has. Other features do not move.
+    """
     for _ in range(task.options.matching_steps):
         features = features.detach().requires_grad_()
         objective = distance(gradient_of(features, head), target)[known].sum()
@@ -106,10 +126,10 @@ def match(task: Task, features: Tensor, head: Tensor, target: Tensor, known: Ten
 
 
 def retrain(task: Task, features: Tensor) -> Tensor:
-    """Train a new classifier [C, d] on the federated features [C, m, d] by SGD."""
+    """Return a new classifier [C, d], trained by SGD on the federated features [C, m, d]."""
     options = task.options
     stream = task.generator("re-training")
-    labels = torch.eye(len(features), device=features.device)
+    labels = torch.eye(len(features), device=features.device)  # one-hot
     labels = labels.repeat_interleave(features.shape[1], 0)  # [C m, C]
     examples = features.flatten(0, 1)
     head = fl.random_head(task, task.round)
@@ -131,7 +151,8 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 @fl.hookimpl
 def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     updates = sorted(updates, key=lambda update: update.client)
-    known = torch.stack([update.payload["known"] for update in updates]).sum(0)  # clients: [C]
+    # number of clients that have the class [C], and the mean gradient over these clients
+    known = torch.stack([update.payload["known"] for update in updates]).sum(0)
     total = torch.stack([update.payload["gradients"] for update in updates]).sum(0)
     target = total / known.clamp(min=1)[:, None, None]  # [C, C, d]
     old = server["constants"]["retrained"]

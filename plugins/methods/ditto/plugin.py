@@ -32,13 +32,16 @@ def init_server(task: Task) -> Tree:
 
 @fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
-    return {"personal": fl.shallow_params(task, task.options.prompts)}  # as the server's
+    return {"personal": fl.shallow_params(task, task.options.prompts)}  # starts as the shared model
 
 
 def personal_loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute the cross-entropy [K, B] plus lambda / 2 times the squared distance to w."""
+    """Compute F_k(v_k) + lambda / 2 ||v_k - w||^2 [K, B], and report F_k(v_k).
+
+    F_k is the cross-entropy. `params` is the personal model v_k, and `received` has w.
+    """
     entropy = fl.shallow_loss(task, params, received, clients, batch)
     apart = fl.squared_distance(params, received["params"])  # [K]
     return entropy + task.options.lam / 2 * apart[:, None], {"reported_loss": entropy}
@@ -61,4 +64,4 @@ def unseen_client_state(task: Task, client: int, received: Tree) -> Tree:
 
 @fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    return fl.shallow_logits(task, clients.state["personal"], batch)  # w for the server's model
+    return fl.shallow_logits(task, clients.state["personal"], batch)  # the server's model has w

@@ -47,11 +47,11 @@ from .options import Options
 Task = fl.CLIPTask[Options]
 
 DELTA = 1e-5
-DIVISOR = 10  # of the gradients of u and v
+DIVISOR = 10  # the gradients of u and v are divided by it
 
 
 def fresh_context(task: Task, which: str) -> Tensor:
-    """Draw a context [L, d]."""
+    """Draw a context [L, d]; `which` names its random stream."""
     return fl.init_context(task, task.options.length, task.options.words, task.generator(which))
 
 
@@ -79,12 +79,15 @@ def download(task: Task, server: Tree, client: int) -> Tree:
 @fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
     if task.options.variant == "released":
-        return {}  # the server has it
+        return {}  # the server keeps the personal contexts
     return {"personal": fresh_context(task, "personal")}  # the same on all clients
 
 
 def orthonormal(x: Tensor) -> Tensor:
-    """Return an orthonormal basis [K, n, r] of the columns of x [K, n, r], by Gram-Schmidt."""
+    """Return an orthonormal basis [K, n, r] of the space that the columns of x [K, n, r] span.
+
+    The columns are orthogonalised in turn, by Gram-Schmidt.
+    """
     columns: list[Tensor] = []
     for column in x.unbind(-1):
         for known in columns:
@@ -94,19 +97,27 @@ def orthonormal(x: Tensor) -> Tensor:
 
 
 def factors(context: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute u [K, L, r] and v [K, r, d] of contexts [K, L, d], from V [K, d, r]."""
+    """Return the factors u [K, L, r] and v [K, r, d] of contexts p_L [K, L, d].
+
+    u is an orthonormal basis of p_L V for the random matrix V = `start` [K, d, r], and v^T is an
+    orthonormal basis of p_L^T u.
+    """
     u = orthonormal(context @ start)
     return u, orthonormal(context.mT @ u).mT
 
 
 def clipped(gradient: Tensor, limit: float) -> Tensor:
-    """Scale each client's gradient [K, ...] down to norm `limit`, where it is larger."""
+    """Return gradients [K, n, m], each client's scaled down to norm `limit` if it is longer."""
     norms = gradient.flatten(1).norm(dim=1)
     return gradient * fl.clip_factors(norms, limit)[:, None, None]
 
 
 def spread(task: Task) -> float:
-    """Return the standard deviation of the noise of a client's gradient; 0 without privacy."""
+    """Return the standard deviation sigma S / b of the noise on a client's gradient.
+
+    sigma is sqrt(T log(1 / delta)) / epsilon, over T rounds. Without privacy (`epsilon: 0`) the
+    noise is 0.
+    """
     options = task.options
     training = task.training
     if options.epsilon == 0:
@@ -116,7 +127,7 @@ def spread(task: Task) -> float:
 
 
 def sizes(task: Task) -> list[int]:
-    """Return how many numbers a step draws: of V, and as noise of u, of v and of p_G."""
+    """Return how many random numbers a step needs: for V, and for the noise on u, v and p_G."""
     length = task.options.length
     rank = task.options.rank
     width = task.backbone.width
@@ -124,7 +135,10 @@ def sizes(task: Task) -> list[int]:
 
 
 def drawn(task: Task, clients: Cohort) -> Tensor:
-    """Draw what the steps of a round need [K, S, D] from N(0, 1), before any step."""
+    """Draw the random numbers [K, S, D] of all S steps of a round from N(0, 1).
+
+    A step needs D numbers, the sum of `sizes`. Rows of zeros fill up clients with fewer steps.
+    """
     training = task.training
     rows = []
     for client, images in zip(clients.ids, clients.num_examples, strict=True):
@@ -136,31 +150,39 @@ def drawn(task: Task, clients: Cohort) -> Tensor:
 
 
 def noisy_context(task: Task, params: Tree, numbers: Tensor) -> Tensor:
-    """Return p_G + p_L [K, L, d], behind which gradients are those of the method.
+    """Return the contexts p_G + p_L [K, L, d], and make their gradients private.
+
+    Hooks replace the gradients before these reach the parameters. The gradient of p_G is clipped
+    and gets noise. The gradient of p_L is du v + u dv + u u^T du v, where du and dv are the clipped
+    and noisy gradients of u and v, divided by 10.
 
     Args:
-        numbers: what this step draws [K, D].
+        params: `shared`, p_G [K, L, d], and `personal`, p_L [K, L, d].
+        numbers: the random numbers of this step [K, D] (see `sizes`).
     """
     rank = task.options.rank
     limit = task.options.limit
     noise = spread(task)
     start, of_u, of_v, of_shared = numbers.split(sizes(task), 1)
-    # gradients pass here
+    # copies, because a hook on a parameter itself would stay there for all later steps
     shared = params["shared"] * 1
     personal = params["personal"] * 1
     with torch.no_grad():
         u, v = factors(personal, start.unflatten(1, (-1, rank)))
 
     def private(gradient: Tensor, drawn: Tensor, noise: float) -> Tensor:
+        """Return the clipped gradient [K, n, m] plus noise; the gradient itself without privacy."""
         if not noise:
             return gradient
         return clipped(gradient, limit) + noise * drawn.view_as(gradient)
 
     def of_personal(gradient: Tensor) -> Tensor:
+        """Return the gradient of p_L [K, L, d], from the exact one [K, L, d]."""
         du = private(gradient @ v.mT, of_u, noise) / DIVISOR
         dv = private(u.mT @ gradient, of_v, noise) / DIVISOR
         return du @ v + u @ dv + u @ (u.mT @ (du @ v))
 
+    # each of the round's N clients adds its part of the noise to the mean of p_G
     share = noise / max(1, len(task.selected)) ** 0.5
     shared.register_hook(lambda gradient: private(gradient, of_shared, share))
     personal.register_hook(of_personal)
@@ -176,9 +198,13 @@ def logits(task: Task, context: Tensor, batch: Batch) -> Tensor:
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute the cross-entropy [K, B], and count the step."""
+    """Compute the cross-entropy [K, B] of private contexts.
+
+    The counter `step` [K] says which row of `received["numbers"]` this step uses. Each image adds 1
+    divided by the number of images, so a batch adds 1.
+    """
     step = params["counters"]["step"].round().long()  # [K]
-    numbers = received["numbers"].take_along_dim(step[:, None, None], 1)[:, 0]
+    numbers = received["numbers"].take_along_dim(step[:, None, None], 1)[:, 0]  # [K, D]
     entropy = fl.cross_entropy(
         logits(task, noisy_context(task, params, numbers), batch), batch.labels
     )

@@ -34,7 +34,14 @@ ONE_STEP = {
 
 
 def init_server(task: CLIPTask, shared: Tensor, personal: Tensor) -> Tree:
-    """Return the server's state, with both contexts [N, L, d] of all clients and their momentum."""
+    """Return the server's state before round 1.
+
+    `clients` has both contexts [N, L, d] of all N clients, and `momentum` has one momentum [L, d]
+    for each kind of context, which all clients share.
+
+    Raises:
+        FedLoomError: the training options ask for another optimiser than SGD.
+    """
     if task.training.optimizer != "sgd":
         raise fl.FedLoomError(
             "dp_fpl: training.optimizer must be sgd with variant: released, got "
@@ -50,7 +57,10 @@ def init_server(task: CLIPTask, shared: Tensor, personal: Tensor) -> Tree:
 
 
 def download(task: CLIPTask, server: Tree, client: int) -> Tree:
-    """Return a client's contexts; a client that never trains gets the mean p_G."""
+    """Return both contexts [L, d] of a client.
+
+    A held-out client and the server's model get the mean p_G over the participating clients.
+    """
     contexts = {name: server["clients"][name][client] for name in NAMES}
     if client not in task.data.position:
         contexts |= server["params"]
@@ -60,7 +70,16 @@ def download(task: CLIPTask, server: Tree, client: int) -> Tree:
 def upload(
     task: CLIPTask, loss: Callable[..., Any], known: Tree, clients: Cohort, counters: Tree
 ) -> list[Update]:
-    """Return the clients' gradients: the way of one step of plain SGD of length 1."""
+    """Return updates with the clients' gradients of both contexts.
+
+    Each client makes one step of plain SGD with a learning rate of 1. The gradient is the context
+    before the step minus the context after it.
+
+    Args:
+        loss: the loss of plugin.py.
+        known: `params` are both contexts [K, L, d], and `numbers` the random numbers of the step.
+        counters: the counter of steps, which the loss reads.
+    """
     start = known["params"]
     once = replace(task, training=replace(task.training, **ONE_STEP))
     trained = fl.train_locally(once, loss, known, clients, params=start, counters=counters)
@@ -69,10 +88,14 @@ def upload(
 
 
 def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
-    """Step the round's clients one after the other."""
+    """Return the server's state after SGD has stepped the round's clients one after the other.
+
+    All clients take the same gradients: the mean over clients for p_G, and the last client's for
+    p_L. They also share the momentum, so each step changes the momentum that the next client gets.
+    """
     updates = sorted(updates, key=lambda update: update.client)
     of_shared = torch.stack([update.payload["gradient_of_shared"] for update in updates]).mean(0)
-    of_personal = updates[-1].payload["gradient_of_personal"]  # every client's
+    of_personal = updates[-1].payload["gradient_of_personal"]  # for every client
     gradients = {"shared": of_shared, "personal": of_personal}
 
     training = task.training

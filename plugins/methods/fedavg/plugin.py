@@ -52,14 +52,17 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def _has_statistics(task: Task) -> bool:
-    """Return True if batch norm learns running statistics."""
+    """Return True if clients compute running statistics of batch norm (on a ResNet)."""
     return task.options.statistics != "frozen" and hasattr(task.backbone, "init_statistics")
 
 
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute cross-entropy plus proximal term [K, B], and report the cross-entropy."""
+    """Compute the cross-entropy plus mu/2 ||w - w_received||^2 [K, B]. Report the first.
+
+    On a ResNet, also return the moments of the images, from which running statistics follow.
+    """
     model = task.backbone
     given = (batch.images, params["head"], params["weights"])
     moments = {}
@@ -92,7 +95,7 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 @fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model and clients.state:
-        return None  # statistics are on the clients alone
+        return None  # only clients have statistics of batch norm
     params = received["params"] | clients.state
     weights = params["weights"] | params.get("statistics", {})
     return task.backbone.forward(batch.images, params["head"], weights=weights)  # [K, B, C]

@@ -41,7 +41,7 @@ def init_server(task: Task) -> Tree:
 
 
 def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C] with adapters {place: {name: [K, M, ...]}} of M blocks."""
+    """Compute logits [K, B, C]; `adapters` are {place: {name: [K, M, ...]}} for M blocks."""
     _, form = FORMS[task.options.form]
     inserts = {
         j: {place: form(fl.at_block(own, j - 1)) for place, own in params["adapters"].items()}
@@ -53,7 +53,7 @@ def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute cross-entropy plus proximal term [K, B], and report the cross-entropy."""
+    """Compute the cross-entropy plus mu/2 ||w - w_received||^2 [K, B]. Report the first."""
     entropy = fl.cross_entropy(logits(task, params, batch), batch.labels)  # [K, B]
     if not task.options.mu:
         return entropy, {}

@@ -35,7 +35,10 @@ def init_server(task: Task) -> Tree:
 
 
 def model(task: Task, received: Tree, clients: Cohort) -> Tree:
-    """Return the received body and the fixed head, or what the client was fine-tuned to."""
+    """Return each client's model [K, ...]: the received body and the fixed head.
+
+    After `personalize`, the fine-tuned parameters replace those parts of the model.
+    """
     head = fl.random_head(task).expand(len(clients), -1, -1)  # [K, C, d]
     return received["params"] | {"head": head} | clients.state
 

@@ -47,32 +47,35 @@ def init_server(task: Task) -> Tree:
 
 
 def adapted(params: Tree, features: Tensor) -> Tensor:
-    """Return att(I) * I, of unit length [K, B, d], of image features [K, B, d]."""
+    """Return att(I) * I [K, B, d], scaled to unit length, for image features I [K, B, d]."""
     hidden = torch.tanh(fl.linear(features, params["w1"], params["b1"]))
     weights = fl.linear(hidden, params["w2"], params["b2"]).softmax(-1)
     return F.normalize(weights * features, dim=-1)
 
 
 def contrast(logits: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean of both cross-entropies [K, B] of each image and its text.
+    """Compute CLIP's contrastive loss [K, B].
+
+    It is the mean of two cross-entropies: of an image, which must find its text among the texts of
+    the batch, and of a text, which must find its image among the images of the batch.
 
     Args:
-        logits: of the images [K, B] for the texts of the images [K, B, B].
-        mask: false for images that fill up the batch [K, B].
+        logits: [K, B, B], of each image (second axis) with the text of each image (third axis).
+        mask: bool [K, B], false for images that only fill up the batch. Their loss is 0.
     """
-    hidden = logits.masked_fill(~mask[:, None], float("-inf"))  # the texts of those
+    hidden = logits.masked_fill(~mask[:, None], float("-inf"))  # hides the texts of padding
     of_images = -hidden.log_softmax(2).diagonal(dim1=1, dim2=2)
-    hidden = logits.masked_fill(~mask[..., None], float("-inf"))
+    hidden = logits.masked_fill(~mask[..., None], float("-inf"))  # hides the images of padding
     of_texts = -hidden.log_softmax(1).diagonal(dim1=1, dim2=2)
     return ((of_images + of_texts) / 2).where(mask, 0)
 
 
 def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Compute the loss [K, B] of images."""
+    """Compute the loss [K, B] that the option `loss` names."""
     images = adapted(params, batch.features)
     if task.options.loss == "classes":
         return fl.cross_entropy(task.backbone.logits(images, received["texts"]), batch.labels)
-    own = received["texts"][0][batch.labels]  # [K, B, d], texts are alike for all clients
+    own = received["texts"][0][batch.labels]  # [K, B, d]; all clients have the same texts
     return contrast(task.backbone.logits(images, own), batch.mask)
 
 
@@ -84,7 +87,7 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     updates = fl.make_updates(
         fl.train_locally(task, loss, known, clients, min_batch_size=2), clients
     )
-    for update in updates:  # each image is told from the others of its batch
+    for update in updates:  # the loss of a guess among the texts of a batch
         update.metrics["guessing_loss"] = math.log(task.training.batch_size)
     return updates
 

@@ -53,7 +53,8 @@ def init_client(task: Task, client: int) -> Tree:
     if task.options.head == "drawn":
         return uniform(task)
     draw = torch.rand(task.options.components, generator=task.generator("weights", client))
-    parts = -draw.clamp(min=1e-6).log()  # exponential: uniform over mixtures, once they sum to 1
+    # exponential draws; divided by their sum, they are uniform over all mixtures
+    parts = -draw.clamp(min=1e-6).log()
     return {"weights": (parts / parts.sum()).to(task.backbone.device)}  # pi
 
 
@@ -63,28 +64,29 @@ def unseen_client_state(task: Task) -> Tree:
 
 
 def uniform(task: Task) -> Tree:
+    """Return the personal state with uniform weights pi [M]."""
     count = task.options.components
     return {"weights": torch.full((count,), 1 / count, device=task.backbone.device)}  # pi
 
 
 def apart(models: Tree) -> dict[str, Tree]:
-    """Return the models {name: [K, M, ...]} as M trees {name: [K, ...]}, by their numbers."""
+    """Split the models {name: [K, M, ...]} into M trees {name: [K, ...]}, by number."""
     count = models["head"].shape[1]
     return {str(m): fl.tensor_map(lambda v, m=m: v[:, m], models) for m in range(count)}
 
 
 def together(models: dict[str, Tree]) -> Tree:
-    """Return M trees {name: [K, ...]} as one {name: [K, M, ...]}, the inverse of `apart`."""
+    """Join M trees {name: [K, ...]} to one {name: [K, M, ...]}; this is the inverse of `apart`."""
     return fl.tensor_map(lambda *each: torch.stack(each, 1), *models.values())
 
 
 def logits(task: Task, models: dict[str, Tree], batch: Batch) -> Tensor:
-    """Compute the logits [K, B, M, C] of every model."""
+    """Compute the logits [K, B, M, C] of every model for every image."""
     return torch.stack([fl.model_logits(task, own, batch) for own in models.values()], 2)
 
 
 def losses(task: Task, models: dict[str, Tree], batch: Batch) -> Tensor:
-    """Compute the cross-entropy [K, B, M] of every model."""
+    """Compute the cross-entropy [K, B, M] of every model on every image."""
     each = logits(task, models, batch).unbind(2)
     return torch.stack([fl.cross_entropy(own, batch.labels) for own in each], -1)
 
@@ -94,7 +96,7 @@ def losses_by_row(task: Task, models: Tree, clients: Cohort) -> Tensor:
     """Compute the received models' losses on the clients' training images.
 
     Returns:
-        [N, M] by row of the image store; rows of other clients are zero.
+        [N, M]: row of the image store, model. Rows of other clients' images are zero.
     """
     table = models["head"].new_zeros(len(task.data.store), task.options.components)
     for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
@@ -103,12 +105,17 @@ def losses_by_row(task: Task, models: Tree, clients: Cohort) -> Tensor:
 
 
 def responsibilities(weights: Tensor, values: Tensor) -> Tensor:
-    """Compute q [K, B, M] (E-step) from pi [K, M] and losses [K, B, M]."""
+    """Compute q_im ~ pi_m exp(-loss_im) [K, B, M] (E-step) from pi [K, M] and losses [K, B, M]."""
     return (weights.clamp(min=1e-12).log()[:, None] - values).softmax(-1)
 
 
 def m_step(task: Task, clients: Cohort, weights: Tensor, table: Tensor) -> Tensor:
-    """Return the next pi [K, M]: the mean of q over a client's training images."""
+    """Return the next pi [K, M]: the mean of q over each client's training images.
+
+    Args:
+        weights: pi [K, M].
+        table: the models' losses [N, M], as `losses_by_row` returns them.
+    """
     own = []
     for k, client in enumerate(clients.ids):
         rows = torch.from_numpy(task.data.train[client]).to(table.device)
@@ -121,6 +128,7 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     table = losses_by_row(task, received["params"], clients)  # [N, M]
 
     def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+        """Compute the sum over models of q_im times the loss [K, B] (M-step); q is constant."""
         q = responsibilities(clients.state["weights"], table[batch.rows])
         return (q * losses(task, params, batch)).sum(-1)  # [K, B]
 

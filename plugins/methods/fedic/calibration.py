@@ -7,7 +7,12 @@ from fedloom.toolbox import Task, Tree
 
 
 def init_calibration(task: Task) -> Tree:
-    """Return scales of one, and shifts and a gate of zero, which leave each class as it is."""
+    """Return the calibration before training.
+
+    `client` [C] and `client_bias` [1] give each client's model its weight, by its logits. `scale`
+    [C] is one and `shift` [C] is zero, so that the logits of the ensemble stay as they are. `gate`
+    [d] and `gate_bias` [1] are zero, so that the gate is half open.
+    """
     classes = task.num_classes
     device = task.backbone.device
     return {
@@ -21,13 +26,17 @@ def init_calibration(task: Task) -> Tree:
 
 
 def calibrated(params: Tree, features: Tensor, logits: Tensor, tuned: Tensor) -> Tensor:
-    """Compute calibrated logits [n, C] of n images.
+    """Compute the calibrated logits [n, C] of n images.
+
+    They are g (scale * sum_s w_s z_s + shift) + (1 - g) tuned. Here z_s are the logits of model s,
+    w_s is its weight sigmoid(client . z_s + client_bias), divided by the sum over the models, and
+    g = sigmoid(gate . h + gate_bias) depends on the feature h of the image.
 
     Args:
-        params: those of `init_calibration`.
-        features: mean of the models' features [n, d].
-        logits: of each model [S, n, C].
-        tuned: logits of the fine-tuned average [n, C].
+        params: the calibration, with the names of `init_calibration`.
+        features: h, the mean of the models' features [n, d].
+        logits: z, of each of the S models [S, n, C].
+        tuned: logits of the fine-tuned average of the models [n, C].
     """
     weights = torch.sigmoid(logits @ params["client"] + params["client_bias"])  # [S, n]
     weights = weights / weights.sum(0)

@@ -46,8 +46,8 @@ from .options import Options
 
 Task = fl.Task[Any, Options]
 
-DECAY = 2e-4  # of the model's weights on the server, as in the released code
-FIXED = "statistics"  # of batch norm, which the server does not train
+DECAY = 2e-4  # weight decay where the server trains a model, as in the released code
+FIXED = "statistics"  # statistics of batch norm, which the server does not train
 
 
 @fl.hookimpl
@@ -61,7 +61,11 @@ def init_server(task: Task) -> Tree:
 
 
 def server_rows(task: Task) -> np.ndarray:
-    """Draw the server's images, of the held-out clients' training images: rows of the store [n]."""
+    """Return the server's images as rows of the image store [n], the same in every round.
+
+    They are drawn from the held-out clients' training images, at most `auxiliary` of each class,
+    and are ordered by class.
+    """
     away = sorted(set(range(task.data.num_clients)) - set(task.data.participating))
     rows = np.concatenate([task.data.train[k] for k in away] or [np.zeros(0, np.int64)])
     stream = task.at(0).generator("server's images")
@@ -73,7 +77,10 @@ def server_rows(task: Task) -> np.ndarray:
 
 @torch.no_grad()
 def outputs(task: Task, models: Tree, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Compute features [S, n, d] and logits [S, n, C] of S models {name: [S, ...]} on n images."""
+    """Compute features [S, n, d] and logits [S, n, C] of S models {name: [S, ...]}.
+
+    Every model gets the same images, the n `rows` of the image store.
+    """
     count = len(models["head"])
     parts = []
     for start in range(0, len(rows), 64):
@@ -91,11 +98,14 @@ def descend(
     loss: Callable[[Tree, Tensor], Tensor],
     decay: float = 0.0,
 ) -> Tree:
-    """Train a tree of tensors on the server.
+    """Return a tree of tensors after `server_steps` steps of Adam on random batches.
 
     Args:
-        loss: of the tree and the positions [B] of a batch among the n rows.
-        decay: of the weights.
+        rows: the server's images [n].
+        purpose: name of the random stream that draws the batches.
+        loss: a function of the tree and of the positions [B] of a batch among the n rows. It
+            returns the scalar to minimise.
+        decay: weight decay.
     """
     options = task.options
     stream = task.generator(purpose)
@@ -113,15 +123,19 @@ def descend(
 def train_on_server(
     task: Task, model: Tree, rows: np.ndarray, purpose: str, loss: Callable[..., Tensor]
 ) -> Tree:
-    """Train a model on the server's images.
+    """Return a model {name: [...]} after training on the server's images.
 
     Args:
-        loss: of its logits [B, C], the labels [B] and the positions [B] of a batch.
+        rows: the server's images [n].
+        purpose: name of the random stream that draws the batches.
+        loss: a function of the model's logits [B, C], the labels [B] and the positions [B] of a
+            batch among the n rows. It returns the scalar to minimise.
     """
     fixed = {name: value for name, value in model.items() if name == FIXED}
     trained = {name: value for name, value in model.items() if name != FIXED}
 
     def of_batch(params: Tree, some: Tensor) -> Tensor:
+        """Return the loss of the model on the batch of these positions."""
         batch = task.data.batch([rows[some.numpy()]])
         logits = fl.model_logits(task, fl.stack([params | fixed]), batch)[0]
         return loss(logits, batch.labels[0], some.to(logits.device))
@@ -130,7 +144,15 @@ def train_on_server(
 
 
 def teach(task: Task, average: Tree, models: Tree, rows: np.ndarray) -> Tensor:
-    """Return the calibrated logits [n, C] of the ensemble on the server's images."""
+    """Return the calibrated logits [n, C] of the ensemble on the server's n images.
+
+    The average is fine-tuned, and then the calibration is trained on the same images.
+
+    Args:
+        average: the mean of the clients' models {name: [...]}.
+        models: the clients' models {name: [S, ...]}.
+        rows: the server's images [n].
+    """
     labels = task.data.labels[torch.from_numpy(rows).to(task.data.labels.device)]
     tuned = train_on_server(
         task,
@@ -140,10 +162,11 @@ def teach(task: Task, average: Tree, models: Tree, rows: np.ndarray) -> Tensor:
         lambda logits, labels, _: F.cross_entropy(logits, labels),
     )
     features, logits = outputs(task, models, rows)
-    middle = features.mean(0)
+    middle = features.mean(0)  # [n, d]
     own = outputs(task, fl.stack([tuned]), rows)[1][0]
 
     def loss(params: Tree, some: Tensor) -> Tensor:
+        """Return the cross-entropy of the calibrated logits of a batch."""
         some = some.to(logits.device)
         made = calibrated(params, middle[some], logits[:, some], own[some])
         return F.cross_entropy(made, labels[some])
@@ -167,6 +190,10 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     t = task.options.temperature
 
     def loss(logits: Tensor, labels: Tensor, some: Tensor) -> Tensor:
+        """Return balance * KL(teacher || model) + (1 - balance) * cross-entropy.
+
+        Both distributions of the KL divergence are softened by the temperature.
+        """
         goal = (wanted[some] / t).softmax(-1)
         soft = F.kl_div((logits / t).log_softmax(-1), goal, reduction="batchmean")
         share = task.options.balance

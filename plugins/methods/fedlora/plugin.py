@@ -43,11 +43,12 @@ Task = fl.ViTTask[Options]
 
 
 def largest_rank(task: Task) -> int:
+    """Return the largest rank of a client, which is the number of rows of A."""
     return max(task.options.ranks, default=task.options.rank)
 
 
 def initial_a(task: Task) -> Tree:
-    """Draw A [M, r, d] of every target, the same in every round."""
+    """Draw A [M, r, d] of every target from N(0, 1 / d), the same in every round; M blocks."""
     vit = task.backbone
     generator = task.at(0).generator("lora")
     shape = (vit.depth, largest_rank(task), vit.width)
@@ -67,7 +68,7 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def initial_b(task: Task) -> Tree:
-    """Return B [M, d, r] of every target and the head [C, d], all zeros."""
+    """Return zeros: B [M, d, r] of every target in the M blocks, and the head [C, d]."""
     vit = task.backbone
     shape = (vit.depth, vit.width, largest_rank(task))
     b = {target: torch.zeros(shape, device=vit.device) for target in task.options.targets}
@@ -75,9 +76,12 @@ def initial_b(task: Task) -> Tree:
 
 
 def fixed(task: Task, clients: Cohort) -> Tree:
-    """Return the `rows` of A that each client has [K, r], the `scale` [K], and a frozen A.
+    """Return what clients need besides the parameters.
 
-    The server's model has all rows.
+    Returns:
+        `rows` [K, r], 1 for the rows of A that the client's rank covers, else 0; `scale` [K],
+        alpha over the client's rank; and, with `shared: b`, the frozen `a` {target: [K, M, r, d]}.
+        The server's model has the largest rank.
     """
     options = task.options
     count = len(clients)
@@ -97,7 +101,13 @@ def fixed(task: Task, clients: Cohort) -> Tree:
 
 
 def logits(task: Task, params: Tree, known: Tree, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C] with A [K, M, r, d] and B [K, M, d, r] of every target."""
+    """Compute logits [K, B, C] with additions alpha / r B A x to every target of every block.
+
+    Args:
+        params: `head` [K, C, d], `b` {target: [K, M, d, r]} and, unless it is frozen, `a`
+            {target: [K, M, r, d]}.
+        known: as `fixed` returns it.
+    """
     a = known["a"] if task.options.shared == "b" else params["a"]
     b = params["b"]
     rows = known["rows"][..., None]
@@ -119,6 +129,7 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     known = fixed(task, clients)
     start = received["params"] | clients.state
     trained = fl.train_locally(task, loss, known, clients, params=start)
+    # a client uploads zeros beyond its rank
     if task.options.ranks:
         rows = known["rows"]
         params = trained.params
@@ -131,5 +142,5 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 @fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model and task.options.shared == "a":
-        return None  # neither B nor a head
+        return None  # the server has neither B nor a head
     return logits(task, received["params"] | clients.state, fixed(task, clients), batch)

@@ -43,7 +43,7 @@ def init_server(task: Task) -> Tree:
         known = clip.embed_text(task.options.words)[:length]
         text[0, : len(known)] = known
 
-    # the couplings, of width d' of the image tower
+    # the couplings F_j: linear layers from width d (text tower) to width d' (image tower)
     generator = task.generator("coupling")
     draw = partial(fl.init_linear, clip.width, generator=generator, device=clip.device)
     weight = draw(depth, clip.image_width, clip.width)  # [J, d', d]
@@ -55,7 +55,10 @@ def init_server(task: Task) -> Tree:
 
 
 def names(task: Task) -> Sequence[str]:
-    """Return what follows the context: class names, with `released` behind the words left over.
+    """Return the text that follows the context, for each of the C classes.
+
+    It is the class name. With `variant: released`, the words that the context has no room for
+    stand before the name.
 
     Raises:
         FedLoomError: the context ends within a word.
@@ -65,10 +68,10 @@ def names(task: Task) -> Sequence[str]:
     if options.variant == "paper":
         return classes
 
-    # where words end, in tokens
+    # the number of tokens of the first n words, for each n
     words = options.words.split()
     parts = [" ".join(words[:n]) for n in range(len(words) + 1)]
-    sizes = [len(task.backbone.embed_text(part)) for part in parts]  # tokens
+    sizes = [len(task.backbone.embed_text(part)) for part in parts]
 
     # the words that the context has no room for
     if options.length >= sizes[-1]:
@@ -83,10 +86,15 @@ def names(task: Task) -> Sequence[str]:
 
 
 def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C] of text prompts [K, J, L, d] and couplings [K, J, d', d]."""
+    """Compute logits [K, B, C] with prompts in the first J blocks of both towers.
+
+    Args:
+        params: `text`, the prompts P_j [K, J, L, d]; `coupling` [K, J, d', d] and `coupling_bias`
+            [K, J, d'], the layers F_j.
+    """
     clip = task.backbone
     text = params["text"]
-    image = fl.linear(text, params["coupling"], params["coupling_bias"])  # [K, J, L, d']
+    image = fl.linear(text, params["coupling"], params["coupling_bias"])  # F_j(P_j) [K, J, L, d']
     if task.options.variant == "released":
         image = torch.cat([clip.first_norm(image[:, :1]), image[:, 1:]], 1)
     blocks = range(1, text.shape[1] + 1)

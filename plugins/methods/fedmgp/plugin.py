@@ -50,7 +50,7 @@ from .options import Options
 Task = fl.CLIPTask[Options]
 
 KINDS = ("text", "image")
-NOISE = 0.01  # of contexts around the embedded words
+NOISE = 0.01  # standard deviation of contexts around the embedded words
 
 
 def fresh_groups(task: Task) -> Tree:
@@ -61,7 +61,7 @@ def fresh_groups(task: Task) -> Tree:
     fl.check_lengths(replace(task, data=behind), [options.length], "")
     generator = task.generator("groups")
     drawn = [clip.init_context(options.length, generator) for _ in range(options.groups)]
-    text = torch.stack(drawn)  # of 0.02
+    text = torch.stack(drawn)  # [G, L, d], of standard deviation 0.02
     known = clip.embed_text(options.words)[: options.length] if options.words else text[0, :0]
     text[:, : len(known)] *= NOISE / 0.02
     text[:, : len(known)] += known
@@ -81,9 +81,13 @@ def init_server(task: Task) -> Tree:
 
 
 def client_state(task: Task, groups: Tree) -> Tree:
-    """Return the state of a client that has these groups and has sent no group yet."""
+    """Return the state of a client that has these groups and has not sent a group yet.
+
+    It has `text` [G, L, d] and `image` [G, L, d_image]. In `text_sent` and `image_sent` [s, G],
+    row i has a one at the group that the client last sent as the i-th of its s groups.
+    """
     sent = torch.zeros(task.options.shared, task.options.groups, device=task.backbone.device)
-    return groups | {f"{kind}_sent": sent.clone() for kind in KINDS}  # 1: as which, which group
+    return groups | {f"{kind}_sent": sent.clone() for kind in KINDS}
 
 
 @fl.hookimpl
@@ -98,7 +102,10 @@ def unseen_client_state(task: Task, client: int, received: Tree) -> Tree:
 
 
 def merge(received: Tree, state: Tree) -> Tree:
-    """Return the clients' groups [K, G, L, d], with the shared ones in place of those sent."""
+    """Return the clients' groups {kind: [K, G, L, d]}.
+
+    The received shared groups take the place of the groups that a client sent last.
+    """
     groups = {}
     for kind in KINDS:
         own = state[kind]  # [K, G, L, d]
@@ -109,7 +116,7 @@ def merge(received: Tree, state: Tree) -> Tree:
 
 
 def names(task: Task) -> list[str]:
-    """Return what follows a context: the words that it does not hold, and a class's name."""
+    """Return the text after the context, for each class: words that do not fit, and the name."""
     words = task.options.words.split()
     clip = task.backbone
     while words and len(clip.embed_text(" ".join(words))) > task.options.length:
@@ -119,7 +126,10 @@ def names(task: Task) -> list[str]:
 
 
 def features(task: Task, groups: Tree, batch: Batch, classes: list[str]) -> tuple[Tensor, Tensor]:
-    """Compute the features of images [K, G, B, d_joint] and texts [K, G, C, d_joint] by group."""
+    """Compute the features of images [K, G, B, d_joint] and texts [K, G, C, d_joint] in each group.
+
+    `classes` are the texts after the context, as `names` returns them.
+    """
     clip = task.backbone
     prompts = clip.first_norm(groups["image"])  # [K, G, L, d_image]
     images = [
@@ -132,7 +142,11 @@ def features(task: Task, groups: Tree, batch: Batch, classes: list[str]) -> tupl
 
 
 def distance(x: Tensor) -> Tensor:
-    """Compute the mean absolute difference [K, N] of features [K, G, N, d] of G > 1 groups."""
+    """Compute the distance [K, N] between G > 1 groups, for each of N texts or images.
+
+    It is the mean absolute difference of their features x [K, G, N, d], over entries and over pairs
+    of groups.
+    """
     count = x.shape[1]
     apart = (x[:, :, None] - x[:, None]).abs().mean(-1)  # [K, G, G, N]
     return apart.sum((1, 2)) / (count * (count - 1))
@@ -146,7 +160,12 @@ def loss(
     batch: Batch,
     classes: list[str],
 ) -> Tensor | tuple[Tensor, Tree]:
-    """Compute the mean cross-entropy [K, B] of groups, alone reported, and the diversity term."""
+    """Compute the groups' mean cross-entropy minus the weighted distance of groups [K, B].
+
+    The distance is the mean of those of the text features and of the image features.
+    `variant: released` adds it. Only the cross-entropy is reported. A single group has no
+    distance.
+    """
     options, (images, texts) = task.options, features(task, params, batch, classes)
     by_group = task.backbone.logits(images, texts)  # [K, G, B, C]
     losses = [fl.cross_entropy(logits, batch.labels) for logits in by_group.unbind(1)]
@@ -159,13 +178,27 @@ def loss(
 
 
 def cosines(groups: Tensor, shared: Tensor) -> Tensor:
-    """Return each group's largest cosine [K, G] with a shared one; [K, G, L, d], [K, s, L, d]."""
+    """Return the largest cosine [K, G] of each group with a shared group.
+
+    Args:
+        groups: the clients' groups [K, G, L, d].
+        shared: the received shared groups [K, s, L, d].
+    """
     own, others = (F.normalize(x.flatten(2), dim=-1) for x in (groups, shared))
     return (own @ others.mT).amax(-1)
 
 
 def draw(task: Task, client: int, similar: Tensor) -> Tensor:
-    """Draw s groups of G by their cosines [G]; return them as rows [s, G] of zeros and a one."""
+    """Draw s of G groups without replacement, with odds exp(cosine / temperature).
+
+    In round 1, all groups have equal odds.
+
+    Args:
+        similar: the groups' largest cosines with a shared group [G].
+
+    Returns:
+        [s, G], where row i has a one at the i-th group that was drawn.
+    """
     options = task.options
     if task.round == 1:
         similar = torch.zeros_like(similar)
@@ -177,7 +210,8 @@ def draw(task: Task, client: int, similar: Tensor) -> Tensor:
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = merge(received, clients.state)
-    by_names = partial(loss, classes=names(task))  # once, since a GPU would wait for them
+    # the names are made only once, since a GPU would wait for them in every step
+    by_names = partial(loss, classes=names(task))
     trained = fl.train_locally(task, by_names, received, clients, params=start)
     uploaded = {}
     kept = dict(trained.params)
@@ -196,4 +230,4 @@ def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor
     if not clients.is_server_model:
         groups = merge(received, clients.state)
     images, texts = features(task, groups, batch, names(task))
-    return task.backbone.logits(images, texts).mean(1)  # over groups
+    return task.backbone.logits(images, texts).mean(1)  # the mean over groups [K, B, C]

@@ -62,9 +62,10 @@ def download(task: Task, server: Tree, client: int) -> Tree:
 
 
 def own_means(task: Task, client: int) -> Tree:
-    """Return the means of a client's images [n, H, W, channels] and one-hot labels [n, C].
+    """Return n means of a client's images [n, H, W, channels] and of its one-hot labels [n, C].
 
-    A client of fewer images than means sends the mean of all for what is missing.
+    Mean i is over the images i, i + n, i + 2 n, ... If a client has fewer images than n, the means
+    without an image are those over all images of the client.
     """
     rows = task.data.train[client]
     count = task.options.means
@@ -76,17 +77,19 @@ def own_means(task: Task, client: int) -> Tree:
 
 
 def draw(task: Task, means: Tree, clients: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Draw a mean image [K, H, W, channels] and label [K, C] for each client.
+    """Draw a mean image [K, H, W, channels] and its mean label [K, C] for each client.
 
     Args:
-        means: as received, [K, M, n, ...] of M clients; not empty.
+        means: the received means of M > 0 clients, `images` [K, M, n, H, W, channels] and
+            `labels` [K, M, n, C].
     """
     count = means["images"].shape[1]
     images = []
     labels = []
     for k, (client, seen) in enumerate(zip(clients.ids, batch.seen, strict=True)):
         stream = task.generator("mean image", client, seen)
-        number = stream.initial_seed() % (count * task.options.means)  # nothing to wait for
+        # the seed of the stream is itself random, so it serves as the draw
+        number = stream.initial_seed() % (count * task.options.means)
         owner = number // task.options.means
         which = number % task.options.means
         images.append(means["images"][k, owner, which])
@@ -95,7 +98,7 @@ def draw(task: Task, means: Tree, clients: Cohort, batch: Batch) -> tuple[Tensor
 
 
 def logits_of_tokens(task: Task, params: Tree, tokens: Tensor) -> Tensor:
-    """Compute logits [K, B, C] of what enters the first block [K, B, T, d]."""
+    """Compute logits [K, B, C] from the tokens [K, B, T, d] that enter the first block."""
     vit = task.backbone
     weights = params.get("weights")
     if "shared_prompts" in params:
@@ -106,16 +109,22 @@ def logits_of_tokens(task: Task, params: Tree, tokens: Tensor) -> Tensor:
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute FedMix's loss [K, B], and report its first two terms."""
+    """Compute the loss [K, B] of the module's docstring, and report its first two terms.
+
+    With x' = (1 - lambda) x, it is (1 - lambda) L(x', y) + lambda L(x', y_g)
+    + lambda (1 - lambda) x_g . dL(x', y)/dx'.
+    """
     image, label = draw(task, received["constants"]["means"], clients, batch)
     ratio = task.options.ratio
     weights = params.get("weights")
-    with sdpa_kernel(SDPBackend.MATH):  # the others have no second derivative
+    with sdpa_kernel(SDPBackend.MATH):  # other kernels have no second derivative
         faded = (1 - ratio) * batch.images  # x': [K, B, H, W, channels]
         tokens = task.backbone.embed(faded, weights)  # [K, B, T, d]
+        # what lambda x_g adds to the tokens
         change = task.backbone.embed(faded + ratio * image[:, None], weights) - tokens
         tokens = tokens if tokens.requires_grad else tokens.requires_grad_()
         chances = logits_of_tokens(task, params, tokens).log_softmax(-1)  # [K, B, C]
+        # the three terms; `slope` is the gradient of the first with respect to the tokens
         own = (1 - ratio) * F.nll_loss(chances.mT, batch.labels, reduction="none")
         (slope,) = torch.autograd.grad(own.sum(), tokens, create_graph=True)
         mixed = own - ratio * (chances * label[:, None]).sum(-1)

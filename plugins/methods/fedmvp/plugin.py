@@ -43,7 +43,11 @@ Task = fl.CLIPTask[Options]
 
 
 def descriptions(task: Task) -> tuple[Tensor, Tensor]:
-    """Return features [M, d'] of all attributes, and the share of each in its class [C, M].
+    """Return the features [M, d'] of all M attributes, and their shares [C, M] in the classes.
+
+    If a class has n attributes, the share of each of them in the class is 1 / n. All other shares
+    are zero. So shares @ features is the mean feature of each class.
+
 
     Raises:
         FedLoomError: the attributes of a class are not a list of texts.
@@ -87,12 +91,19 @@ def init_server(task: Task) -> Tree:
 
 
 def make_prompts(task: Task, params: Tree, features: Tensor, given: Tensor, batch: Batch) -> Tensor:
-    """Return the prompts [K, B, P, d] that images get from the `given` [K, M] of M features."""
+    """Return the prompts [K, B, P, d] that each client's network makes for images.
+
+    Args:
+        features: the features of all attributes [M, d'].
+        given: bool [K, M], the attributes that a client's network reads.
+    """
     patches = task.backbone.patch_embeddings(batch.images)  # [K, B, T, d]
     text = fl.apply_linear(features.expand(len(given), -1, -1), params["widen"])  # [K, M, d]
+    # patches of all images of a client are the queries, [K, B T, d]
     read = fl.read_tokens(
         params, patches.flatten(1, 2), text, given, task.options.heads, values=text
     )
+    # means of P runs of consecutive patches
     runs = read.unflatten(1, patches.shape[1:3]).mT.flatten(0, 1)  # [K B, d, T]
     return F.adaptive_avg_pool1d(runs, task.options.prompts).mT.unflatten(0, patches.shape[:2])
 
@@ -103,8 +114,8 @@ def prompted(
     """Return the features [K, B, d'] of images with prompts, and their logits [K, B, C].
 
     Args:
-        described: of `descriptions`.
-        own: the classes whose attributes each client's network reads, bool [K, C].
+        described: features [M, d'] and shares [C, M], as `descriptions` returns them.
+        own: bool [K, C], the classes whose attributes each client's network reads.
     """
     clip, (features, shares) = task.backbone, described
     given = (own.to(shares) @ shares) > 0  # [K, M]
@@ -117,9 +128,10 @@ def prompted(
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute the cross-entropy among the client's classes [K, B], plus alpha (1 - cosine).
+    """Compute the cross-entropy among the client's classes plus alpha (1 - cosine) [K, B].
 
-    The former alone is reported.
+    The cosine is between an image's features with prompts and without. Only the cross-entropy is
+    reported.
     """
     own = clients.priors > 0  # [K, C]
     described = received["features"][0], received["shares"][0]

@@ -63,12 +63,12 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     own = server.get("adapted", server["params"])
     pseudo_gradient = fl.tensor_map(torch.sub, own, mean)
 
-    # the server's step along it
+    # the server's step against it
     own, moments = server_step(
         options.server_optimizer,
         own,
         pseudo_gradient,
-        server.get("moments", {}),  # an empty tree is not kept
+        server.get("moments", {}),  # plain SGD has none
         lr=options.server_lr,
         number=task.round,
         momentum=options.server_momentum,

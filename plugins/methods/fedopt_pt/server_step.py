@@ -13,10 +13,11 @@ KINDS = ("adam", "yogi", "adagrad", "sgd")
 
 
 def init_moments(kind: str, params: Tree, momentum: float = 0.0, eps: float = 1e-3) -> Tree:
-    """Return the moments before the first step.
+    """Return an optimiser's moments before the first step.
 
-    They are zero, except the second ones of yogi and adagrad, which start at eps squared, the
-    least that Algorithm 2 allows. Plain sgd has none.
+    sgd with momentum has `momentum` m, and plain sgd has no moments. The others have `exp_avg` m
+    and `exp_avg_sq` v. All moments start at zero, except v of yogi and adagrad. It starts at eps^2,
+    the smallest value that Algorithm 2 allows.
     """
     if kind == "sgd":
         return {"momentum": tensor_map(torch.zeros_like, params)} if momentum else {}
@@ -39,15 +40,22 @@ def server_step(
     betas: tuple[float, float] = (0.9, 0.99),
     eps: float = 1e-3,
 ) -> tuple[Tree, Tree]:
-    """Return the parameters and the moments after one step against `gradient`.
+    """Return the parameters x and the moments after one step against the gradient g.
+
+    sgd: m <- momentum m + g, and x <- x - lr m (without momentum: x - lr g).
+    yogi and adagrad (Algorithm 2): m <- beta1 m + (1 - beta1) g, and x <- x - lr m / (sqrt(v) +
+    eps). For adagrad, v <- v + g^2. For yogi, v <- v - (1 - beta2) g^2 sign(v - g^2).
+    adam: the step of torch, with its bias correction, which Algorithm 2 leaves out.
 
     Args:
-        kind: sgd, with or without momentum; yogi or adagrad as in Algorithm 2; adam as in torch,
-            with its bias correction, which Algorithm 2 leaves out.
-        gradient: a tree of the same tensors; for FedOpt, the parameters minus the clients' mean.
-        moments: those of `init_moments`, or of the step before.
-        number: of the step, from 1, for adam.
-        eps: tau in Algorithm 2.
+        kind: one of KINDS.
+        gradient: a tree of the same shapes as `params`; for FedOpt, the parameters minus the
+            clients' mean.
+        moments: the moments of `init_moments`, or of the step before.
+        number: number of the step, from 1; only adam needs it.
+        momentum: only sgd uses it.
+        betas: beta1 and beta2; sgd uses neither, adagrad only beta1.
+        eps: tau in Algorithm 2; sgd does not use it.
     """
     if kind == "sgd":
         if momentum:
@@ -58,6 +66,7 @@ def server_step(
         return _adam(params, gradient, moments, lr, number, betas, eps)
 
     def second(v: Tensor, g: Tensor) -> Tensor:
+        """Return the next v."""
         square = g.square()
         if kind == "adagrad":
             return v + square
@@ -78,15 +87,16 @@ def _adam(
     betas: tuple[float, float],
     eps: float,
 ) -> tuple[Tree, Tree]:
-    """Return parameters and moments after step `number` of torch's Adam."""
+    """Return the parameters and the moments after step `number` (from 1) of torch's Adam."""
     params, moments = (tensor_map(torch.clone, tree) for tree in (params, moments))
     optimizer = torch.optim.Adam([value for _, value in leaves(params)], lr, betas, eps)
 
     def load(value: Tensor, g: Tensor, mean: Tensor, squares: Tensor) -> None:
+        """Give torch's optimiser the gradient and the moments of one parameter."""
         value.grad = g
         step = torch.tensor(number - 1.0)
         optimizer.state[value] = {"step": step, "exp_avg": mean, "exp_avg_sq": squares}
 
     tensor_map(load, params, gradient, moments["exp_avg"], moments["exp_avg_sq"])
-    optimizer.step()  # writes to the moments
+    optimizer.step()  # changes parameters and moments, which are copies
     return tensor_map(torch.Tensor.detach, params), moments

@@ -35,7 +35,7 @@ Task = fl.Task[Any, Options]
 
 
 def fresh_context(task: Task, which: str) -> Tensor:
-    """Return a fresh context [L, d], "global" or "local"."""
+    """Draw the context [L, d] that clients start with; `which` is "global" or "local"."""
     options = task.options
     return fl.init_context(task, options.length, options.words, task.generator(f"{which} context"))
 
@@ -58,7 +58,11 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
-    """Return the logits [K, B, C] of images under their transport plans (Eq. 5-8)."""
+    """Return logits [K, B, C]: scale * sum_mn plan_mn similarity_mn (Eq. 5-8).
+
+    The similarity is the cosine between patch m of the image and context n of the class (global or
+    local). The plan moves `mass` from patches to contexts at the cost 1 - similarity.
+    """
     clip = task.backbone
     options = task.options
     contexts = torch.stack([params["context"], params["local"]], 1)  # [K, N = 2, L, d]

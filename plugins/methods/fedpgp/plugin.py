@@ -47,22 +47,27 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def personal(params: Tree) -> Tensor:
-    """Return the clients' own contexts sigma + U V [K, L, d]."""
+    """Return the personal contexts sigma + U V [K, L, d] of the clients."""
     return params["sigma"] + params["u"] @ params["v"]
 
 
 @torch.no_grad()
 def written(task: Task) -> Tensor:
-    """Return the text features [C, d_joint] of "X X ... X <class>."."""
+    """Return the features [C, d_joint] of the written texts "X X ... X <class>."."""
     context = task.backbone.embed_text(" ".join("X" * task.options.length))  # [L, d]
     return task.backbone.text_features(context, task.data.classes)
 
 
 def contrast(task: Task, of_written: Tensor, of_sigma: Tensor, of_own: Tensor) -> Tensor:
-    """Return the two-way cross-entropy of every client [K].
+    """Return the contrastive term [K] of every client.
+
+    It is -log(exp(near / t) / (exp(near / t) + exp(far / t))), averaged over classes. Here t is the
+    temperature, near = cos(of_sigma, of_written) and far = cos(of_sigma, of_own).
 
     Args:
-        of_written, of_sigma, of_own: text features [K, C, d_joint] of unit length.
+        of_written: features [K, C, d_joint] of the written texts, of unit length.
+        of_sigma: text features under sigma, of the same shape.
+        of_own: text features under sigma + U V, of the same shape.
     """
     near = (of_written * of_sigma).sum(-1)  # [K, C]
     far = (of_sigma * of_own).sum(-1)  # [K, C]
@@ -73,7 +78,7 @@ def contrast(task: Task, of_written: Tensor, of_sigma: Tensor, of_own: Tensor) -
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Return the cross-entropy [K, B] plus mu times the contrast; only the former is reported."""
+    """Return the cross-entropy plus mu times the contrastive term [K, B]; report the first."""
     clip = task.backbone
     contexts = torch.stack([params["sigma"], personal(params)], 1)  # [K, 2, L, d]
     text = clip.text_features(contexts, task.data.classes)  # [K, 2, C, d_joint]
@@ -94,7 +99,7 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 
 @fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Return logits [K, B, C] with sigma + U V; the server's model has sigma alone."""
+    """Return logits [K, B, C] under sigma + U V, or under sigma for the server's model."""
     params = received["params"]
     clip = task.backbone
     context = params["sigma"] if clients.is_server_model else personal(params | clients.state)

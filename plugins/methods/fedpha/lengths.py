@@ -12,7 +12,7 @@ Task = fl.Task[Any, Options]
 
 
 def possible_lengths(options: Options) -> list[int]:
-    """Return the lengths that local contexts may have; of drawn ones, the least and the most."""
+    """Return the lengths that local contexts may have; for drawn ones, the smallest and largest."""
     return options.random_lengths or options.lengths or [options.length]
 
 
@@ -37,10 +37,10 @@ def length_of(task: Task, client: int) -> int:
 
 
 def check_options(task: Task) -> None:
-    """Check that the options of lengths agree with each other, the clients and the text tower.
+    """Check that the options about lengths fit each other, the clients and the text tower.
 
     Raises:
-        FedLoomError: they do not; names the option.
+        FedLoomError: they do not fit; the message names the option.
     """
     options = task.options
     clients = task.data.num_clients

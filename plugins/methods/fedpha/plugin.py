@@ -57,7 +57,11 @@ def init_server(task: Task) -> Tree:
 
 @fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
-    """Return a fresh local context [L, d], padded to the longest of all clients, and its length."""
+    """Return a fresh local context and its length.
+
+    The context [L, d] is padded with zeros to L, the greatest length that a local context may have,
+    so that the states of all clients have the same shapes.
+    """
     options = task.options
     length = length_of(task, client)
     most = longest(task.options)
@@ -74,11 +78,12 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def text_features(task: Task, contexts: list[Tensor], lengths: list[Tensor]) -> Tensor:
-    """Return the text features [K, n, C, d_joint] of n contexts of every client.
+    """Return the text features [K, n, C, d_joint] of the classes under n contexts per client.
 
     Args:
-        contexts: n of them, each [K, its own L, d].
-        lengths: n of them, each int64 [K]: how many tokens of the context count.
+        contexts: n tensors [K, L, d], whose L may differ.
+        lengths: for each of them, the number of tokens of each client's context without padding,
+            int64 [K].
     """
     most = max(context.shape[1] for context in contexts)
     padded = [F.pad(context, (0, 0, 0, most - context.shape[1])) for context in contexts]
@@ -90,11 +95,15 @@ def text_features(task: Task, contexts: list[Tensor], lengths: list[Tensor]) -> 
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Return the loss [K, B] of Eq. 13; the local context's cross-entropy alone is reported.
+    """Return the loss [K, B] of Eq. 13, and report the cross-entropy under the local context.
+
+    It is the sum of the cross-entropies under the local and the global context and of two terms.
+    With text features l (local), g (global) and p (projected local context), they are the mean of
+    (l - p)^2 (Eq. 11) and the mean over classes of max(0, alpha - ||l - g||) (Eq. 12).
 
     Args:
-        params: `context` [K, T_g, d] and `local` [K, L, d].
-        received: with `projection` [K, d, d], except for the variant `released`.
+        params: `context`, the global context [K, T_g, d], and `local` [K, L, d].
+        received: has `projection` Q [K, d, d], except with `variant: released`.
     """
     clip = task.backbone
     options = task.options
@@ -102,13 +111,13 @@ def loss(
     local = params["local"]
     length = clients.state["length"]
 
-    # the local context without what the global one holds
+    # the projection of the local context
     if options.variant == "released":
         projected = local @ projection(task, context)
     else:
         projected = local @ received["projection"]  # Eq. 10
 
-    # the classes under each of the three contexts
+    # the features of the classes under each of the three contexts
     full = torch.full_like(length, context.shape[1])
     text = text_features(task, [local, context, projected], [length, full, length])
     of_local, of_global, of_projected = text.unbind(1)  # [K, C, d_joint] each
@@ -125,7 +134,7 @@ def loss(
 
 
 def projection(task: Task, context: Tensor) -> Tensor:
-    """Return the projection [..., d, d] that belongs to global contexts [..., T_g, d]."""
+    """Return the projection Q [..., d, d] that follows from global contexts [..., T_g, d]."""
     if task.options.variant == "released":
         return released.projection(context, task.options.rho)
     kept = directions_kept(task.options.variant, task.options.rho, context.shape[-1])

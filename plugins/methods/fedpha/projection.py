@@ -10,19 +10,23 @@ def directions_kept(variant: str, rho: float, width: int) -> int:
     """Return how many of `width` directions the projection keeps.
 
     Args:
-        variant: "paper" for floor((1 - rho) d) (Eq. 9), "algorithm_1" for the rest of them.
+        variant: "paper" for floor((1 - rho) d) (Eq. 9), "algorithm_1" for d minus this number.
+        rho: the option `rho`.
+        width: d.
     """
     ninth = int((1 - rho) * width + ROUNDING)
     return ninth if variant == "paper" else width - ninth
 
 
 def project_on_weakest(context: Tensor, kept: int) -> Tensor:
-    """Return Q = V_2 V_2^T [..., d, d] of the `kept` weakest directions of contexts [..., T, d].
+    """Return the projection Q = V_2 V_2^T [..., d, d] on the weakest directions of contexts.
 
-    V has all d right singular vectors, by falling singular value. A context has fewer tokens than
-    directions, so that the last ones all have singular value zero and are not unique: these are the
-    last columns of the full Householder QR of the right singular vectors, which is deterministic.
-    With `kept` 0 the projection is zero.
+    The directions are the d right singular vectors V of a context [..., T, d], in the order of
+    falling singular values. V_2 are the last `kept` of them. If `kept` is 0, Q is zero.
+
+    If a context has fewer than d tokens, the last d - T singular values are zero, and their vectors
+    are not unique. They are computed by a full Householder QR of the other T vectors, which is
+    deterministic.
     """
     width = context.shape[-1]
     rows = torch.linalg.svd(context, full_matrices=False).Vh  # [..., T, d]

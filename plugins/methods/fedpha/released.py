@@ -23,17 +23,22 @@ Task = fl.Task[Any, Options]
 
 
 def projection(context: Tensor, rho: float) -> Tensor:
-    """Return Q = V_2 V_2^T [..., d, d] of contexts [..., T, d], from the thin V."""
+    """Return the projection Q = V_2 V_2^T [..., d, d] of contexts [..., T, d].
+
+    V_2 are the right singular vectors of the thin SVD from number int((1 - rho) T) on.
+    """
     v = torch.linalg.svd(context, full_matrices=False).Vh.mT  # [..., d, T]
     v2 = v[..., int((1 - rho) * context.shape[-2]) :]
     return v2 @ v2.mT
 
 
 def eot_offset(task: Task, lengths: Tensor) -> Tensor:
-    """Return how many positions behind its EOT each feature is read.
+    """Return the number of positions by which a text's feature is read behind its EOT.
+
+    It is the length of the longest context of all clients minus the length of the text's context.
 
     Args:
-        lengths: int64 [K, n], the tokens of each context.
+        lengths: numbers of tokens of n contexts of each client, int64 [K, n].
 
     Returns:
         int64 [K, n].

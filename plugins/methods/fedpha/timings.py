@@ -10,7 +10,7 @@ REPEATS = 10  # the paper averages over ten rounds
 
 
 def milliseconds(work: Callable[[], object], device: torch.device) -> float:
-    """Return how long `work` takes on the wall clock, what it started on a GPU included."""
+    """Return the wall-clock time of `work` in ms, until a GPU has finished what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     start = perf_counter()
@@ -27,14 +27,19 @@ def timings(
     local: Tensor,
     clients: int,
 ) -> dict[str, list]:
-    """Return `stage` and `milliseconds`: a row per repetition, of one client's part of a round.
+    """Return the columns `stage` and `milliseconds`, for one client in one round.
+
+    The stages "decomposition" and "projection" have one row per repetition. The stage "training"
+    has a single row.
 
     Args:
-        decompose: makes the projection [d, d] of the received context [T, d].
-        train: trains a cohort for a round; it is called once, and divided by `clients` in it.
-        local: the client's own context [L, d].
+        decompose: a function that returns the projection [d, d] of the global context [T_g, d].
+        train: a function that trains a cohort for a round. It is called once, and its time is
+            divided by the number of `clients` in the cohort.
+        context: the global context [T_g, d].
+        local: the client's local context [L, d].
     """
-    projection = decompose(context)  # the first call of a GPU's library takes seconds
+    projection = decompose(context)  # the first call on a GPU takes seconds
     stages = {
         "decomposition": lambda: decompose(context),
         "projection": lambda: local @ projection,

@@ -38,7 +38,11 @@ def init_server(task: Task) -> Tree:
 
 
 def projector(prompts: Tensor, dropped_share: float) -> Tensor:
-    """Compute B [d, d] from global prompts [P, d], without that share of the directions."""
+    """Compute B = U U^T / ||U U^T||_F [d, d] from the global prompts [P, d].
+
+    The columns of U are the right singular vectors of the prompts, without the `dropped_share` of
+    the largest singular values.
+    """
     directions = torch.linalg.svd(prompts, full_matrices=True).Vh  # [d, d], one per row
     remaining = directions[int(dropped_share * len(directions)) :]
     projection = remaining.mT @ remaining  # U U^T

@@ -33,9 +33,13 @@ def init_server(task: Task) -> Tree:
 
 
 def proximal(task: Task, params: Tree, start: Tree) -> Tensor:
-    """Compute the proximal term [K]: mu/2 times each client's distance from its start [K, ...].
+    """Compute the proximal term mu/2 ||w - w_start||^2 [K] of each client (Eq. 2).
 
-    The distance is squared, except for `variant: released`.
+    With `variant: released` the norm is not squared.
+
+    Args:
+        params: the client's parameters w, {name: [K, ...]}.
+        start: the parameters that it received, of the same shapes.
     """
     difference = torch.cat([(params[name] - start[name]).flatten(1) for name in start], 1)  # [K, n]
     if task.options.variant == "released":
@@ -46,7 +50,7 @@ def proximal(task: Task, params: Tree, start: Tree) -> Tensor:
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute cross-entropy plus proximal term [K, B], and report the cross-entropy."""
+    """Compute the cross-entropy plus the proximal term [K, B], and report the cross-entropy."""
     entropy = fl.shallow_loss(task, params, received, clients, batch)  # [K, B]
     penalty = proximal(task, params, received["params"])  # [K]
     return entropy + penalty[:, None], {"reported_loss": entropy}

@@ -44,9 +44,9 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def heads(task: Task, params: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute generic logits [K, B, C], and the sum of generic and personal ones.
+    """Return the generic logits [K, B, C], and the sum of generic and personal logits [K, B, C].
 
-    The gradient of the sum reaches the personal head alone.
+    The gradient of the sum reaches only the personal head.
     """
     features = fl.model_features(task, params, images)  # [K, B, d]
     generic = fl.linear(features, params["head"])
@@ -56,9 +56,13 @@ def heads(task: Task, params: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute balanced softmax loss plus personal cross-entropy [K, B], and report the latter."""
+    """Compute the balanced softmax loss plus the personal cross-entropy [K, B].
+
+    The balanced softmax loss is the cross-entropy of the generic logits plus gamma log(n_c). Only
+    the personal cross-entropy is reported.
+    """
     generic, personal = heads(task, params, batch.images)
-    shares = clients.priors[:, None]  # n_c / n: [K, 1, C]; a factor of all classes cancels
+    shares = clients.priors[:, None]  # n_c / n [K, 1, C]; 1 / n cancels in the softmax
     raised = generic + task.options.gamma * shares.log() if task.options.gamma else generic
     entropy = fl.cross_entropy(personal, batch.labels)
     return fl.cross_entropy(raised, batch.labels) + entropy, {"reported_loss": entropy}

@@ -53,25 +53,26 @@ def init_server(task: Task) -> Tree:
 
 
 def generate(params: Tree, names: Tensor, given: Tensor, heads: int) -> Tensor:
-    """Return the context [K, m, d] that the clients' networks make of class names.
+    """Return the context [K, m, d] that each client's network makes from class names.
 
     Args:
-        names: text features T [C, d'].
-        given: which names a client's network reads [K, C].
+        names: text features T of all class names [C, d'].
+        given: bool [K, C], the names that a client's network reads.
+        heads: number of heads of the attention.
     """
     text = names.expand(len(given), -1, -1)  # [K, C, d']
     return fl.read_tokens(params, params["queries"], text, given, heads)
 
 
 def logits(task: Task, params: Tree, names: Tensor, given: Tensor, batch: Batch) -> Tensor:
-    """Compute the logits [K, B, C] of images for all classes, under the generated contexts."""
+    """Compute logits [K, B, C] of images for all classes, under each client's generated context."""
     context = generate(params, names, given, task.options.heads)
     text = task.backbone.text_features(context, task.data.classes)  # [K, C, d']
     return task.backbone.logits(batch.features, text)
 
 
 def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Compute the cross-entropy [K, B] among the classes that the client trains with."""
+    """Compute the cross-entropy [K, B] among the client's own classes, or all (`names: all`)."""
     given = torch.ones_like(clients.priors, dtype=torch.bool)
     if task.options.names == "own":
         given = clients.priors > 0  # [K, C]

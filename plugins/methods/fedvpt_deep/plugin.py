@@ -36,7 +36,7 @@ def init_server(task: Task) -> Tree:
 
 
 def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C] with prompts [K, S, P, d]."""
+    """Compute logits [K, B, C] with prompts [K, S, P, d] at the S listed blocks."""
     vit = task.backbone
     blocks = prompted_blocks(task)
     tokens = vit.embed(batch.images)  # [K, B, T, d]

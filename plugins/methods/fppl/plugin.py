@@ -47,7 +47,7 @@ from .options import Options
 
 Task = fl.ViTTask[Options]
 
-OUT = -1e4  # the logit of a class that is not among those to choose from
+OUT = -1e4  # the logit of a class that is left out of a softmax
 
 
 def prompted_blocks(task: Task) -> int:
@@ -81,15 +81,21 @@ def init_server(task: Task) -> Tree:
             "known": torch.zeros(classes, device=device),  # 1: has a prototype
             "trained": torch.zeros(parts, device=device),  # 1: clients have trained the part
         },
+        # the last prototype that each client has sent of each class, and 1 where there is one
         "uploaded": torch.zeros(clients, classes, vit.width, device=device),
         "held": torch.zeros(clients, classes, device=device),
     }
 
 
 def fused(task: Task, params: Tree, batch: Batch) -> Tensor:
-    """Return the prompts [K, B, M, P, d] of every image; gradients reach the newest part's alone.
+    """Return the fused prompts [K, B, M, P, d] of every image, at M blocks.
 
-    `prompts` of `params` are [K, S, M, P, d] of S parts, `keys` [K, S, d] and `scale` [K, 1].
+    They are the sum over the arrived parts s of w_s prompts_s, with the weights w = softmax(scale *
+    cos(x, key_s)) for the frozen class token x of the image. With `fusion: false`, the part of the
+    largest weight gets the weight 1. Among prompts, only the newest part's get gradients.
+
+    Args:
+        params: `prompts` [K, S, M, P, d] of S parts, `keys` [K, S, d] and `scale` [K, 1].
     """
     newest = task.arrived.part
     logits = params["scale"][..., None] * fl.cosine_similarity(batch.features, params["keys"])
@@ -116,13 +122,20 @@ def features(task: Task, params: Tree, batch: Batch) -> Tensor:
 
 
 def logits_among(params: Tree, feature: Tensor, classes: Tensor) -> Tensor:
-    """Return logits [K, B, C] of features [K, B, d] among `classes`, bool [C]."""
+    """Return logits [K, B, C] of features [K, B, d]; OUT for classes not among `classes` [C]."""
     logits = fl.linear(feature, params["head"], params["bias"])
     return logits.masked_fill(~classes, OUT)
 
 
 def info_nce(task: Task, feature: Tensor, constants: Tree, labels: Tensor) -> Tensor:
-    """Return each image's InfoNCE [K, B] against the global prototypes [K, C, d]; 0 without one."""
+    """Return InfoNCE [K, B] between features [K, B, d] and the global prototypes.
+
+    It is the cross-entropy of cosine / temperature, among the classes that clients train on now and
+    that have a prototype. It is 0 for an image whose class is not among them.
+
+    Args:
+        constants: `prototypes` [K, C, d], and `known` [K, C], 1 where there is one.
+    """
     known = constants["known"].bool()  # [K, C]
     cosines = fl.cosine_similarity(feature, constants["prototypes"]) / task.options.temperature
     among = (known & task.arrived.training)[:, None]  # [K, 1, C]
@@ -133,7 +146,7 @@ def info_nce(task: Task, feature: Tensor, constants: Tree, labels: Tensor) -> Te
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute the cross-entropy, which alone is reported, plus the weighted InfoNCE [K, B]."""
+    """Compute the cross-entropy plus the weighted InfoNCE [K, B]; report the cross-entropy."""
     feature = features(task, params, batch)
     logits = logits_among(params, feature, task.arrived.training)
     pull = info_nce(task, feature, received["constants"], batch.labels)
@@ -145,6 +158,8 @@ def loss(
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = dict(received["params"])
     part = task.arrived.part
+
+    # when clients first train a part, its prompts start as those of the part before
     if part and not received["constants"]["trained"][0, part]:
         start["prompts"] = start["prompts"].clone()
         start["prompts"][:, part] = start["prompts"][:, part - 1]
@@ -155,7 +170,12 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 
 @torch.no_grad()
 def class_features(task: Task, params: Tree, clients: Cohort) -> tuple[Tensor, Tensor]:
-    """Return each client's mean feature of every class [K, C, d], and 1 where it has one [K, C]."""
+    """Return the prototypes of every client: its mean feature of each class.
+
+    Returns:
+        Prototypes [K, C, d], and a mask [K, C] with 1 where the client has images of the class.
+        Without images, the prototype is zero.
+    """
     total = torch.zeros(())
     count = torch.zeros(())
     for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
@@ -176,8 +196,8 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
         uploaded[update.client, new] = payload["prototypes"][new]
         held[update.client, new] = 1
 
-    # their means
-    total = held.sum(0)  # [C]
+    # the global prototypes: their means over clients
+    total = held.sum(0)  # number of clients [C]
     trained = server["constants"]["trained"].clone()
     trained[task.arrived.part] = 1
     constants = {
@@ -192,10 +212,16 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
 
 
 def debiased(task: Task, params: Tree, uploaded: Tensor, held: Tensor) -> Tree:
-    """Train the head on the prototypes [N, C, d] of all clients, where `held` [N, C] is 1."""
+    """Return the parameters with the head trained on the clients' prototypes.
+
+    Args:
+        params: the averaged parameters.
+        uploaded: prototypes [N, C, d] of the N clients.
+        held: [N, C], 1 where there is a prototype.
+    """
     clients, labels = held.nonzero(as_tuple=True)
-    inputs = uploaded[clients, labels]  # [n, d]
-    known = held.any(0)  # [C]
+    inputs = uploaded[clients, labels]  # [n, d] of n prototypes
+    known = held.any(0)  # [C], the classes with a prototype
     head = {name: params[name].clone().requires_grad_() for name in ("head", "bias")}
     optimizer = torch.optim.Adam([*head.values()], task.options.debias_lr)
     stream = task.generator("fppl: debiasing")

@@ -44,9 +44,10 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 
 
 def centroids(task: Task, uploaded: Tensor, old: Tensor) -> Tensor:
-    """Fit a mixture to uploaded prompts [N, d] and return its centroids [P, d].
+    """Fit a Gaussian mixture to uploaded prompts [N, d], and return its P centroids [P, d].
 
-    There are as many as `old` prompts [P, d], each in the row of the old prompt it replaces.
+    P is the number of `old` prompts [P, d]. A centroid has the row of the old prompt to which it is
+    assigned, so that the sum of the distances is smallest.
     """
     points = uploaded.double().cpu().numpy()
     count = len(old)

@@ -53,7 +53,10 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def model(received: Tree, cluster: Tensor) -> Tree:
-    """Return each client's model of the number `cluster` [K]."""
+    """Return each client's model, whose number is in `cluster` [K].
+
+    The model is `head` [K, C, d] and `shared_prompts` [K, P, d], out of k received models.
+    """
     params = received["params"]
     clients = torch.arange(len(cluster), device=cluster.device)
     shared = params["shared_prompts"].shape[1] == 1
@@ -63,7 +66,10 @@ def model(received: Tree, cluster: Tensor) -> Tree:
 
 @torch.no_grad()
 def best_cluster(task: Task, received: Tree, clients: Cohort) -> Tensor:
-    """Return the model of the lowest loss on each client's training images [K]; of equals, draw."""
+    """Return the number [K] of the model with the lowest loss on each client's training images.
+
+    If several models have the lowest loss, one of them is drawn.
+    """
     count = task.options.clusters
     total = torch.zeros(len(clients), count, device=task.backbone.device)  # [K, k]
     models = [
@@ -73,6 +79,7 @@ def best_cluster(task: Task, received: Tree, clients: Cohort) -> Tensor:
         for j, params in enumerate(models):
             losses = fl.cross_entropy(fl.shallow_logits(task, params, batch), batch.labels)
             total[:, j] += losses.where(batch.mask, 0).sum(1)
+    # of the models with the lowest loss, take the one with the largest random number
     streams = [task.generator("equal losses", client) for client in clients.ids]
     draws = torch.stack([torch.rand(count, generator=stream) for stream in streams])
     lowest = total == total.min(1, keepdim=True).values

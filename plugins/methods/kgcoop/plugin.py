@@ -32,6 +32,7 @@ Task = fl.CLIPTask[Options]
 
 
 def fresh_context(task: Task) -> Tree:
+    """Return the parameters before training: a fresh context [L, d]."""
     options = task.options
     context = fl.init_context(task, options.length, options.words, task.generator("context"))
     return {"context": context}  # [L, d]
@@ -48,14 +49,18 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def texts(task: Task, params: Tree) -> Tensor:
-    """Compute the class texts [K, C, d_joint] of contexts [K, L, d]."""
+    """Compute the text features [K, C, d_joint] of the classes under contexts [K, L, d]."""
     return task.backbone.text_features(params["context"], task.data.classes)
 
 
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute the cross-entropy [K, B], which alone is reported, plus lambda times the distance."""
+    """Compute the cross-entropy plus lambda times the distance [K, B] (Eq. 6).
+
+    The distance is 1 - cosine between the learned and the hand-written text of a class, averaged
+    over classes (Eq. 5). Only the cross-entropy is reported.
+    """
     learned = texts(task, params)
     entropy = fl.cross_entropy(task.backbone.logits(batch.features, learned), batch.labels)
     distance = (1 - (learned * received["written"]).sum(-1)).mean(-1)  # [K], Eq. 5
@@ -74,6 +79,6 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 @fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model and not task.options.averaged:
-        return None  # there is none
+        return None  # without averaging there is no server model
     learned = texts(task, clients.state or received["params"])
     return task.backbone.logits(batch.features, learned)

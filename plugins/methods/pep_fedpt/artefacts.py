@@ -13,7 +13,7 @@ from .options import Options
 
 Task = fl.ViTTask[Options]
 
-MAX_IMAGES = 600  # test images whose class tokens the t-SNE shows
+MAX_IMAGES = 600  # number of test images whose class tokens the t-SNE shows
 
 Cohorts = Iterator[tuple[Tree, Cohort, Batch]]  # (received, clients, batch) of all test images
 
@@ -25,11 +25,11 @@ def class_prompts(server: Tree) -> dict[str, list]:
 
 
 def soft_weights(task: Task, cohorts: Cohorts) -> dict[str, list]:
-    """Average the weight of every class prompt over the test images of every class.
+    """Return the mean weight of each class prompt over the test images of each class.
 
     Returns:
-        A row for each chosen block, class of images and class prompt; a class without test images
-        has no mean and no row.
+        A row for each chosen block, class of images (`label`) and class prompt (`class`). A class
+        without test images has no row.
     """
     blocks = sorted(task.options.blocks)
     classes = task.num_classes
@@ -49,7 +49,7 @@ def soft_weights(task: Task, cohorts: Cohorts) -> dict[str, list]:
 
 
 def class_tokens(task: Task, cohorts: Cohorts) -> dict[str, list]:
-    """Return the class tokens of MAX_IMAGES test images, drawn once for the whole run.
+    """Return the class tokens of MAX_IMAGES test images, which are drawn from all clients'.
 
     Returns:
         A row for each image and block; block M + 1 stands for the classifier's input.

@@ -16,12 +16,13 @@ Task = fl.ViTTask[Options]
 
 @dataclass(frozen=True)
 class Forward:
-    """The forward pass up to the input of a block.
+    """The result of a forward pass that stops at the input of some block.
 
     Attributes:
-        tokens: [K, B, T, d] at the input of that block; [K, B, 1, d], the class token, for M + 1.
-        class_tokens: the class token [K, B, d] at the input of every block up to that one.
-        weights: the mixing weights [K, B, C] of every chosen block up to that one.
+        tokens: the input [K, B, T, d] of that block. If it is M + 1, behind all M blocks, only the
+            class token [K, B, 1, d].
+        class_tokens: for each block up to that one, the class token [K, B, d] at its input.
+        weights: for each chosen block up to that one, the mixing weights [K, B, C].
     """
 
     tokens: Tensor
@@ -30,12 +31,12 @@ class Forward:
 
 
 def mixing_weights(cls: Tensor, prototypes: Tensor, priors: Tensor, tau: float) -> Tensor:
-    """Compute the weights [K, B, C] of the class prompts (Eq. 13-15).
+    """Compute the weights softmax_c(cos(cls, mu_c) / tau + log prior_c) [K, B, C] (Eq. 13-15).
 
     Args:
         cls: class tokens [K, B, d].
-        prototypes: [K, C, d]; zeros for a class without prototype, which gives cosine 0.
-        priors: share of every class in each client's images [K, C]; 0 gives weight 0.
+        prototypes: mu [K, C, d]. A class without a prototype has zeros, and so the cosine 0.
+        priors: share of each class in each client's images [K, C]. The share 0 gives the weight 0.
         tau: temperature.
     """
     cosine = F.normalize(cls, dim=-1) @ F.normalize(prototypes, dim=-1).mT  # [K, B, C]
@@ -45,11 +46,12 @@ def mixing_weights(cls: Tensor, prototypes: Tensor, priors: Tensor, tau: float) 
 def forward(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch, until: int
 ) -> Forward:
-    """Run the blocks below block `until`; M + 1 stands for the classifier.
+    """Run the blocks before block `until`; M + 1 runs all M blocks.
 
     Args:
         params: `shared_prompts` [K, P, d] and `class_prompts` [K, C, d].
-        received: `constants` with the `prototypes` [K, S, C, d] of the S chosen blocks.
+        received: has the `prototypes` [K, S, C, d] of the S chosen blocks in `constants`.
+        until: number of the block, from 1, at whose input to stop.
     """
     vit = task.backbone
     options = task.options
@@ -62,7 +64,7 @@ def forward(
     class_tokens = []
     mixings = []
     for j in range(1, until + 1):
-        cls = tokens[..., 0, :]
+        cls = tokens[..., 0, :]  # [K, B, d]
         if options.ccmp and j in options.blocks:
             mu = received["constants"]["prototypes"][:, len(mixings)]  # [K, C, d]
             weights = mixing_weights(cls, mu, priors, options.tau)

@@ -54,7 +54,7 @@ def init_server(task: Task) -> Tree:
     params["class_prompts"] = vit.init_prompts(task.num_classes, task.generator("class prompts"))
     rows = [j - 1 for j in sorted(options.blocks)]
     warm = task.prototypes
-    prototypes = warm.mean[rows]  # [S, C, d], of cls_{j-1} for the S chosen blocks j
+    prototypes = warm.mean[rows]  # [S, C, d], of cls_{j-1}, the input of the S chosen blocks j
     return {
         "params": params,
         "constants": {"prototypes": prototypes},
@@ -64,12 +64,16 @@ def init_server(task: Task) -> Tree:
 
 
 def empty_window(prototypes: Tensor) -> Tree:
-    """Return sum [S, C, d] and number D_c [S, C, 1] of the uploads since the last update, zero."""
+    """Return a window without uploads: zeros.
+
+    A window has the `sum` [S, C, d] of the prototypes that were uploaded since the last update, and
+    their number, `count` D_c [S, C, 1].
+    """
     return {"sum": torch.zeros_like(prototypes), "count": torch.zeros_like(prototypes[..., :1])}
 
 
 def logits(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C]."""
+    """Compute logits [K, B, C] from the final class token (Eq. 8)."""
     passed = forward(task, params, received, clients, batch, task.backbone.depth + 1)
     return task.backbone.logits(passed.tokens, params["head"])  # Eq. 8
 
@@ -83,7 +87,8 @@ def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     blocks = sorted(task.options.blocks)
 
-    def class_tokens(clients: Cohort, batch: Batch) -> Tensor:  # [K, B, S, d]
+    def class_tokens(clients: Cohort, batch: Batch) -> Tensor:
+        """Return the class tokens [K, B, S, d] at the inputs of the S chosen blocks."""
         passed = forward(task, received["params"], received, clients, batch, blocks[-1])
         return torch.stack([passed.class_tokens[j - 1] for j in blocks], -2)
 
@@ -102,12 +107,16 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     params = fl.mean(updates)
     if not task.options.ccmp:
         return {"params": params}
+
+    # add the round's prototypes to the window; zeros stand for a class that a client does not hold
     uploads = torch.stack([u.payload["prototypes"] for u in updates])  # [K, S, C, d]
     present = (uploads != 0).any(-1, keepdim=True)  # [K, S, C, 1]
     total = server["window"]["sum"] + uploads.sum(0)
     count = server["window"]["count"] + present.sum(0)  # D_c
     prototypes = server["constants"]["prototypes"]
     window = {"sum": total, "count": count}
+
+    # at the end of a window, update the prototypes of the classes that were uploaded
     if task.round % task.options.period == 0:
         rho = torch.where(count > 0, task.options.momentum, 1.0)
         prototypes = rho * prototypes + (1 - rho) * total / count.clamp(min=1)  # Eq. 11-12

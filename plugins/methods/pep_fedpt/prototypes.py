@@ -14,14 +14,15 @@ from fedloom.toolbox import Batch, Cohort, Task, Tree
 def class_means(
     task: Task, clients: Cohort, tokens: Callable[[Cohort, Batch], Tensor]
 ) -> tuple[Tensor, Tree]:
-    """Average each client's tokens of every class over its training images (Eq. 10).
+    """Return the mean token of each class over each client's training images (Eq. 10).
 
-    `tokens` is a function of (clients, batch) that returns tokens [K, B, S, d], of S blocks.
+    Args:
+        tokens: a function of (clients, batch) that returns tokens [K, B, S, d] of S blocks.
 
     Returns:
-        Means [K, S, C, d], zeros for classes that the client does not hold; and statistics for
-        wrappers: `spread` [K, S, C], the largest L1 distance of a token to the mean of its class
-        (A.4.1), and `count` [K, C], the number of images of the class.
+        1. The means [K, S, C, d]. They are zero for classes that the client does not hold.
+        2. Statistics for wrappers: `spread` [K, S, C], the largest L1 distance between a token and
+           the mean of its class (A.4.1), and `count` [K, C], the number of images of each class.
     """
     # the means
     seen = []
@@ -35,10 +36,10 @@ def class_means(
         seen.append((one_hot.bool(), values))
     mean = total / count.clamp(min=1)[:, None, :, None]  # [K, S, C, d]
 
-    # the largest distances to them
+    # the largest distances between a token and the mean of its class
     spread = torch.zeros(mean.shape[:3], device=mean.device)
     for belongs, values in seen:
-        own = torch.einsum("kbc,kscd->kbsd", belongs.float(), mean)
+        own = torch.einsum("kbc,kscd->kbsd", belongs.float(), mean)  # [K, B, S, d]
         distance = (values - own).abs().sum(-1)  # [K, B, S]
         of_class = distance[..., None] * belongs[:, :, None]  # [K, B, S, C]
         spread = torch.maximum(spread, of_class.amax(1))

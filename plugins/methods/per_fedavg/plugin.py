@@ -43,10 +43,13 @@ def init_server(task: Task) -> Tree:
 
 
 def deal(mask: Tensor, count: int) -> list[Tensor]:
-    """Deal a batch out to `count` parts, and return each part's weights [K, B] for a mean.
+    """Deal the images of a batch in turn to `count` parts, and return the weights of each part.
+
+    The weights [K, B] are 1 / n at the n images of the part, and 0 elsewhere. If a client has fewer
+    images in the batch than there are parts, each of its parts is the whole batch.
 
     Args:
-        mask: [K, B], true for a client's images, which stand first.
+        mask: bool [K, B], true for a client's images, which come before the padding.
     """
     position = torch.arange(mask.shape[1], device=mask.device)
     enough = mask.sum(1, keepdim=True) >= count  # [K, 1]
@@ -60,20 +63,34 @@ def entropies(task: Task, params: Tree, batch: Batch) -> Tensor:
 
 
 def gradient(task: Task, params: Tree, batch: Batch, weights: Tensor) -> tuple[Tree, Tensor]:
-    """Compute each client's gradient [K, ...] on a part of a batch, and the losses [K, B]."""
+    """Return each client's gradient [K, ...] of its weighted loss, and the losses [K, B].
+
+    Args:
+        weights: the weight of each image in the loss [K, B].
+    """
     params = fl.tensor_map(lambda v: v.detach().requires_grad_(), params)
     values = entropies(task, params, batch)
     return fl.gradients((weights * values).sum(), params), values.detach()
 
 
 def moved(params: Tree, direction: Tree, step: float) -> Tree:
+    """Return params + step * direction, without a gradient; all trees are {name: [K, ...]}."""
     return fl.tensor_map(lambda v, g: v.detach() + step * g, params, direction)
 
 
 def meta_gradient(task: Task, params: Tree, batch: Batch) -> tuple[Tree, Tensor]:
-    """Compute the meta-gradient [K, ...], and the losses [K, B] at w~ weighted for their mean."""
+    """Compute the meta-gradient [K, ...] of each client.
+
+    With w~ = w - alpha grad f(w, D) and g = grad f(w~, D'), it is g for `variant: fo`. For `hf` it
+    is g - alpha [grad f(w + delta g, D'') - grad f(w - delta g, D'')] / (2 delta).
+
+    Returns:
+        The meta-gradient, and the losses [K, B] at w~ times their weights. The sum over a client's
+        images is its mean loss on D'.
+    """
     alpha = task.options.alpha
     delta = task.options.delta
+    # weights of D, D' and, for hf, D''
     first, second, *third = deal(batch.mask, 2 if task.options.variant == "fo" else 3)
     own, _ = gradient(task, params, batch, first)
     result, values = gradient(task, moved(params, own, -alpha), batch, second)
@@ -91,7 +108,12 @@ def meta_gradient(task: Task, params: Tree, batch: Batch) -> tuple[Tree, Tensor]
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute a term [K, B] whose gradient is the meta-gradient, and report the loss at w~."""
+    """Compute a term [K, B] whose gradient is the meta-gradient, and report the loss at w~.
+
+    The term is the inner product of the parameters and the meta-gradient, the same for all images
+    of a client. `train_locally` takes the mean over images, so the term stays as it is. The
+    reported losses are multiplied by the number of images, so that their mean is the loss on D'.
+    """
     wanted, values = meta_gradient(task, params, batch)
     pairs = zip(fl.leaves(params), fl.leaves(wanted), strict=True)
     term = torch.stack([(v * g).flatten(1).sum(1) for (_, v), (_, g) in pairs]).sum(0)  # [K]

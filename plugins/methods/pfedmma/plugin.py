@@ -34,13 +34,16 @@ Task = fl.CLIPTask[Options]
 
 
 def adapted(task: Task) -> int:
-    """Return S, the number of blocks with adapters of each tower."""
+    """Return S, the number of blocks of each tower that have adapters."""
     clip = task.backbone
     return min(task.options.blocks, clip.text_depth, clip.image_depth)
 
 
 def fresh_layer(task: Task, name: str, outputs: int, inputs: int) -> Tree:
-    """Draw a layer of every adapter: weight [S, outputs, inputs] and bias [S, outputs]."""
+    """Draw the layer `name` of the S adapters, the same for all clients and rounds.
+
+    `weight` [S, outputs, inputs] is from N(0, 2 / outputs), and `bias` [S, outputs] is zero.
+    """
     count = adapted(task)
     device = task.backbone.device
     drawn = torch.randn(count, outputs, inputs, generator=task.at(0).generator(name))
@@ -68,10 +71,15 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def around(scale: float, down: Tree, shared: Tree, up: Tree) -> dict:
-    """Return the inserts of a block: one reads norm1(x), the other adds what came of it."""
-    waiting: list[Tensor] = []
+    """Return the inserts that add scale * up(relu(shared(relu(down(norm1(x)))))) to a block.
+
+    The input of the block is x. The insert at "attention" reads norm1(x) and computes this term.
+    The insert at "mlp" adds the term to the output.
+    """
+    waiting: list[Tensor] = []  # passes the term from the first insert to the second
 
     def read(given: Tensor, out: Tensor) -> Tensor:
+        """Compute the term from what entered the attention, and leave its output as it is."""
         x = given.flatten(1, -2)  # [K, n T, d]
         for layer in (down, shared):
             x = fl.apply_linear(x, layer).relu()
@@ -82,12 +90,17 @@ def around(scale: float, down: Tree, shared: Tree, up: Tree) -> dict:
 
 
 def words(task: Task, clients: Cohort) -> Tensor:
-    """Return what stands before every class's name [K, L, d]."""
+    """Return the embedded words [K, L, d] that stand before each class name."""
     return task.backbone.embed_text(task.options.words).expand(len(clients), -1, -1)
 
 
 def logits(task: Task, params: Tree, context: Tensor, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C] of layers [K, S, ...] and the embedded words [K, L, d]."""
+    """Compute logits [K, B, C] with adapters in the last S blocks of both towers.
+
+    Args:
+        params: `shared`, and `down` and `up` of each tower; tensors are [K, S, ...].
+        context: the embedded words [K, L, d] before the class names.
+    """
     clip = task.backbone
     scale = task.options.scale
     count = adapted(task)
@@ -95,6 +108,7 @@ def logits(task: Task, params: Tree, context: Tensor, batch: Batch) -> Tensor:
     params = fl.tensor_map(lambda v: v + (1 / scale - 1) * (v - v.detach()), params)
 
     def inserts(tower: str, depth: int) -> dict:
+        """Return the inserts of the last S of `depth` blocks, by number of the block."""
         layers = [params[tower]["down"], params["shared"], params[tower]["up"]]
         return {
             depth - count + 1 + i: around(scale, *(fl.at_block(layer, i) for layer in layers))
@@ -123,6 +137,6 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 @fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
-        return None  # it has no adapter's outer layers
+        return None  # the server has neither `down` nor `up`
     params = received["params"] | clients.state
     return logits(task, params, words(task, clients), batch)

@@ -16,7 +16,7 @@ LAYERS = ("q", "k", "v", "out")
 
 
 def pooled(task: Task, features: Tensor) -> Tensor:
-    """Return evenly spaced entries [..., g] of features [..., d]."""
+    """Return g evenly spaced entries [..., g] of features [..., d]."""
     return features[..., :: max(1, features.shape[-1] // task.options.gate_width)]
 
 
@@ -40,17 +40,21 @@ def init_gate(task: Task, width: int) -> Tree:
 
 
 def mix(task: Task, gate: Tree, images: Tensor, experts: Tensor, present: Tensor) -> Tensor:
-    """Return the mixed feature [K, B, C, g] of every class for every image.
+    """Return h_c(x) [K, B, C, g], the mixed feature of each class c for each image x.
+
+    It is out(sum_e w_e v(t_e,c)) with the weights w = softmax_e(scale * q(x) . k(t_e,c)), for each
+    head on its part of the entries.
 
     Args:
-        gate: layers of the clients' gating networks, [K, ...].
-        images: pooled features of the images [K, B, g].
-        experts: pooled features of the classes under each of E prompts [K, E, C, g].
-        present: which experts there are [K, E].
+        gate: the layers q, k, v and out of the clients' gating networks, {name: [K, ...]}.
+        images: pooled features x of the images [K, B, g].
+        experts: pooled text features t_e,c of the classes under each of E prompts [K, E, C, g].
+        present: bool [K, E], which experts there are; the others have the weight 0.
     """
     heads = task.options.heads
 
-    def project(name: str, x: Tensor) -> Tensor:  # [K, ..., g] to [K, ..., heads, g / heads]
+    def project(name: str, x: Tensor) -> Tensor:
+        """Return a layer's outputs [K, ..., heads, g / heads] for inputs [K, ..., g]."""
         return fl.apply_linear(x, gate[name]).unflatten(-1, (heads, -1))
 
     q = project("q", images)

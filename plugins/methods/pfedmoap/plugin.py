@@ -63,9 +63,12 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def nearest(server: Tree, client: int, count: int) -> tuple[Tensor, Tensor]:
-    """Return the prompts [count, L, d] that are nearest to a client's, and which there are [count].
+    """Return a client's experts: the other clients' prompts that are nearest to its own last one.
 
-    A client without a prompt has none; places without an expert are zeros.
+    Returns:
+        The prompts [count, L, d], nearest first, and a mask [count], true where there is one. Other
+        prompts are zero. A client that has never taken part has no experts, and neither has the
+        server's model.
     """
     pool = server["pool"]
     known = server["known"]
@@ -74,7 +77,7 @@ def nearest(server: Tree, client: int, count: int) -> tuple[Tensor, Tensor]:
     if client < 0:
         return prompts, present
     distance = (pool - pool[client]).flatten(1).norm(dim=1)  # [N]
-    apart, there = torch.stack([distance, known]).tolist()  # the one wait for the device
+    apart, there = torch.stack([distance, known]).tolist()  # the only wait for the device
     if there[client]:
         others = [k for k in range(len(pool)) if there[k] and k != client]
         chosen = sorted(others, key=lambda k: (apart[k], k))[:count]
@@ -88,7 +91,7 @@ def download(task: Task, server: Tree, client: int) -> Tree:
     context = server["params"]["context"]
     sent = {"params": {"context": context}, "constants": {"experts": experts, "present": present}}
     if task.round and not task.selected:  # an evaluation
-        own = context  # of the server's model
+        own = context  # the mean of the prompts
         if client >= 0:
             own = torch.where(server["known"][client], server["pool"][client], context)
         sent["constants"]["own"] = own
@@ -97,7 +100,7 @@ def download(task: Task, server: Tree, client: int) -> Tree:
 
 @torch.no_grad()
 def expert_features(task: Task, received: Tree) -> Tensor:
-    """Compute the pooled text features [K, E, C, g] of the downloaded prompts."""
+    """Compute the pooled text features [K, E, C, g] of the classes under the received experts."""
     prompts = received["constants"]["experts"]  # [K, E, L, d]
     return pooled(task, task.backbone.text_features(prompts, task.data.classes))
 
@@ -105,15 +108,20 @@ def expert_features(task: Task, received: Tree) -> Tensor:
 def logits(
     task: Task, context: Tensor, gate: Tree, experts: Tensor, present: Tensor, batch: Batch
 ) -> Tensor:
-    """Compute logits [K, B, C] of own prompts [K, L, d] and pooled experts [K, E, C, g].
+    """Compute logits scale * (x . h_c(x)) + lambda * (logits of the own prompt) [K, B, C].
 
     Args:
-        present: which experts there are [K, E]; a client without any has its own prompt alone.
+        context: the clients' own prompts [K, L, d].
+        gate: the layers of the gating networks [K, ...].
+        experts: pooled text features under the experts [K, E, C, g].
+        present: bool [K, E], which experts there are. A client without any gets the logits of its
+            own prompt.
     """
     clip = task.backbone
     text = clip.text_features(context, task.data.classes)  # [K, C, d']
     local = clip.logits(batch.features, text)
     images = pooled(task, batch.features)
+    # the own prompt is the first expert
     everyone = torch.cat([pooled(task, text)[:, None], experts], 1)  # [K, 1 + E, C, g]
     here = torch.cat([present.new_ones(len(present), 1), present], 1)
     mixed = mix(task, gate, images, everyone, here)  # [K, B, C, g]
@@ -136,7 +144,8 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     trained = fl.train_locally(task, loss, known, clients, params=start)
     gated = received["constants"]["present"].any(1)  # [K]
 
-    def moved(new: Tensor, old: Tensor) -> Tensor:  # weight decay would move unused networks too
+    # a network that was not used stays as it was, although weight decay has changed it
+    def moved(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(gated.view(-1, *[1] * (new.dim() - 1)), new, old)
 
     trained.params["gate"] = fl.tensor_map(moved, trained.params["gate"], clients.state["gate"])

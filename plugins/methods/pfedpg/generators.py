@@ -15,7 +15,11 @@ Task = fl.ViTTask[Options]
 
 
 def attention(phi: Tree, descriptors: Tensor) -> Tensor:
-    """Eq. 3: P_n = P_base + softmax(Q K^T / sqrt(l_k)) V W_O."""
+    """Return prompts P_n = P_base + softmax(Q K^T / sqrt(l_k)) V W_O [N, P, d] (Eq. 3).
+
+    Q = d_n W_Q, K = P_base W_K and V = P_base W_V. A client has one query, so all its tokens get
+    the same addition.
+    """
     basis = phi["basis"]  # [P, d]
     w = phi["generator"]
     query = descriptors @ w["query"]  # [N, l_k]
@@ -26,21 +30,25 @@ def attention(phi: Tree, descriptors: Tensor) -> Tensor:
 
 
 def mlp(phi: Tree, descriptors: Tensor) -> Tensor:
-    """Generate each token by a separate linear layer on one shared hidden layer."""
+    """Return prompts [N, P, d], each token by its own linear layer on relu(d_n W + b)."""
     w = phi["generator"]
     hidden = F.relu(descriptors @ w["hidden"] + w["bias"])  # [N, hidden]
     return torch.einsum("ni,ipd->npd", hidden, w["tokens"])
 
 
 def adain(phi: Tree, descriptors: Tensor) -> Tensor:
-    """Give each token of the basis the mean and the deviation of the descriptor, over the width."""
+    """Return the basis [N, P, d] with the mean and deviation of each client's descriptor.
+
+    Each token of the basis is normalised over the width d, and gets the mean and the standard
+    deviation of the descriptor.
+    """
     deviation, mean = torch.std_mean(descriptors, -1, correction=0)  # [N]
     normed = F.layer_norm(phi["basis"], phi["basis"].shape[-1:])  # [P, d]
     return deviation[:, None, None] * normed + mean[:, None, None]
 
 
 def basis(phi: Tree, descriptors: Tensor) -> Tensor:
-    """Give the basis to every client."""
+    """Return the basis for each client [N, P, d]."""
     return phi["basis"].expand(len(descriptors), -1, -1)
 
 
@@ -53,9 +61,11 @@ GENERATORS: dict[str, Callable[[Tree, Tensor], Tensor]] = {
 
 
 def init_phi(task: Task) -> Tree:
-    """Initialise what the server trains: `descriptors` [N, d], `basis` [P, d], `generator`.
+    """Return what the server trains, before training.
 
-    The mlp has no basis, and neither adain nor basis have weights of a generator.
+    `descriptors` are [N, d] for the N participating clients. All generators but the mlp have a
+    `basis` [P, d]. `generator` has the weights of the generators attention and mlp; the other two
+    have none.
     """
     vit = task.backbone
     options = task.options
@@ -63,6 +73,7 @@ def init_phi(task: Task) -> Tree:
     clients = len(task.data.participating)
 
     def xavier(name: str, rows: int, columns: int) -> Tensor:
+        """Draw a weight [rows, columns] from Xavier's uniform distribution."""
         weight = torch.empty(rows, columns)
         torch.nn.init.xavier_uniform_(weight, generator=task.generator(name))
         return weight.to(vit.device)

@@ -58,7 +58,7 @@ def init_server(task: Task) -> Tree:
 
 
 def shares_head(task: Task) -> bool:
-    """Return True if clients send their heads, and start from their mean."""
+    """Return True if the server averages the heads, and clients start from the averaged head."""
     return task.options.head == "shared"
 
 
@@ -83,10 +83,14 @@ def download(task: Task, server: Tree, client: int) -> Tree:
 
 
 def personal_state(task: Task, head: Tensor, prompts: Tensor | None = None) -> Tree:
-    """Return what a client keeps: a head of its own [C, d] and, if it predicts with them, prompts.
+    """Return what a client keeps between rounds.
+
+    A client keeps `head`, unless heads are shared. If it predicts with trained prompts, it also
+    keeps `prompts`, and `adapted`, which is true if it has trained them.
 
     Args:
-        prompts: P~_n [P, d] that it trained; None if it never trained, which `adapted` says.
+        head: [C, d].
+        prompts: the trained prompts P~_n [P, d]; None for a client that never trained.
     """
     kept = {} if shares_head(task) else {"head": head}
     if task.options.inference == "generated":
@@ -112,7 +116,7 @@ def unseen_client_state(task: Task, client: int, states: PersonalStates) -> Tree
 
 
 def heads(received: Tree, clients: Cohort) -> Tensor:
-    """Return the heads [K, C, d] that clients start from: the shared one, or their own."""
+    """Return the heads [K, C, d] that clients start from: the shared head, or their own heads."""
     return received["params"].get("head", clients.state.get("head"))
 
 
@@ -147,7 +151,7 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     clients = [update.client for update in updates]
     delta = torch.stack([update.payload["delta"] for update in updates])  # [K, P, d]
     pull_back = torch.func.vjp(lambda phi: generate(task, phi, clients), phi)[1]
-    (gradient,) = pull_back(-delta)  # of sum_n <P_n(phi), -Delta P_n>: Eq. 4, with its sign
+    (gradient,) = pull_back(-delta)  # of sum_n <P_n(phi), -Delta P_n> (Eq. 4)
     phi = fl.tensor_map(lambda x, g: x - task.options.server_lr * g, phi, gradient)
     return {"params": phi | (fl.mean(updates, weighted=True) if shares_head(task) else {})}
 

@@ -10,7 +10,8 @@ from fedloom.toolbox import Tree, ViTTask
 def start_history(pool: Tensor) -> Tree:
     """Return the history at round 0, from the pool [n, d].
 
-    It holds the pool's `sizes` by round, and the `prompts` of some rounds with their `rounds`.
+    A history has `sizes`, the size of the pool in each round, and the pool's `prompts` in some
+    rounds, with their `rounds`.
     """
     return fl.start_history(pool) | {"sizes": torch.tensor([len(pool)], device=pool.device)}
 
@@ -22,5 +23,5 @@ def extend_history(task: ViTTask, history: Tree, pool: Tensor) -> Tree:
 
 
 def sizes(history: Tree) -> dict[str, list]:
-    """Return one row per round, from round 0."""
+    """Return the artefact `pool_sizes`: the size of the pool in each round, from round 0."""
     return {"round": list(range(len(history["sizes"]))), "size": history["sizes"].tolist()}

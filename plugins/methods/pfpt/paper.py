@@ -24,7 +24,7 @@ def init_state(task: Task, params: Tree) -> Tree:
 
 
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
-    """Pick prompts of the pool, train them and the head, and upload both."""
+    """Pick prompts from the pool, train them and the head, and return the updates."""
     params = received["params"] | clients.state  # a personal head is the client's own
     pool = params["shared_prompts"]  # [K, n, d]
     picked = fl.gather_prompts(pool, fl.top_prompts(task, clients, pool, task.options.prompts))
@@ -42,7 +42,7 @@ def next_pool(task: Task, server: Tree, updates: list[Update]) -> tuple[Tensor, 
 
 
 def logits(task: Task, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Return logits [K, B, C] with the prompts that the client, or the image, picks."""
+    """Return logits [K, B, C] with the prompts that each client, or each image, picks."""
     pool = params["shared_prompts"]
     count = task.options.prompts
     prompts = fl.prompts_for_prediction(task, clients, batch, pool, count)

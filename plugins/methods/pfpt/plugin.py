@@ -53,7 +53,7 @@ def variant(task: Task) -> ModuleType:
 
 @fl.hookimpl
 def init_server(task: Task) -> Tree:
-    """Draw the pool Phi, a head and what the variant trains beside them."""
+    """Draw the pool Phi, a head unless heads are personal, and what else the variant trains."""
     options = task.options
     if options.prompts > options.pool:
         raise fl.FedLoomError(
@@ -68,7 +68,7 @@ def init_server(task: Task) -> Tree:
 
 @fl.hookimpl
 def init_client(task: Task) -> Tree:
-    """Return a fresh head if heads are personal (Eq. 3)."""
+    """Return a fresh head if heads are personal (Eq. 3), else nothing."""
     return {"head": variant(task).init_head(task)} if task.options.head == "personal" else {}
 
 

@@ -64,9 +64,9 @@ def init_head(task: Task) -> Tree:
 
 
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
-    """Train the clients, from round 2 on one after another on a pool that they share.
+    """Train the clients; from round 2 on, one after another on a pool that they share.
 
-    It needs the whole round's clients as one cohort, as the runtime hands them over.
+    All clients of the round must be in one cohort, as the runtime hands them over.
     """
     if task.round == 1 or not task.options.shared_pool:
         return train(task, received, clients)
@@ -83,7 +83,10 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 
 
 def train(task: Task, received: Tree, clients: Cohort) -> list[Update]:
-    """Train the pool, the query layer and the head; also upload which prompts were picked [n]."""
+    """Train the pool, the query layer and the head, and return the updates.
+
+    Clients also upload `picked`, bool [n]: the prompts of the pool that their batches picked.
+    """
     params = received["params"] | clients.state  # a personal head is the client's own
     pool = params["shared_prompts"]  # [K, n, d]
     count = {"picked": torch.zeros_like(pool[..., 0])}
@@ -95,19 +98,25 @@ def train(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Return cross-entropy and weighted similarity [K, B], and of every image the prompts
-    that its batch picked [K, B, n].
+    """Return the cross-entropy plus 0.01 times the similarity [K, B], and report the first.
+
+    The similarity is the sum of cosines between an image's query and the prompts that its batch
+    picked. The counter `picked` gets 1 for each of these prompts, [K, B, n].
     """
     places, cosine = pick(task, params, batch.features, batch.mask)
     prompts = fl.gather_prompts(params["shared_prompts"], places)
     head = params["head"]
     features = features_with(task, batch, prompts)
     hidden = fl.apply_linear(features, head["inner"])  # [K, B, HEAD_UNITS]
+
+    # dropout of half of the hidden units; the others are doubled
     seen = zip(clients.ids, batch.seen, strict=True)
     streams = [task.generator("dropout", client, images) for client, images in seen]
     draws = [torch.rand(task.training.batch_size, HEAD_UNITS, generator=s) for s in streams]
     keep = torch.stack(draws)[:, : hidden.shape[1]].to(hidden.device, non_blocking=True) < 0.5
     scores = fl.apply_linear(2 * keep * hidden, head["outer"])
+
+    # the picked prompts, the same for all images of a batch
     shape = (*cosine.shape[:2], -1)
     chosen = torch.zeros_like(cosine).scatter_(-1, places[:, None].expand(shape), 1)
     entropy = fl.cross_entropy(scores, batch.labels)
@@ -116,11 +125,16 @@ def loss(
 
 
 def pick(task: Task, params: Tree, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the prompts that most images of a batch rank high [K, count], and cosines [K, B, n].
+    """Pick prompts for a batch: those with the most votes of its images.
+
+    An image votes for the `count` prompts with the highest cosine to its query.
 
     Args:
-        features: final class tokens [K, B, d].
-        mask: false where an image only fills up the batch [K, B]; such images have no vote.
+        features: final class tokens [K, B, d], which become queries.
+        mask: bool [K, B], false for images that only fill up the batch; they have no vote.
+
+    Returns:
+        The positions of the picked prompts in the pool [K, count], and all cosines [K, B, n].
     """
     cosine = fl.cosine_similarity(features @ params["query"].mT, params["shared_prompts"])
     count = min(task.options.prompts, cosine.shape[-1])
@@ -136,7 +150,7 @@ def features_with(task: Task, batch: Batch, prompts: Tensor) -> Tensor:
 
 
 def logits(task: Task, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Return logits [K, B, C]; test images pick prompts in batches as large as in training."""
+    """Return logits [K, B, C]; batches of test images, as large as in training, pick prompts."""
     size = task.training.batch_size
     prompts = []
     parts = zip(batch.features.split(size, 1), batch.mask.split(size, 1), strict=True)
@@ -149,14 +163,23 @@ def logits(task: Task, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
 
 
 def next_pool(task: Task, server: Tree, updates: list[Update]) -> tuple[Tensor, Tree]:
-    """Return the next pool [n', d], of the prompts that anybody picked; nothing else is kept."""
+    """Return the next pool [n', d], made from the prompts that any client picked.
+
+    The second result, what the server keeps besides, is empty.
+    """
     uploaded = torch.stack([update.payload["params"]["shared_prompts"] for update in updates])
     union = torch.stack([update.payload["picked"] for update in updates]).any(0)  # [n]
     return summarise(task, uploaded[:, union], init_nets(task), TURNS), {}
 
 
 def summarise(task: Task, uploaded: Tensor, nets: Tree, turns: int) -> Tensor:
-    """Return the next pool [n', d] from uploads [m, n_t, d], with new networks of g and alpha."""
+    """Return the next pool [n', d]: the candidates that prompts are assigned to in the end.
+
+    Args:
+        uploaded: the clients' prompts [m, n_t, d], which are also the first candidates.
+        nets: new networks of g and alpha.
+        turns: number of turns; in each, every client makes one step and is assigned anew.
+    """
     clients, each = uploaded.shape[:2]
 
     # what is trained: the candidates and the networks
@@ -166,7 +189,7 @@ def summarise(task: Task, uploaded: Tensor, nets: Tree, turns: int) -> Tensor:
     nets = tree["nets"]
     optimizer = torch.optim.Adam([v for _, v in fl.leaves(tree)], task.options.server_lr)
 
-    # random assignments [m, n_t] at the start
+    # random assignments z [m, n_t] at the start
     generator = task.generator("assignment")
     z = torch.stack([torch.randperm(len(phi), generator=generator)[:each] for _ in range(clients)])
     z = z.to(phi.device)
@@ -177,12 +200,13 @@ def summarise(task: Task, uploaded: Tensor, nets: Tree, turns: int) -> Tensor:
             with torch.no_grad():
                 g = network(phi, nets["g"])[:, 0]
                 cost = log_density(w, phi, network(phi, nets["alpha"]).sigmoid().square())
-                taken = torch.zeros_like(g).index_fill(0, z[t], 1) > 0  # c_i
+                # c_i of each candidate [n]: true if it is assigned to this client
+                taken = torch.zeros_like(g).index_fill(0, z[t], 1) > 0
                 cost += each * torch.where(taken, F.logsigmoid(g), F.logsigmoid(-g))
 
             own = phi[z[t]]
             spread = network(own, nets["alpha"]).sigmoid()
-            # to validate the arguments would wait for the device three times
+            # no validation of the arguments, for which the host would wait three times
             around = torch.distributions.Normal(own, spread, validate_args=False)
             value = around.log_prob(w).sum() + each * F.logsigmoid(network(own, nets["g"])).sum()
 

@@ -40,9 +40,9 @@ def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> Tensor | tuple[Tensor, Tree]:
-    """Return the cross-entropy [K, B], plus the proximal term if `mu` is not 0.
+    """Return the cross-entropy [K, B], and add mu/2 ||v - v_received||^2 if `mu` is not 0.
 
-    The reported loss is the cross-entropy alone.
+    v is the context. Only the cross-entropy is reported.
     """
     entropy = fl.cross_entropy(logits(task, params, batch), batch.labels)  # [K, B]
     if not task.options.mu:

@@ -28,7 +28,7 @@ Task = fl.CLIPTask[Options]
 
 
 def fresh_context(task: Task, which: str) -> Tensor:
-    """Draw a context [L, d]."""
+    """Draw a context [L, d]; `which` names its random stream."""
     return fl.init_context(task, task.options.length, task.options.words, task.generator(which))
 
 
@@ -43,7 +43,11 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C] of contexts [K, L, d]."""
+    """Compute logits [K, B, C] with the texts (1 - theta) g_c + theta l_c of the classes c.
+
+    Args:
+        params: the contexts `shared`, for g, and `personal`, for l; both are [K, L, d].
+    """
     clip = task.backbone
     theta = task.options.theta
     contexts = torch.stack([params["shared"], params["personal"]], 1)  # [K, 2, L, d]

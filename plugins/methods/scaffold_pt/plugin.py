@@ -51,7 +51,13 @@ def init_client(task: Task, client: int) -> Tree:
 
 
 def correction(params: Tree, control: Tree, own: Tree) -> Tensor:
-    """Compute a term [K] whose gradient by `params` is c - c_k; all trees are [K, ...]."""
+    """Compute the term <c - c_k, y_k> [K] of each client, whose gradient is c - c_k.
+
+    Args:
+        params: y_k, {name: [K, ...]}.
+        control: c, the server's control variate, of the same shapes.
+        own: c_k, the clients' control variates, of the same shapes.
+    """
     terms = [((control[name] - own[name]) * params[name]).flatten(1).sum(1) for name in params]
     return sum(terms, start=torch.zeros(()))
 
@@ -59,17 +65,19 @@ def correction(params: Tree, control: Tree, own: Tree) -> Tensor:
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute cross-entropy plus correction [K, B], and report the cross-entropy."""
+    """Compute the cross-entropy plus the correction [K, B], and report the cross-entropy."""
     entropy = fl.shallow_loss(task, params, received, clients, batch)  # [K, B]
     term = correction(params, received["constants"]["control"], clients.state["control"])  # [K]
     return entropy + term[:, None], {"reported_loss": entropy}
 
 
 def control_change(received: Tree, params: Tree, span: float) -> Tree:
-    """Compute c_k+ - c_k by option II of Eq. 4, for one client.
+    """Compute c_k+ - c_k = (x - y_k) / (K_k lr) - c for one client (option II of Eq. 4).
 
     Args:
-        span: number of local steps times the learning rate, K_k lr.
+        received: has x in `params` and c in `constants`.
+        params: y_k, the client's parameters after training.
+        span: K_k lr, the number of local steps times the learning rate.
     """
     control = received["constants"]["control"]
     return fl.tensor_map(lambda x, y, c: (x - y) / span - c, received["params"], params, control)
@@ -92,6 +100,7 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 
 @fl.hookimpl
 def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
+    # c moves by the sum of the clients' changes over N, x by a step towards the clients' mean
     share = 1 / len(task.data.participating)  # 1/N
     control = fl.tensor_map(
         lambda c, *changes: c + share * sum(changes),

@@ -30,7 +30,7 @@ def extend_history(history: Tree, number: int, updates: list[Update], selected: 
 
 
 def group_counts(history: Tree) -> dict[str, list]:
-    """Return one row per client, round in which it took part, and group."""
+    """Return the artefact `group_counts`: a row per group, for each client of a round."""
     groups = history["selected"].shape[1]
     return {
         "client": history["client"].repeat_interleave(groups).tolist(),
@@ -41,10 +41,13 @@ def group_counts(history: Tree) -> dict[str, list]:
 
 
 def groups_of_images(task: Task, keys: Tensor) -> dict[str, list]:
-    """Return class, group and k-means cluster of every client's images, from keys [G, d].
+    """Return the class, the group and the k-means cluster of each client's images.
 
-    k-means is fitted to the training images, with as many clusters as there are groups and on
-    features of unit length, since Eq. 5 compares directions.
+    k-means is fitted to the training images, with as many clusters as there are groups. Features
+    have unit length, since Eq. 5 compares directions.
+
+    Args:
+        keys: the keys of the groups [G, d].
     """
     data = task.data
     train = np.concatenate(data.train)

@@ -12,10 +12,11 @@ Task = fl.ViTTask[Options]
 
 
 def params(task: Task) -> Tree:
-    """Draw `head` [C, d], `shared_prompts` [L_S, P_S, d], `group_prompts` [G, L_G, P_G, d] and
-    `keys` [G, d], as far as the options ask for them.
+    """Return the parameters before training (Algorithm 3).
 
-    L_S and L_G count the blocks with such prompts, P_S and P_G the tokens at each of them.
+    `head` [C, d] is zero. There are `shared_prompts` [L_S, P_S, d] with the option `shared`, and
+    `group_prompts` [G, L_G, P_G, d] and orthonormal `keys` [G, d] with the option `group`. L_S and
+    L_G are the numbers of blocks with such prompts, P_S and P_G the numbers of tokens at a block.
     """
     vit = task.backbone
     options = task.options
@@ -44,15 +45,15 @@ def _prompts(task: Task, purpose: str, *shape: int) -> Tensor:
 
 
 def check_options(options: Options, depth: int) -> None:
-    """Refuse options that contradict each other or a ViT of `depth` blocks.
+    """Check that the options fit each other and a ViT of `depth` blocks.
 
     Raises:
-        FedLoomError: names the option.
+        FedLoomError: they do not fit; the message names the option.
     """
     if not options.shared and not options.group:
         raise fl.FedLoomError("sgpt: options shared and group are both false; use head_tuning")
 
-    # blocks that the ViT has
+    # the ViT must have the blocks
     for name in ("shared_blocks", "group_blocks"):
         if max(getattr(options, name)) > depth:
             raise fl.FedLoomError(
@@ -63,7 +64,7 @@ def check_options(options: Options, depth: int) -> None:
             f"sgpt: option query_block {options.query_block}: the ViT has {depth}"
         )
 
-    # their order
+    # shared prompts come before group prompts
     both = options.shared and options.group
     if both and max(options.shared_blocks) >= min(options.group_blocks):
         raise fl.FedLoomError(

@@ -14,17 +14,18 @@ Task = fl.ViTTask[Options]
 
 
 def shared_loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Return block I's loss of every image [K, B]: cross-entropy without group prompts (Eq. 10)."""
+    """Return the loss of block I [K, B]: the cross-entropy without group prompts (Eq. 10)."""
     return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
 def group_loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Return block II's loss of every image [K, B]: cross-entropy plus L_key (Eq. 11).
+    """Return the loss of block II [K, B]: the cross-entropy plus L_key (Eq. 11).
 
-    Beside it comes which group each image chose, `selected` [K, B, G], and the cross-entropy alone
-    as the loss to report.
+    L_key is minus the cosine between an image's query and the key of its group. The extras are
+    `selected` [K, B, G], 1 at the group that each image chose, and the cross-entropy, which is the
+    loss to report.
     """
     cosine = cosines(task, params["keys"], batch)  # [K, B, G]
     so_far = received["constants"]["selected"]  # [K, G]

@@ -12,23 +12,25 @@ from .options import Options
 
 Task = fl.ViTTask[Options]
 
-# by block: the prompts that enter there, and whether they are inserted or replace the ones before
+# number of a block -> the prompts that enter there, and `insert` or `replace`
 Slots = dict[int, tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]]
 
 
 def logits(task: Task, params: Tree, batch: Batch, groups: Tensor | None = None) -> Tensor:
-    """Return logits [K, B, C].
+    """Return logits [K, B, C] of images with shared prompts and the prompts of their groups.
+
+    The head classifies the mean of the class token and the tokens of the group prompts.
 
     Args:
-        params: with a client axis: `head` [K, C, d], `shared_prompts` [K, L_S, P_S, d],
-            `group_prompts` [K, G, L_G, P_G, d].
-        groups: the group of every image [K, B]; None: without group prompts (block I).
+        params: `head` [K, C, d], `shared_prompts` [K, L_S, P_S, d] and `group_prompts` [K, G, L_G,
+            P_G, d].
+        groups: the group of each image [K, B]; None for no group prompts (block I).
     """
     vit = task.backbone
     options = task.options
     keeps = options.variant == "released"
 
-    # the prompts of each block
+    # the prompts of each block, and the number of group prompt tokens behind the last one
     deep = {}
     count = 0
     if options.shared:
@@ -50,10 +52,17 @@ def logits(task: Task, params: Tree, batch: Batch, groups: Tensor | None = None)
 
 
 def _slots(blocks: Sequence[int], prompts: Sequence[Tensor], keeps: bool) -> Slots:
-    """Return what enters at each of the blocks: [K, P, d], or [K, B, P, d] by image.
+    """Return how the prompts of each block enter.
 
-    Prompts replace those of the block before; with `keeps`, as in the authors' code, those stay
-    and the sequence grows.
+    The prompts of the first block are inserted. Those of a later block replace the prompts of the
+    block before.
+
+    Args:
+        blocks: numbers of the blocks.
+        prompts: for each block in ascending order, prompts [K, P, d], or [K, B, P, d] if each image
+            has its own.
+        keeps: True inserts the prompts of all blocks, as the authors' code does. The earlier
+            prompts stay, so the sequence grows.
     """
     return {
         j: (own, fl.insert if keeps or i == 0 else fl.replace)

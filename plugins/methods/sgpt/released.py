@@ -32,11 +32,11 @@ from .options import Options
 
 Task = fl.ViTTask[Options]
 
-FEW = 50  # up to this many selections of a group, its key is the plain mean over clients
+FEW = 50  # the key of a group with at most so many selections is the plain mean over clients
 
 
 def one_after_another(options: Options) -> bool:
-    """Return whether a client's selections depend on the clients that trained before it."""
+    """Return True if a client's selections depend on the clients that trained before it."""
     return options.variant == "released" and options.group and options.frequency
 
 
@@ -46,12 +46,17 @@ def in_turn(
     received: Tree,
     clients: Cohort,
 ) -> list[Update]:
-    """Train the clients one after another, each with the selections of those before it.
+    """Train the clients one after another, and return their updates.
 
-    It needs the whole round's clients as one cohort, as the runtime hands them over.
+    Each client starts with the counts of selections [G] of earlier rounds and of the clients that
+    trained before it in this round. All clients of the round must be in one cohort, as the runtime
+    hands them over.
+
+    Args:
+        train: the hook `client_update`, which trains one client here.
     """
     updates: list[Update] = []
-    chosen = torch.zeros_like(received["constants"]["selected"][:1])  # in this round so far [1, G]
+    chosen = torch.zeros_like(received["constants"]["selected"][:1])  # this round [1, G]
     for k in range(len(clients)):
         own = fl.tensor_map(lambda value, k=k: value[k : k + 1], received)
         own["constants"] = {"selected": own["constants"]["selected"] + chosen}
@@ -61,6 +66,13 @@ def in_turn(
 
 
 def key_shares(selected: Tensor) -> Tensor:
-    """Return every client's weight in the average of every key [K, G], from selections [K, G]."""
+    """Return the weight [K, G] of each client in the average of each key.
+
+    The weight is the client's share of the group's selections in this round, or 1 / K for a group
+    with at most FEW selections.
+
+    Args:
+        selected: the clients' numbers of selections of each group in this round [K, G].
+    """
     total = selected.sum(0)
     return (selected / total.clamp(min=1)).where(total > FEW, 1 / len(selected))

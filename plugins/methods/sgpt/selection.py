@@ -10,14 +10,15 @@ from .options import Options
 
 Task = fl.ViTTask[Options]
 
-FLOOR = {"paper": 1e-12, "released": 5e-4}  # added to q
+FLOOR = {"paper": 1e-12, "released": 5e-4}  # added to q_g
 
 
 def query(task: Task, token: Tensor) -> Tensor:
     """Return the query h(x) [..., d] of a class token [..., d] from the feature cache.
 
-    The authors' code passes the token through the final norm and a ReLU; the cache holds the final
-    token after the norm, and those at the input of a block before it.
+    In the paper it is the token itself. The authors' code applies the final norm and a ReLU. In the
+    cache, the final token has already passed the final norm, and tokens at the input of a block
+    have not.
     """
     if task.options.variant == "paper":
         return token
@@ -25,7 +26,7 @@ def query(task: Task, token: Tensor) -> Tensor:
 
 
 def cosines(task: Task, keys: Tensor, batch: Batch) -> Tensor:
-    """Return cos(h(x), k_g) [K, B, G] for keys [K, G, d]; h is the frozen ViT without prompts."""
+    """Return cos(h(x), k_g) [K, B, G] between the queries of images and the keys [K, G, d]."""
     token = batch.class_tokens(task.options.query_block or None)  # [K, B, d]
     return fl.cosine_similarity(query(task, token), keys)
 
@@ -33,12 +34,15 @@ def cosines(task: Task, keys: Tensor, batch: Batch) -> Tensor:
 def group_while_training(
     options: Options, cosine: Tensor, selected: Tensor, mask: Tensor
 ) -> Tensor:
-    """Return the group of every image while training [K, B] (Eq. 6).
+    """Return the group of each image in training [K, B]: argmin_g q_g (1 - cos(h(x), k_g)) (Eq. 6).
+
+    q_g is the share of group g in all selections so far. With `frequency: false`, the nearest key
+    wins. With `majority`, all images of a batch get the group that most of them chose.
 
     Args:
-        cosine: of queries and keys [K, B, G].
-        selected: how often every group was chosen so far, v_g [K, G].
-        mask: false where an image only fills up the batch [K, B]; such images have no vote.
+        cosine: cosines of queries and keys [K, B, G].
+        selected: number of selections of each group so far, v_g [K, G].
+        mask: bool [K, B], false for images that only fill up the batch; they have no vote.
     """
     if options.frequency:
         q = selected / selected.sum(-1, keepdim=True).clamp(min=1)  # [K, G]

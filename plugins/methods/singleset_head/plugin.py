@@ -38,5 +38,5 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 @fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
-        return None  # there is none
+        return None  # there is no server model
     return fl.linear(batch.features, clients.state["head"])  # [K, B, C]

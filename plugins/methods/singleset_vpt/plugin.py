@@ -39,5 +39,5 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 @fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
-        return None  # there is none
+        return None  # there is no server model
     return fl.shallow_logits(task, clients.state, batch)  # [K, B, C]

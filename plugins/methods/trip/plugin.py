@@ -42,7 +42,7 @@ Task = fl.CLIPTask[Options]
 
 
 def keys(task: Task) -> Tensor:
-    """Return the experts' keys [E, d'], rows of an orthogonal matrix if d' allows."""
+    """Return the experts' fixed keys [E, d'], which are orthonormal if E <= d'."""
     width = task.backbone.encode(["a"]).shape[1]
     drawn = torch.empty(task.options.experts, width)
     return nn.init.orthogonal_(drawn, generator=task.at(0).generator("keys")).to(
@@ -63,7 +63,11 @@ def init_server(task: Task) -> Tree:
 
 
 def round_weight(task: Task, number: int) -> float:
-    """Return the weight of a round's contexts in the mean; rounds count from 0."""
+    """Return the weight of a round's contexts in the mean over rounds.
+
+    It is the density of Beta(b, b) at (t + 0.5) / (rounds + 1), for the option `beta` b and round t
+    = `number`, from 0.
+    """
     both = task.options.beta
     return float(beta.pdf((number + 0.5) / (task.training.rounds + 1), both, both))
 
@@ -76,8 +80,10 @@ def download(task: Task, server: Tree, client: int) -> Tree:
 
 @fl.hookimpl
 def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
-    """Average the clients' contexts, and the contexts of all rounds."""
+    """Average the clients' contexts, and update the weighted mean over the rounds so far."""
     params = fl.mean(updates, weighted=True)
+
+    # the weight of this round, divided by the weights of the initial contexts and earlier rounds
     now = task.round - 1
     before = round_weight(task, 0) + sum(round_weight(task, number) for number in range(now))
     share = round_weight(task, now) / before
@@ -86,7 +92,7 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
 
 
 def expert_shares(task: Task, batch: Batch, factor: float) -> Tensor:
-    """Return the experts' shares [K, B, E] in the images of a batch."""
+    """Return the experts' shares [K, B, E] in each image (see `routing.expert_shares`)."""
     patches = batch.patches.flatten(0, 1)  # [K B, T, d']
     generator = task.at(0).generator("first centroids")  # the same in all rounds
     first = torch.randperm(patches.shape[1], generator=generator)[: task.options.experts]
@@ -95,7 +101,12 @@ def expert_shares(task: Task, batch: Batch, factor: float) -> Tensor:
 
 
 def logits(task: Task, params: Tree, batch: Batch, shares: Tensor) -> Tensor:
-    """Compute logits [K, B, C] of images, each under the experts' contexts by its shares."""
+    """Compute logits [K, B, C]; the context of an image is the sum of share_e times context_e.
+
+    Args:
+        params: the experts' contexts [K, E, L, d].
+        shares: the experts' shares in each image [K, B, E].
+    """
     experts = params["experts"]  # [K, E, L, d]
     contexts = torch.einsum("kbe,keld->kbld", shares.to(experts), experts)
     return fl.contextual_logits(task, batch.features, fl.split_images(task, contexts))
@@ -104,9 +115,9 @@ def logits(task: Task, params: Tree, batch: Batch, shares: Tensor) -> Tensor:
 def loss(
     task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute the cross-entropy [K, B], which alone is reported, plus the guided term.
+    """Compute the cross-entropy plus alpha times the guided term [K, B]; report the cross-entropy.
 
-    The latter is alpha times the cross-entropy with hand-written texts' answers.
+    The guided term is the cross-entropy with the class probabilities under hand-written texts.
     """
     scores = logits(task, params, batch, received["shares"][0][batch.rows])
     written = task.backbone.logits(batch.features, received["written"])
@@ -116,9 +127,10 @@ def loss(
 
 
 def training_shares(task: Task, clients: Cohort) -> Tensor:
-    """Return the experts' shares [N, E] in the clients' training images; others' are zero.
+    """Return the experts' shares [N, E] in all N images of the data.
 
-    They are computed before training, as a step on a GPU would wait for the matching.
+    They are zero for images that these clients do not train on. They are computed before training,
+    because the matching runs on the CPU, and a step on a GPU would have to wait for it.
     """
     known = torch.zeros(len(task.data.labels), task.options.experts, device=task.backbone.device)
     for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):

@@ -10,24 +10,29 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 ITERATIONS = 100
-TOLERANCE = 1e-4  # of the centroids' mean shift
-STEP = 1e-4  # of a cluster's price
+TOLERANCE = 1e-4  # an image is done if its centroids move by less than this on average
+STEP = 1e-4  # change of a cluster's price for each patch that it has room for
 
 
 def capacities(patches: int, clusters: int, factor: float) -> Tensor:
-    """Return how many patches each cluster may take [E]; the first ones take the remainder."""
+    """Return the numbers of patches that the clusters may take [E].
+
+    Each may take floor(factor floor(T / E)) of the T `patches`. The first T mod E clusters may take
+    one more.
+    """
     each = torch.full((clusters,), float(patches // clusters * factor)).floor().long()
     return each + (torch.arange(clusters) < patches % clusters)
 
 
 def assign(prices: Tensor, room: Tensor) -> Tensor:
-    """Return the cluster of every patch [N, T], or E if its cluster is full.
+    """Return the cluster of each patch [N, T], from 0; E for a patch without a cluster.
 
-    A patch wants the cheapest cluster, and takes it or none; the cheapest patches come first.
+    A patch wants the cluster with the lowest price. It gets no cluster if this one is full. Patches
+    are served in the order of these lowest prices.
 
     Args:
-        prices: [N, T, E] of patches in clusters.
-        room: how many patches each cluster takes [E].
+        prices: the price of each patch in each cluster [N, T, E].
+        room: number of patches that each cluster takes [E].
     """
     cheapest, wanted = prices.min(-1)  # [N, T]
     order = cheapest.sort(dim=1, stable=True).indices
@@ -39,19 +44,22 @@ def assign(prices: Tensor, room: Tensor) -> Tensor:
 
 
 def cluster(patches: Tensor, first: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
-    """Cluster the patches of images; return centroids [N, E, d] and sizes [N, E] of clusters.
+    """Cluster the patches of each image by k-means, where full clusters refuse patches.
 
     An empty cluster moves to the patch that is farthest from all centroids.
 
     Args:
-        patches: [N, T, d].
+        patches: [N, T, d] of N images.
         first: positions of the patches that are the first centroids [E].
-        room: how many patches each cluster takes [E].
+        room: number of patches that each cluster takes [E].
+
+    Returns:
+        The centroids [N, E, d] and the sizes [N, E] of the clusters.
     """
     # the start
     count = len(room)
     centroids = patches[:, first].clone()
-    extra = patches.new_zeros(len(patches), count)  # prices of clusters beyond distances
+    extra = patches.new_zeros(len(patches), count)  # price of a cluster, added to distances
     sizes = torch.zeros_like(extra)
     active = torch.arange(len(patches), device=patches.device)  # images that have not converged
 
@@ -70,7 +78,7 @@ def cluster(patches: Tensor, first: Tensor, room: Tensor) -> tuple[Tensor, Tenso
         lonely = x[torch.arange(len(x), device=x.device), farthest]  # [n, d]
         moved = torch.where(empty[..., None], lonely[:, None], moved)
 
-        # a cluster that is too large becomes dearer
+        # a cluster with room left becomes cheaper
         price = extra[active] + STEP * (sizes[active] - room.to(x))
         extra[active] = torch.where(empty, torch.zeros_like(price), price)
 
@@ -84,11 +92,17 @@ def cluster(patches: Tensor, first: Tensor, room: Tensor) -> tuple[Tensor, Tenso
 
 
 def expert_shares(patches: Tensor, keys: Tensor, first: Tensor, factor: float) -> Tensor:
-    """Return the share of each expert [N, E] in images with patches [N, T, d].
+    """Return the share of each expert [N, E] in each of N images.
 
-    Each cluster is matched with another expert, for the largest sum of cosines between centroids
-    and keys [E, d]; an expert's share is that of its cluster's patches among all clusters'. There
-    are as many clusters as patches `first` that are their first centroids.
+    Clusters are matched one to one with experts, so that the sum of the cosines between centroids
+    and keys is largest. The share of an expert is the number of its cluster's patches, divided by
+    the number of patches in all clusters.
+
+    Args:
+        patches: [N, T, d].
+        keys: the experts' keys [E, d].
+        first: positions of the patches that are the first centroids, one for each cluster.
+        factor: capacity of a cluster, in multiples of an equal share of all patches.
     """
     room = capacities(patches.shape[1], len(first), factor).to(patches.device)
     centroids, sizes = cluster(patches, first, room)

@@ -19,7 +19,7 @@ Task = fl.Task[Any, Options]
 
 @fl.hookimpl
 def init_server(task: Task) -> Tree:
-    """Return nothing: the server knows no more than every client."""
+    """Return no parameters: nothing is trained, and nothing is sent."""
     return {"params": {}}
 
 

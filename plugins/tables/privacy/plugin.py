@@ -34,7 +34,15 @@ COLUMNS = {
 
 
 def attack(member: pd.Series, score: pd.Series, false_rate: float) -> tuple[float, float]:
-    """Return AUC and true positive rate at `false_rate`, in %, where members score higher."""
+    """Return the AUC and the true positive rate of an attack, in %.
+
+    The true positive rate is the highest with at most `false_rate` false positives.
+
+    Args:
+        member: whether each image was trained on.
+        score: the attack's score of each image; a higher score says that it was trained on.
+        false_rate: between 0 and 1.
+    """
     from sklearn.metrics import roc_auc_score, roc_curve  # slow to import
 
     false, true, _ = roc_curve(member, score, drop_intermediate=False)
@@ -42,9 +50,14 @@ def attack(member: pd.Series, score: pd.Series, false_rate: float) -> tuple[floa
 
 
 def ratio(own: pd.DataFrame, others: list[pd.DataFrame]) -> pd.DataFrame:
-    """Return the images of a run that another run withheld, with a `score`.
+    """Return the images of a run that at least one other run withheld, with a column `score`.
 
-    It is the image's confidence minus its mean over the runs that withheld it.
+    The score is the confidence of the image in this run, minus its mean confidence in the other
+    runs that withheld it.
+
+    Args:
+        own: the artefact `membership` of the run.
+        others: the artefacts of the runs with other seeds.
     """
     keys = ["client_id", "image"]
     if not others:
@@ -56,10 +69,10 @@ def ratio(own: pd.DataFrame, others: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 class Privacy(RunsTable):
-    """Membership inference on trained models, and what uploads tell of a client's classes.
+    """How well attackers infer training images from models, and class shares from uploads.
 
-    Members are images that clients trained on, non-members images that they withheld (wrapper
-    `audit`). An AUC of 50 % is that of guessing.
+    Members are images that clients trained on. Non-members are images that clients withheld
+    (wrapper `audit`). A random guess has an AUC of 50 %.
     """
 
     spec = KindSpec(artefact="membership")
@@ -70,11 +83,11 @@ class Privacy(RunsTable):
     members."""
 
     def complete(self, settings: Any, output: Any, where: object) -> Any:
-        """Return the output with the seeds, whose runs are references of each other."""
+        """Return the output with the study's seeds, since `measure` compares runs of all seeds."""
         return replace(output, extra=output.extra | {"seeds": [*settings.study.seeds]})
 
     def measure(self, run: PlottedRun, seeds: list[int]) -> dict[str, float]:
-        """Return the numbers of one run, in %; epsilon and distances as they are."""
+        """Return the numbers of one run by column, in % but for epsilon and the distances."""
         own = metrics.artefact(run)
         rounds = metrics.frame(run.rounds).sort_values("round")
         numbers = metrics.accuracies(metrics.evaluation(run.evaluation), run.reported)
@@ -89,13 +102,13 @@ class Privacy(RunsTable):
                 known["member"], known["score"], self.false_rate
             )
 
-        # the distances of the classes that a server guesses
+        # the distances between guessed and true class shares
         for name in ("class_distance", "class_distance_blind"):
             found[name] = float(rounds[name].mean())
         return found
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Say what the numbers are."""
+        """Return a caption that says what the numbers are."""
         return (
             f"mean test accuracy in % of participating clients, {describe_rounds(runs)}; epsilon "
             "after the last "
@@ -108,6 +121,6 @@ class Privacy(RunsTable):
 
 
 def _of_seed(run: PlottedRun, seed: int) -> Path:
-    """Return the artefact of another seed of a run, which the table has among its inputs."""
+    """Return the path of the run's artefact with another seed; it is an input of the table, too."""
     assert run.artefact is not None, "the kind names one"
     return run.artefact.parents[1].with_name(f"seed{seed}") / "artefacts" / run.artefact.name

@@ -43,12 +43,13 @@ NAMES = ("class_distance", "class_distance_blind")
 
 
 def members_of(task: Task, client: int) -> np.ndarray:
-    """Return the rows of a client's images that it trains on, ascending; one at least.
+    """Return the rows of the images that a client trains on, ascending; at least one.
 
-    The images of each part of a stream are drawn by themselves, so that an image which is withheld
-    stays so when others arrive.
+    In a stream, the images of each part are drawn separately. So an image that is withheld stays
+    withheld when other parts arrive.
     """
-    # by the run's seed, though a study may fix that of round 0: other seeds are references
+    # draw by the run's seed even if the study fixes the seed of round 0, because the attack needs
+    # runs of other seeds that withhold other images
     own = replace(task, round=0, fixed_seeds=type(task.fixed_seeds)())
     members = [np.array([], np.int64)]
     options: Options = task.wrappers["audit"]
@@ -66,16 +67,20 @@ def training_data(task: Task) -> Generator[None, Federation, Federation]:
     members = {k: members_of(task, k) for k in task.data.participating}
 
     def kept(clients_rows: list[np.ndarray]) -> list[np.ndarray]:
+        """Return each client's rows without those that it withholds."""
         everyone = enumerate(clients_rows)
         return [np.intersect1d(rows, members[k]) if k in members else rows for k, rows in everyone]
 
     earlier = None if data.earlier is None else kept(data.earlier)
     data = replace(data, train=kept(data.train), earlier=earlier)
-    return fl.relabelled(data, np.array([], np.int64), 0)  # with the priors of these images
+    return fl.relabelled(data, np.array([], np.int64), 0)  # recomputes the priors
 
 
 def scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return losses -log p_y and confidences log p_y / (1 - p_y) [n] of logits [n, C], float64."""
+    """Return losses -log p_y and confidences log(p_y / (1 - p_y)), float64 [n] each.
+
+    p_y is the probability of the label under the logits [n, C]. `labels` are [n].
+    """
     logits = logits.double()
     own = logits.gather(1, labels[:, None])[:, 0]
     others = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
@@ -113,9 +118,15 @@ def audit_table(
 
 
 def guessed_shares(change: Tensor, direction: Tensor) -> Tensor:
-    """Return the guessed share of every class [C] of a head's change [C, d], float64.
+    """Return the class shares [C] that a server guesses from the change of a head, float64.
 
-    `direction` is the mean feature [d] of public images.
+    The change of a class's row is projected onto the direction. The share of the class is its
+    projection minus the lowest one, divided by the sum over classes. If all projections are equal,
+    so are the shares.
+
+    Args:
+        change: the head that a client uploads minus the head that it received [C, d].
+        direction: the mean feature of public images [d].
     """
     sums = change.double() @ direction.double()
     above = sums - sums.min()
@@ -124,12 +135,15 @@ def guessed_shares(change: Tensor, direction: Tensor) -> Tensor:
 
 
 def distance(one: Tensor, other: Tensor) -> float:
-    """Return the total variation distance of two distributions [C]."""
+    """Return the total variation distance, half of the sum of |p - q|, of two distributions [C]."""
     return float((one.double() - other.double()).abs().sum() / 2)
 
 
 def public_feature(task: Task) -> Tensor:
-    """Return the mean feature [d] of public images, by the frozen backbone."""
+    """Return the mean feature [d] of public images from the frozen backbone.
+
+    The public images are test images, drawn once for all rounds.
+    """
     rows = np.unique(np.concatenate(task.data.test))
     generator = task.at(0).generator("audit: public images")
     order = torch.randperm(len(rows), generator=generator).numpy()
@@ -140,7 +154,7 @@ def public_feature(task: Task) -> Tensor:
 
 
 def head_of(tree: Tree) -> Tensor | None:
-    """Return the head [C, d] of a payload or a download; None if it has no such head."""
+    """Return the head [C, d] of an upload or a download, or None if there is no single head."""
     head = tree.get("params", {}).get("head")
     return head if isinstance(head, Tensor) and head.ndim == 2 else None
 
@@ -152,7 +166,7 @@ def client_update(
     updates = [*(yield)]
     direction = None
 
-    # of the images that it trained on in this round; priors of a stream also count earlier ones
+    # the true class shares in this round; the priors of a stream also count images that have left
     rows = [task.data.train[client] for client in clients.ids]
     labels = task.data.labels
     shares = fl.class_priors(labels.cpu().numpy(), rows, task.num_classes).to(labels.device)

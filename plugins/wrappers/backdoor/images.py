@@ -11,15 +11,15 @@ from torch import Tensor
 
 from fedloom.toolbox import Federation, Task
 
-AT_ONCE = 128  # images of which features are computed
+AT_ONCE = 128  # largest number of images whose features are computed together
 Paint = Callable[[np.ndarray], np.ndarray]  # images uint8 [n, H, W, channels] -> the same, changed
 
 
 class Repainted:
-    """An image store, some of whose images have other pixels."""
+    """An image store that changes the pixels of some images when they are read."""
 
     def __init__(self, store: Any, changed: np.ndarray, paint: Paint):
-        """Take the store, which images [N] of it change, and how."""
+        """Take the store, a mask [N] of the images that change, and what changes their pixels."""
         self.store = store
         self.changed = changed
         self.paint = paint
@@ -31,7 +31,7 @@ class Repainted:
         return len(self.store)
 
     def images(self, index: np.ndarray) -> np.ndarray:
-        """Return the images at `index` [...], as uint8 [..., H, W, channels]."""
+        """Return the images at the rows `index` [...], uint8 [..., H, W, channels]."""
         pixels = self.store.images(index)
         changed = self.changed[index]
         pixels[changed] = self.paint(pixels[changed])
@@ -39,9 +39,10 @@ class Repainted:
 
 
 def repainted(task: Task, data: Federation, rows: np.ndarray, paint: Paint) -> Federation:
-    """Return the data with other pixels of the images `rows` [n].
+    """Return the data, in which `paint` has changed the pixels of the images `rows` [n].
 
-    Features and patches of these are computed when the method reads its cache.
+    Features and patches of the changed images replace those of the cache. They are computed when
+    the method first reads its cache.
     """
     changed = np.zeros(len(data.store), bool)
     changed[rows] = True
@@ -49,19 +50,22 @@ def repainted(task: Task, data: Federation, rows: np.ndarray, paint: Paint) -> F
 
     @cache
     def computed(kind: str) -> dict[str, Tensor]:
+        """Return what the backbone caches of the changed images [n, ...], by name."""
         parts = np.array_split(rows, -(-len(rows) // AT_ONCE))
         images = (torch.from_numpy(store.images(part)).to(data.device) for part in parts)
         made = [task.backbone.compute_cache(each, kind) for each in images]
         return {name: torch.cat([each[name] for each in made]) for name in made[0]}
 
     def put(table: Tensor, new: Tensor) -> Tensor:
+        """Return a copy of the cache [N, ...] with the rows of the changed images replaced."""
         table = table.clone()
         table[rows] = new.to(table)
         return table
 
     @cache
     def tokens(block: int | None) -> Tensor:
-        table = data.tokens(block)  # refuses, if the method needs none
+        """Return class tokens [N, d] at the input of a block, from 1, or the final ones (None)."""
+        table = data.tokens(block)  # raises an error if the method declares no cache
         made = computed("features")
         return put(table, made["final"] if block is None else made["inputs"][:, block - 1])
 

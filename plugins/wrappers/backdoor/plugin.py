@@ -30,7 +30,12 @@ from .options import Options
 
 
 def stamped(images: np.ndarray, size: float) -> np.ndarray:
-    """Return images uint8 [n, H, W, channels] with the trigger in their lower right corner."""
+    """Return images with the trigger in their lower right corner.
+
+    Args:
+        images: uint8 [n, H, W, channels].
+        size: side of the trigger, as a share of the height H.
+    """
     side = max(2, round(size * images.shape[1]))
     upper = np.arange(side) < side // 2
     images = images.copy()
@@ -39,7 +44,11 @@ def stamped(images: np.ndarray, size: float) -> np.ndarray:
 
 
 def other_rows(task: Task, rows: np.ndarray) -> np.ndarray:
-    """Return those of the images `rows` that are not of the target class."""
+    """Return those of the images `rows` that do not belong to the target class.
+
+    Raises:
+        FedLoomError: there is no such target class.
+    """
     options: Options = task.wrappers["backdoor"]
     target = options.target
     classes = task.data.num_classes
@@ -75,7 +84,7 @@ def training_data(task: Task) -> Generator[None, Federation, Federation]:
 
     # their labels, then their pixels
     data = fl.relabelled(data, poisoned, options.target)
-    used = np.intersect1d(poisoned, np.concatenate(data.train))  # not those that have left
+    used = np.intersect1d(poisoned, np.concatenate(data.train))  # without images that have left
     if not len(used):
         return data
     return repainted(task, data, used, partial(stamped, size=options.size))

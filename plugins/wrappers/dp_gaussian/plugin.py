@@ -46,12 +46,12 @@ from fedloom.toolbox import Cohort, Task, Tree, Update
 
 from .options import Options
 
-ATTACKS = ("label_flip", "backdoor", "forged_update")  # each attacker acts by itself
-READERS = {"audit"}  # they leave updates as they are
+ATTACKS = ("label_flip", "backdoor", "forged_update")  # an attacker needs no other client's update
+READERS = {"audit"}  # wrappers that leave uploads as they are
 
 
 def expected_clients(task: Task) -> int:
-    """Return q times all participating clients."""
+    """Return the expected number of clients in a round: q times all participating clients."""
     return min(task.clients_per_round, len(task.data.participating))
 
 
@@ -69,7 +69,7 @@ def drawn(task: Task) -> set[int]:
 
 
 def normal(task: Task, count: int) -> Tensor:
-    """Draw this round's noise [D] from N(0, 1), float64."""
+    """Draw this round's noise from N(0, 1), float64 [D] with D = `count`."""
     purpose = "dp_gaussian: noise"
     options: Options = task.wrappers["dp_gaussian"]
     if options.randomness == "secret":
@@ -78,7 +78,13 @@ def normal(task: Task, count: int) -> Tensor:
 
 
 def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]:
-    """Return what training changed, as a vector [D] of float64, and the parameters before."""
+    """Return the change of the parameters by training, and the parameters before it.
+
+    The change is a vector [D] of float64.
+
+    Raises:
+        FedLoomError: the upload has something else than parameters that the client had received.
+    """
     params = fl.require_params_alone(task, "dp_gaussian", update)
     if "statistics" in params:
         raise fl.FedLoomError(
@@ -95,7 +101,7 @@ def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]
 
 
 def clipped(change: Tensor, bound: float) -> tuple[Tensor, float]:
-    """Return a change [D] scaled down to norm `bound` where it is larger, and the norm it had."""
+    """Return the change [D], scaled down to the norm `bound` if it is longer, and its own norm."""
     norm = change.norm()
     return change * fl.clip_factors(norm, bound), float(norm)
 
@@ -131,13 +137,13 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
     options: Options = task.wrappers["dp_gaussian"]
 
-    # noise on the sum of all changes
+    # start the sum of all changes with the noise
     start = change_of(task, updates[0], updates[0].received)[1]
     before = fl.flatten(start)
     taking_part = set(task.selected) if options.sampling == "study" else drawn(task)
     total = options.noise * options.clip * normal(task, before.numel()).to(before.device)
 
-    # the clipped changes
+    # add the clipped changes
     for update in updates:
         change, own = change_of(task, update, update.received)
         if not torch.equal(before, fl.flatten(own)):
@@ -154,7 +160,7 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
 
 
 def with_epsilon(task: Task, server: Tree) -> Tree:
-    """Return the server's state with the budget that was spent, and whether the noise is secret."""
+    """Return the server's state with the metrics `epsilon`, spent so far, and `secret_noise`."""
     options: Options = task.wrappers["dp_gaussian"]
     poisson = options.sampling == "poisson"
     q = expected_clients(task) / len(task.data.participating) if poisson else 1.0
@@ -166,7 +172,7 @@ def with_epsilon(task: Task, server: Tree) -> Tree:
 @fl.hookimpl(wrapper=True)
 def init_server(task: Task) -> Generator[None, Tree, Tree]:
     names = [*task.wrappers]
-    inside = names[: names.index("dp_gaussian")]  # what they send is clipped
+    inside = names[: names.index("dp_gaussian")]  # listed before: their result is clipped
     others = sorted({*names} - {"dp_gaussian"} - READERS - {*inside}.intersection(ATTACKS))
     if others:
         raise fl.FedLoomError(

@@ -29,18 +29,23 @@ from .options import Options
 
 
 def sensitivity(spread: Tensor, count: Tensor) -> Tensor:
-    """Compute S_c [S, C] from the largest L1 deviations [S, C] and numbers of examples N_c [C]."""
+    """Compute S_c = 2 max_i ||cls_i - mu_c||_1 / N_c [S, C], for S blocks.
+
+    Args:
+        spread: the largest deviations max_i ||cls_i - mu_c||_1 [S, C].
+        count: N_c, the number of examples of each class [C].
+    """
     return 2 * spread / count.clamp(min=1)
 
 
 def laplace(scale: Tensor, uniform: Tensor) -> Tensor:
-    """Turn draws from (0, 1) into those of Laplace(0, scale): the inverse of its distribution."""
+    """Turn uniform draws from (0, 1) into draws from Laplace(0, scale), by its inverse CDF."""
     u = uniform - 0.5
     return (-torch.sign(u) * torch.log1p(-2 * u.abs())).to(scale) * scale
 
 
 def uniform(task: Task, shape: torch.Size) -> Tensor:
-    """Draw from (0, 1), float64, for this round's noise."""
+    """Draw this round's uniform numbers from (0, 1), float64, of this shape."""
     options: Options = task.wrappers["dp_laplace"]
     if options.randomness == "secret":
         return fl.secret_uniform(task, "dp_laplace", shape)
@@ -48,10 +53,10 @@ def uniform(task: Task, shape: torch.Size) -> Tensor:
 
 
 def add_noise(task: Task, prototypes: Tensor, statistics: Tree) -> Tensor:
-    """Add noise to prototypes [S, C, d], scaled by the sensitivity of the clients' statistics.
+    """Return the prototypes [S, C, d] plus noise from Laplace(0, S_c / eps).
 
     Args:
-        statistics: `spread` [S, C] and `count` [C].
+        statistics: `spread` [S, C] and `count` [C], from which S_c follows (see `sensitivity`).
     """
     options: Options = task.wrappers["dp_laplace"]
     eps = options.eps
@@ -61,7 +66,10 @@ def add_noise(task: Task, prototypes: Tensor, statistics: Tree) -> Tensor:
 
 
 def with_noise(task: Task, server: Tree, prototypes: Tensor, window: Tree) -> Tree:
-    """Return the server's state with its prototypes, the new window, and how noise is drawn."""
+    """Return the server's state with other prototypes and another window.
+
+    The metric `secret_noise` is 1 if the noise is drawn from a secret key.
+    """
     options: Options = task.wrappers["dp_laplace"]
     secret = float(options.randomness == "secret")
     return {
@@ -73,7 +81,7 @@ def with_noise(task: Task, server: Tree, prototypes: Tensor, window: Tree) -> Tr
 
 
 def empty_window(prototypes: Tensor) -> Tree:
-    """Return the statistics since the last update, of no example: spread [S, C], count [C]."""
+    """Return a window without examples: `spread` [S, C] and `count` [C] since the update, zero."""
     spread = torch.zeros_like(prototypes[..., 0])
     return {"spread": spread, "count": torch.zeros_like(spread[0], dtype=torch.int64)}
 
@@ -100,6 +108,8 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Generator[None
         "spread": torch.stack([s["spread"] for s in statistics]).amax(0),
         "count": torch.stack([s["count"] for s in statistics]).sum(0),
     }
+
+    # noise on the prototypes that changed; a new window starts when any of them has changed
     updated = (prototypes != before).any(-1, keepdim=True)  # [S, C, 1]
     if updated.any():  # a method may update them every few rounds only
         prototypes = torch.where(updated, add_noise(task, prototypes, window), prototypes)

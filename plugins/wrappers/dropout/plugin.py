@@ -22,7 +22,7 @@ from .options import Options
 
 
 def draw(task: Task, purpose: str, client: int) -> float:
-    """Draw from U[0, 1) for a client in this round."""
+    """Draw a number from U[0, 1) for a client in this round; `purpose` names the random stream."""
     return torch.rand((), generator=task.generator(f"dropout: {purpose}", client)).item()
 
 
@@ -50,5 +50,6 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
     luck = [draw(task, "lost", update.client) for update in updates]
     options: Options = task.wrappers["dropout"]
+    # an update arrives if its number is not below `lost`; the one with the largest always arrives
     least = min(options.lost, max(luck))
     return [update for update, drawn in zip(updates, luck, strict=True) if drawn >= least]

@@ -36,7 +36,15 @@ from .options import Options
 
 
 def forged(params: Tree, received: Tree, gamma: float, sigma: float, g: torch.Generator) -> Tree:
-    """Return parameters with another change of those that the client had received."""
+    """Return G + gamma (X - G) + N(0, sigma^2) for all parameters X that were received as G.
+
+    Other parameters, and running statistics of batch norm, stay as they are.
+
+    Args:
+        params: X, the parameters after training.
+        received: G, the parameters before training.
+        g: the generator that draws the noise.
+    """
     known, start, rest = fl.split_by_received(params, received)
     statistics = {"statistics": known.pop("statistics")} if "statistics" in known else {}
 

@@ -28,7 +28,14 @@ from .options import Options
 
 
 def scores(vectors: Tensor, byzantine: int) -> Tensor:
-    """Compute s(i) [n] of updates [n, D]."""
+    """Compute the score s(i) [n] of each of n updates.
+
+    It is the sum of the squared distances to the n - f - 2 nearest other updates.
+
+    Args:
+        vectors: the updates [n, D].
+        byzantine: f.
+    """
     distances = torch.stack([(vectors - v).square().sum(1) for v in vectors])  # [n, n]
     others = distances.sort(1).values[:, 1:]  # the first is the update itself
     return others[:, : len(vectors) - byzantine - 2].sum(1)
@@ -51,7 +58,8 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
         )
 
     # the updates nearest to their neighbours
-    byzantine = max(0, options.byzantine - (len(sent) - len(updates)))  # among those left
+    # updates that were left out count among the f
+    byzantine = max(0, options.byzantine - (len(sent) - len(updates)))
     vectors = torch.stack([fl.flatten(update.payload).double() for update in updates])
     score = scores(vectors, byzantine).tolist()
     best = sorted(range(len(updates)), key=lambda i: (score[i], updates[i].client))

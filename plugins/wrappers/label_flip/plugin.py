@@ -21,7 +21,10 @@ from .options import Options
 
 
 def flipped(classes: np.ndarray, count: int, flip: str) -> np.ndarray:
-    """Return the class, of `count`, that is given in place of each of `classes` [n]."""
+    """Return the false label [n] for each of the true `classes` c [n].
+
+    It is C - 1 - c with `flip: opposite`, else (c + 1) mod C. C is `count`.
+    """
     return count - 1 - classes if flip == "opposite" else (classes + 1) % count
 
 

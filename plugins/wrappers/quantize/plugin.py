@@ -26,12 +26,15 @@ from .options import Options
 
 
 def buckets(flat: Tensor, size: int) -> Tensor:
-    """Return a vector [D] as rows of `size` entries [N, size], the last filled up with zeros."""
+    """Return a vector [D] as N rows of `size` entries [N, size]; zeros fill up the last row."""
     return F.pad(flat, (0, -len(flat) % size)).view(-1, size)
 
 
 def levels(rows: Tensor, norms: Tensor, s: int, generator: torch.Generator) -> Tensor:
-    """Draw the signed level s xi_i sgn(v_i), from -s to s, of every entry of buckets [N, size]."""
+    """Draw the signed level s xi_i sgn(v_i) of each entry v_i of buckets [N, size], int64.
+
+    It is a whole number from -s to s. `norms` [N] are the norms of the buckets.
+    """
     drawn = torch.rand(rows.shape, generator=generator).to(rows)
     exact = s * rows.abs() / norms.where(norms > 0, 1)[:, None]
     lower = exact.floor()
@@ -39,21 +42,21 @@ def levels(rows: Tensor, norms: Tensor, s: int, generator: torch.Generator) -> T
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """Return codes [D] below 2^bits as bytes, `bits` bits each, the last byte filled up."""
+    """Return codes [D] from 0 to 2^bits - 1 as bytes, with `bits` bits for each code."""
     shifts = torch.arange(bits, device=codes.device)
     stream = buckets(((codes[:, None] >> shifts) & 1).flatten(), 8)  # [bytes, 8]
     return (stream << torch.arange(8, device=codes.device)).sum(1).to(torch.uint8)
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Return the `count` codes that `pack` packed."""
+    """Return the `count` codes in the bytes of `pack`."""
     shifts = torch.arange(8, device=packed.device)
     stream = ((packed.long()[:, None] >> shifts) & 1).flatten()[: count * bits].view(count, bits)
     return (stream << torch.arange(bits, device=packed.device)).sum(1)
 
 
 def quantised(change: Tensor, bits: int, size: int, generator: torch.Generator) -> Tree:
-    """Return the norms of a tensor's buckets and the packed levels of its entries."""
+    """Return the `norms` [N] of a tensor's buckets, and the packed `levels` of its entries."""
     s = 2 ** (bits - 1) - 1
     rows = buckets(change.flatten(), size)
     norms = rows.norm(dim=1)
@@ -62,7 +65,7 @@ def quantised(change: Tensor, bits: int, size: int, generator: torch.Generator) 
 
 
 def restored(sent: Tree, like: Tensor, bits: int, size: int) -> Tensor:
-    """Return the change that was sent, of the shape and type of `like`."""
+    """Return the quantised change ||v||_2 sgn(v_i) xi_i, with the shape and type of `like`."""
     s = 2 ** (bits - 1) - 1
     drawn = unpack(sent["levels"], bits, like.numel()) - s
     rows = buckets(drawn.to(like.dtype), size) * sent["norms"][:, None] / s
@@ -70,7 +73,7 @@ def restored(sent: Tree, like: Tensor, bits: int, size: int) -> Tensor:
 
 
 def add(start: Tree, packed: Tree, bits: int, size: int) -> Tree:
-    """Return the parameters with the changes added that were sent."""
+    """Return the parameters `start` plus the quantised changes in `packed`."""
     result = {}
     for name, sent in packed.items():
         if isinstance(sent.get("levels"), Tensor):

@@ -41,12 +41,16 @@ MODULUS = 2**32  # R
 
 
 def signed(value: Tensor) -> Tensor:
-    """Return int64 residues as the numbers from -R / 2 to R / 2 - 1."""
+    """Map integers (int64) modulo R to the numbers from -R / 2 to R / 2 - 1."""
     return (value + MODULUS // 2) % MODULUS - MODULUS // 2
 
 
 def weights(task: Task) -> dict[int, float]:
-    """Return the factor of each of the round's clients; their mean is 1."""
+    """Return the factor by which each of the round's n clients multiplies its parameters.
+
+    It is 1, or n times the client's share of the round's images if the method weights clients. The
+    mean of the factors is 1.
+    """
     images = {k: len(task.data.train[k]) for k in task.selected}
     if task.aggregation != "weighted":
         return dict.fromkeys(images, 1.0)
@@ -54,7 +58,11 @@ def weights(task: Task) -> dict[int, float]:
 
 
 def encode(task: Task, client: int, params: Tree) -> Tree:
-    """Return a client's weighted parameters as integers (int64)."""
+    """Return a client's parameters times its factor as multiples of 2^-fraction_bits (int64).
+
+    Raises:
+        FedLoomError: a parameter is so large that the sum over clients may exceed R / 2.
+    """
     options: Options = task.wrappers["secure_mask"]
     bits = options.fraction_bits
     factor = weights(task)[client]
@@ -71,10 +79,11 @@ def encode(task: Task, client: int, params: Tree) -> Tree:
 
 
 def add_masks(task: Task, client: int, others: Iterable[int], values: Tree, sign: int) -> Tree:
-    """Return integers with a client's masks added (sign 1) or removed (-1), of pairs with `others`.
+    """Return a client's integers plus the masks of its pairs with `others`.
 
     Args:
-        values: of sorted keys, since masks are drawn in their order.
+        values: the integers; keys must be sorted, because masks are drawn in the order of keys.
+        sign: 1 to add the masks, -1 to remove them.
     """
     for other in others:
         low = min(client, other)
@@ -93,7 +102,7 @@ def add_masks(task: Task, client: int, others: Iterable[int], values: Tree, sign
 def client_update(task: Task, clients: Cohort) -> Generator[None, list[Update], list[Update]]:
     sent = []
     for client, update in zip(clients.ids, (yield), strict=True):
-        params = fl.merge(fl.require_params_alone(task, "secure_mask", update), {})  # in order
+        params = fl.merge(fl.require_params_alone(task, "secure_mask", update), {})  # sorts keys
         others = [k for k in task.selected if k != client]
         masked = add_masks(task, client, others, encode(task, client, params), 1)
         wire = fl.tensor_map(lambda value: signed(value).to(torch.int32), masked)
@@ -106,6 +115,8 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
     arrived = [update.client for update in updates]
     lost = sorted(set(task.selected) - set(arrived))
+
+    # remove the masks that arrived clients share with lost ones; the others cancel in the sum
     integers = [
         add_masks(
             task, u.client, lost, fl.tensor_map(Tensor.long, fl.merge(u.payload["params"], {})), -1

@@ -28,7 +28,10 @@ from .options import Options
 
 
 def largest(vector: Tensor, count: int) -> Tensor:
-    """Return which `count` entries of a vector [D] have the largest magnitude, as a mask [D]."""
+    """Return a mask [D] of the `count` entries of a vector [D] with the largest magnitude.
+
+    Magnitudes are rounded to 16 bits. Of equal ones, the first counts as larger.
+    """
     mantissa, exponent = vector.abs().double().frexp()
     ranked = torch.ldexp((mantissa * 2**16).round(), exponent)
     first = ranked.sort(descending=True, stable=True).indices[:count]
@@ -36,13 +39,16 @@ def largest(vector: Tensor, count: int) -> Tensor:
 
 
 def pack(value: Tensor, chosen: Tensor) -> Tree:
-    """Return the chosen entries of a tensor, with their positions when it is flat."""
+    """Return the chosen entries of a tensor as `values`, and their `positions` in the flat tensor.
+
+    `chosen` has the shape of the tensor, and is not zero at these entries.
+    """
     positions = chosen.flatten().nonzero().flatten()
     return {"values": value.flatten()[positions], "positions": positions.int()}
 
 
 def add(start: Tree, packed: Tree) -> Tree:
-    """Return the parameters with the packed entries added to them."""
+    """Return the parameters `start` plus the entries in `packed`."""
     result = {}
     for name, entry in packed.items():
         if "positions" in entry and isinstance(entry["positions"], Tensor):
@@ -54,7 +60,7 @@ def add(start: Tree, packed: Tree) -> Tree:
 
 
 def remembered(memory: Tree, change: Tree) -> Tree:
-    """Return a memory of the change's shapes: the one there is, or zeros."""
+    """Return the memory, or zeros if its shapes are not those of the change."""
     shapes = [{path: value.shape for path, value in fl.leaves(tree)} for tree in (memory, change)]
     return memory if shapes[0] == shapes[1] else fl.tensor_map(torch.zeros_like, change)
 

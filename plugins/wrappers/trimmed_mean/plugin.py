@@ -27,8 +27,13 @@ from .options import Options
 
 
 def trimmed_mean(values: Tensor, trim: float) -> Tensor:
-    """Return the mean [D] over n clients of values [n, D] without the extreme ones."""
+    """Return the mean [D] over n clients of values [n, D], without the extreme ones.
+
+    The ceil(beta n) largest and smallest values of each coordinate are left out, but at least one
+    value stays, or two if n is even. beta is `trim`.
+    """
     count = len(values)
+    # 1e-9, because beta n is not exact in binary: 0.07 * 100 must be 7
     cut = min(math.ceil(trim * count - 1e-9), (count - 1) // 2)
     return values.sort(0).values[cut : count - cut].mean(0)
 
