@@ -1,15 +1,16 @@
 """The steps of DP-FPL's released code (`variant: released`), which differ from the abstract's.
 
-One SGD, with its momentum, goes on through all rounds and steps the clients one after the other, in
-the order of their ids. It steps after all of them have computed their gradients. The gradient of
-p_G is their mean; that of p_L is the last client's, for every client, since the code never puts a
-client's own back. So every client has a p_G, too: equal at first, but momentum parts them.
+One SGD optimiser, with one momentum, serves all clients in all rounds. First, all clients compute
+their gradients. Then the optimiser takes a step for each client, by ascending id. In each of these
+steps, the gradient of p_G is the mean over clients, and the gradient of p_L is that of the last
+client, because the code does not restore a client's own gradient. Each client therefore has its own
+p_G: all are equal at first, and the momentum makes them differ.
 
-A round is one such step of all its clients, whatever `epochs` and `local_steps` say. The code
-starts each step of its first round from the initial contexts again, which makes no difference to a
-round of one step.
+A round is one such step of all its clients, whatever `epochs` and `local_steps` say. In its first
+round, the code resets the contexts before each step, which has no effect on a round of one step.
 
-On the server, as the code has it: a client uploads both gradients, and downloads both contexts.
+The optimiser runs on the server, as in the code: a client uploads both gradients and downloads both
+contexts.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,12 @@
-"""What the authors' code of FedPHA computes otherwise than their paper (`variant: released`).
+"""Compute what the authors' code of FedPHA does differently from their paper (`variant: released`).
 
-- The projection is that of the thin V, T_g columns, of which it keeps all from int((1 - rho) T_g)
-  on: a share rho of them. They lie *inside* the row space of the global context. It is computed
-  anew in every step, and the gradient flows through it.
+- The projection uses the thin SVD, whose V has T_g columns. It keeps the columns from
+  int((1 - rho) T_g) on, a share rho of them. These columns lie *inside* the row space of the global
+  context. The projection is computed again in every step, and the gradient flows through it.
 - All texts are tokenised with as many placeholders as the longest context has, local or global. A
-  shorter context takes the place of all of them, but its feature is read where the EOT would stand
-  behind the longest: as many positions behind its own EOT as it is shorter. Token 0 is there,
-  and zero vectors in the last of the 77 places (see the backbone's `text_features`).
+  shorter context replaces all placeholders, so its EOT comes earlier; but its feature is still read
+  where the EOT of the longest context is. There it finds token 0 or, in the last of the 77
+  positions, a zero vector (see the backbone's `text_features`).
 """
 
 from typing import Any

@@ -1,32 +1,35 @@
-"""`variant: released`: what the authors' code computes in place of the paper's algorithm.
+"""Compute what the authors' code of PFPT does differently from their paper (`variant: released`).
 
 Clients:
 
-- Queries pass a learned d x d layer. Each *batch*, also of test images, takes the prompts that most
-  of its images rank high, so the prediction for a test image depends on those beside it in the
-  evaluation's batches (of `batch_size` images at most, in the order of the data set, often by
-  class). That is a leak, too. The loss *adds* 0.01 times the similarity.
-- The head has two layers and dropout, there on ImageNet's 1,000 logits and here on the class token.
-- From round 2 on, the pools of the server and of all clients of a round are one tensor in memory:
-  after aggregation each of them gets a parameter around the same result. So clients train one pool
-  one after another, by ascending id, each with a new optimiser, and all upload the same
-  pool, as the last of them leaves it. In round 1 every client has a copy. Heads and query layers
-  are copies in every round. `shared_pool: false` gives every client its copy of the pool.
-- A client uploads its copies of all prompts that anybody picked, tuned or not. We count the upload
-  as the whole pool and a mask, since no client knows what the others picked.
+- Queries pass a learned d x d layer. Prompts are chosen for a whole batch: those that most of its
+  images rank high. This also holds for test batches. The prediction for a test image therefore
+  depends on the other images of its batch, which leaks test data. (A batch has at most `batch_size`
+  images in the order of the dataset, which is often sorted by class.) The loss *adds* 0.01 times
+  the similarity.
+- The head has two layers and dropout. In the code it reads ImageNet's 1,000 logits, here the class
+  token.
+- From round 2 on, the server and all clients of a round share one pool in memory, because
+  aggregation gives each of them the same tensor. The clients therefore train this pool one after
+  another, by ascending id and each with a new optimiser, and all upload the pool as the last client
+  leaves it. In round 1, every client has a copy. Heads and query layers are copies in every round.
+  `shared_pool: false` gives every client its own copy of the pool.
+- A client uploads its copies of all prompts that any client chose, whether it trained them or not.
+  We count the upload as the whole pool and a mask, since no client knows what the others chose.
 
 Server:
 
-- Phi starts every round as all uploads, z at random, g and alpha anew. Fifty times, each client in
-  turn makes one Adam step on its own L1 + L2 and is matched by the costs before that step.
+- At the start of a round, Phi is all uploads, z is random, and g and alpha are initialised again.
+  Then, 50 times, each client in turn takes one Adam step on its own L1 + L2, and is matched by the
+  costs from before this step.
 - alpha is a standard deviation. The cost has log Bernoulli(c_i) for Eq. 27's logit, and L2 leaves
   out unassigned prompts. Both count the Bernoulli term n_t times: the code evaluates it on a vector
   of n_t equal entries c_i and sums them.
 
-Not reproduced are two leaks and a mask. The union of the code also holds the prompts that the pass
-over the *test* set picked in the round before, which our hooks cannot know, since nothing that
-`predict` sees is kept. Its headline is the accuracy at the smallest *test* loss. And on the
-4-dataset it tells the model which of the four a test image is from.
+Three things of the code are not reproduced. (1) The union of chosen prompts also holds those that
+test images chose in the previous round; our hooks cannot know them, since nothing that `predict`
+sees is kept. (2) The reported accuracy is that of the round with the smallest *test* loss. (3) On
+the 4-dataset, the model is told which of the four datasets a test image is from.
 
 The options `separation`, `unused_prompts`, `iterations` and `steps` have no meaning here, and
 `shared_pool` has none for the paper's variant.

@@ -1,18 +1,19 @@
-"""`variant: released`: where the authors' code does something else than the paper.
+"""Compute what the authors' code of SGPT does differently from their paper (`variant: released`).
 
 - Shared prompts start at zero. Inserted tokens are kept, so the sequence grows from block to block,
   and the tokens of all group prompts enter the mean that is classified.
 - The query passes a ReLU, and on domain data the code stops after six blocks and applies the final
   norm and the ReLU there: `query_block: 7`.
-- While training, an image takes argmin (1 - cos)(q + 5e-4). q changes between clients and not
-  within one: it holds the selections of all rounds before and of the clients that trained earlier
-  in this round. So clients train one after another here, by ascending id; the code shuffles them.
-- A group with at most 50 selections in a round has its key averaged over clients alike. No key is
-  left out, also not of a group that nobody chose.
+- In training, an image selects the group with the smallest (1 - cos)(q + 5e-4), where q is the
+  frequency of selections in earlier rounds and by clients that trained earlier in this round. q is
+  constant while a client trains. Clients therefore train one after another. Here they train by
+  ascending id; in the code, in random order.
+- If a group has at most 50 selections in a round, its key is the mean over clients with equal
+  weights. The keys of groups that no image selected are averaged too.
 - Momentum applies from round 1 on, where it mixes in the initial keys and group prompts.
-- On domain data the code gives all images of a training batch the group that most of them chose:
-  option `majority`. At inference it would make an image's answer depend on its neighbours, and the
-  code does not do it there either.
+- On domain data, the code gives all images of a training batch the group that most of them
+  selected: option `majority`. The code does not do this at inference, where an image's prediction
+  would depend on the other images of the batch; neither do we.
 
 Block positions are options (s = 10: shared in 1-4, group in 5-7; s = 50: 1-5 and 6-7), and so are
 its training values: SGD with lr 0.01, momentum 0.9 and weight decay 1e-5, batches of 40, 60 rounds.
