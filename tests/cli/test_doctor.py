@@ -40,17 +40,19 @@ def look(capsys, tmp_path, monkeypatch, program):
     def run() -> tuple[list[str], list[str]]:
         status = doctor.print_findings()
         lines = capsys.readouterr().out.splitlines()
-        mend, well = ([t[6:] for t in lines if t.startswith(mark)] for mark in ("MEND  ", "ok    "))
-        assert len(mend) + len(well) == len(lines)
-        assert status == bool(mend)
-        return mend, well
+        wrong, well = (
+            [t[6:] for t in lines if t.startswith(mark)] for mark in ("FIX   ", "ok    ")
+        )
+        assert len(wrong) + len(well) == len(lines)
+        assert status == bool(wrong)
+        return wrong, well
 
     return run
 
 
 def test_a_healthy_machine_is_well(look):
-    mend, well = look()
-    assert mend == []
+    wrong, well = look()
+    assert wrong == []
     assert well[0].startswith(f"Python {sys.version.split()[0]}, fedloom ")
     assert re.search(", torch .*, open_clip_torch ", well[0])
     names = ["cores", "GPUs", "disk of results", "killed jobs have left no files"]

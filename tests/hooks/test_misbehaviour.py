@@ -233,7 +233,7 @@ MALFORMED = {
     ],
     "client_update": [
         (lambda t, u: u[:-1], "one Update per client, got 2 for 3"),
-        (lambda t, u: [x.payload for x in u], "list of Updates alone, got dict"),
+        (lambda t, u: [x.payload for x in u], "list that holds only Updates, got dict"),
         (with_update(payload=None), "upload must be a dict .* got None"),
         (with_leaf("a"), "'more' must be .* got 'a'"),
         (with_leaf(True), "'more' must be .* got True"),
@@ -258,7 +258,7 @@ MALFORMED = {
     ],
     "receive": [
         (lambda t, u: [], "at least one Update"),
-        (lambda t, u: [x.payload for x in u], "list of Updates alone, got dict"),
+        (lambda t, u: [x.payload for x in u], "list that holds only Updates, got dict"),
         (lambda t, u: [*u, u[0]], "at most one of each client"),
         (with_update(client=-1), r"each client of the round, got .*-1"),
         (with_update(1, payload={}), "upload 'params/head' is missing"),
@@ -278,7 +278,7 @@ MALFORMED = {
         (in_round_two(lambda s: {}), "aggregate, round 2: .* is missing"),
     ],
     "personalize": [
-        (with_bias(lambda b: b[0]), "'bias' must lead with the 6 clients"),
+        (with_bias(lambda b: b[0]), "'bias' must have the 6 clients as its first axis"),
         (with_bias(lambda b: NAN * b), "'bias' is not finite"),
         (with_bias(lambda b: b.to_sparse()), "'bias' must be a dense tensor"),
     ],
@@ -329,10 +329,13 @@ def test_a_wrapper_that_rejects_what_is_not_finite_must_leave_it_out(fickle, mon
         (lambda t, x: [x], "got list"),
         (lambda t, x: x.detach(), "must depend on the parameters"),
         (lambda t, x: x.detach() > 0, "must depend on the parameters"),
-        (lambda t, x: (x, x), "dict of counters as the second of two, got a tensor"),
+        (lambda t, x: (x, x), "the losses and a dict of counters, got a tensor"),
         (lambda t, x: (x, {}, {}), "got tuple"),
-        (lambda t, x: (x, {"reported_loss": x.mean()}), r"'reported_loss' per client and image"),
-        (lambda t, x: (x, {"seen": 1}), "'seen' per client and image, .* got 1"),
+        (
+            lambda t, x: (x, {"reported_loss": x.mean()}),
+            r"'reported_loss' for each client and image",
+        ),
+        (lambda t, x: (x, {"seen": 1}), "'seen' for each client and image, .* got 1"),
         (lambda t, x: x / 0, r"client \d: upload 'params/head' is not finite"),
     ],
 )

@@ -1,6 +1,7 @@
 """Options of plugins are checked by the JSON Schemas that their TOML files give."""
 
 import math
+import re
 
 import pytest
 
@@ -32,8 +33,28 @@ def test_a_value_fits_or_is_refused_by_its_key(schema, good, bad):
     for value in good:
         check_value(value, schema, OPTIONS / "x")
     for value in bad:
-        with pytest.raises(FedLoomError, match=r"^file: options\.x(\[0\])?: must have .*, got "):
+        with pytest.raises(FedLoomError, match=r"^file: options\.x(\[0\])?: must .*, got "):
             check_value(value, schema, OPTIONS / "x")
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "line"),
+    [
+        ({"type": ["integer", "null"]}, 0.5, "must be an integer or null, got 0.5"),
+        ({"type": "array"}, "a", "must be a list, got 'a'"),
+        ({"enum": ["a", "b"]}, "c", "must be one of 'a', 'b', got 'c'"),
+        ({"minimum": 1}, 0, "must be greater than or equal to 1, got 0"),
+        ({"exclusiveMaximum": 2}, 2, "must be less than 2, got 2"),
+        ({"type": "array", "minItems": 3}, [1], "must have at least 3 items, got [1]"),
+        ({"type": "array", "uniqueItems": True}, [1, 1], "must hold each item once, got [1, 1]"),
+        ({"format": "template"}, "a", "must have format 'template', got 'a'"),
+    ],
+)
+def test_the_error_says_what_a_value_must_be_in_the_words_of_the_configs_errors(
+    schema, value, line
+):
+    with pytest.raises(FedLoomError, match=f"^file: options.x: {re.escape(line)}$"):
+        check_value(value, schema, OPTIONS / "x")
 
 
 def test_options_that_are_left_out_have_their_defaults():

@@ -396,7 +396,7 @@ def check_data(name: str, root: str | None, pixels: bool) -> int:
 
 @fedloom.command(short_help="Check this machine, and say what to mend.")
 def doctor() -> int:
-    """Check versions, GPUs and the disk of this machine, and print how to mend what is wrong."""
+    """Check versions, GPUs and the disk of this machine, and print how to fix what is wrong."""
     return print_findings()
 
 

@@ -146,7 +146,7 @@ SENTENCES = {
     "list_type": "must be a list",
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
-    "none_required": "must be None",
+    "none_required": "must be null",
     "literal_error": "must be {expected}",
     "finite_number": "must be a finite number",
     "greater_than": "must be greater than {gt}",

@@ -397,9 +397,12 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         states.append(tensor_files.load(start)[0])
         tables.append(pa.concat_tables(evaluations))
 
-    require_equal(run, states[0], states[1], "3 rounds are not 2 + 1 rounds")
+    what = "a job of 3 rounds ends in another state than jobs of 2 rounds and of 1 round"
+    require_equal(run, states[0], states[1], what)
     if not tables[0].equals(tables[1]):
-        raise FedLoomError(run.says("3 rounds do not evaluate as 2 + 1 rounds"))
+        raise FedLoomError(
+            run.says("a job of 3 rounds has other evaluations than jobs of 2 rounds and of 1 round")
+        )
 
 
 def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
@@ -412,7 +415,7 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     apart = replace(run.task.plugin, stacked=False)
     whole = run.after(2)
     split = run.after(2, plugin=apart)
-    what = "stacked clients are not single ones"
+    what = "clients that train as one batch end in other states than clients that train one by one"
     require_equal(run, whole.tree(), split.tree(), what, run.tolerance)
 
     def losses(plugin: MethodFacts) -> dict[str, float]:
@@ -422,7 +425,7 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         return {f"{kinds[row.personalized]} {row.client_id}": row.loss for row in rows}
 
     # evaluate both ways
-    what = "stacked clients do not predict as single ones"
+    what = "clients that are evaluated as one batch have other losses than one by one"
     require_equal(run, losses(run.task.plugin), losses(apart), what, run.tolerance)
 
 

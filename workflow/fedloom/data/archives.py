@@ -105,7 +105,9 @@ def unpack(
         is_refused = isinstance(error, RuntimeError)
         cannot_be_written = getattr(error, "errno", None) is not None
         if is_refused or cannot_be_written:
-            raise FedLoomError(f"{reason}; mend that, or unpack it by hand") from None
+            raise FedLoomError(
+                f"{reason}; remove the cause, or unpack the archive by hand"
+            ) from None
         file.unlink()
         raise FedLoomError(f"{reason}; run it again") from None
     finally:

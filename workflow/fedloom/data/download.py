@@ -98,7 +98,7 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
             "that can be reached"
         ) from None
     if missing:
-        raise FedLoomError(f"{where}: has no file '{missing[0]}'; mend the recipe")
+        raise FedLoomError(f"{where}: has no file '{missing[0]}'; correct the recipe")
 
     # a file that differs is deleted, so that another call fetches it anew
     wrong = sorted(mismatch["path"] for mismatch in compared.mismatches)
@@ -194,7 +194,7 @@ def _check(file: Path, url: str, kind: str | None, stated: str | None) -> None:
         file.unlink()
         raise FedLoomError(
             f"{url}: deleted what came, because its {kind} is {digest}, not the recipe's {stated}; "
-            "run it again, or mend that"
+            "run the command again, or correct the digest in the recipe"
         )
     if not kind:
         log.info("%s: its sha256 is %s; the recipe has no digest to compare it with", url, digest)

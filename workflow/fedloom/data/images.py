@@ -101,7 +101,7 @@ def _examples(
             except _UnreadableError as error:
                 if not settings.get("skip_unreadable"):
                     raise FedLoomError(
-                        f"{error}; mend or remove it, or set skip_unreadable: true"
+                        f"{error}; repair or remove the file, or set skip_unreadable: true"
                     ) from None
                 log.warning("skipped %s", error)
                 found.skipped.append(item.name)
@@ -128,7 +128,7 @@ def _examples(
     lost = {*ready.labels.tolist()} - kept
     if kept and lost:
         raise FedLoomError(
-            f"no image of class {ready.classes[min(lost)]} can be read; mend one of them"
+            f"no image of class {ready.classes[min(lost)]} can be read; repair one of its images"
         )
     _check_found(found, settings, len(ready.labels))
 

@@ -64,7 +64,7 @@ def check_federation(task: Task, hook: str, data: object) -> Federation:
     """Check the result of training_data or triggered, and return it."""
     if not isinstance(data, Federation):
         raise unexpected_value(
-            f"{describe_hook_call(task, hook)}: must return a Federation, as task.data is", data
+            f"{describe_hook_call(task, hook)}: must return a Federation, such as task.data", data
         )
     return data
 
@@ -95,7 +95,9 @@ def check_personalized(task: Task, clients: Cohort, states: Tree) -> None:
     items = require_tree(where, states)
     for name, value in items:
         if isinstance(value, Tensor) and value.shape[:1] != (len(clients),):
-            raise unexpected_value(f"{name} must lead with the {len(clients)} clients", value)
+            raise unexpected_value(
+                f"{name} must have the {len(clients)} clients as its first axis", value
+            )
     require_finite(items)
 
 
@@ -193,13 +195,15 @@ def check_loss(
     # the extras, which are added to counters
     if not isinstance(extras, dict):
         raise unexpected_value(
-            f"{where} may return a dict of counters as the second of two", extras
+            f"{where} must return the losses, or the losses and a dict of counters", extras
         )
 
     for name, value in extras.items():
         if not isinstance(value, Tensor) or value.shape[:2] != mask.shape:
             raise unexpected_value(
-                f"{where} must give '{name}' per client and image, {shape} or more", value
+                f"{where} must return '{name}' for each client and image, with a shape that begins "
+                f"with {shape}",
+                value,
             )
         if name not in ("reported_loss", *counters):
             raise FedLoomError(
@@ -214,7 +218,7 @@ def _require_updates(where: str, updates: object) -> None:
         raise unexpected_value(f"{where}: must return a list of Updates", updates)
     for update in updates:
         if not isinstance(update, Update):
-            raise unexpected_value(f"{where}: must return a list of Updates alone", update)
+            raise unexpected_value(f"{where}: must return a list that holds only Updates", update)
 
 
 def check_updates(

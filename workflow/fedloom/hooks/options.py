@@ -108,10 +108,57 @@ class Fault(NamedTuple):
 def find_fault(value: JsonValue, schema: JsonDict) -> Fault | None:
     """Return the first fault of a value under a JSON Schema; None if there is none."""
     for error in _validator()(schema).iter_errors(value):
-        rule = shortened(f"{error.validator} {error.validator_value!r}", 60)
-        message = shortened(f"must have {rule}, got {error.instance!r}")
-        return Fault(tuple(error.path), message)
+        rule = _sentence(str(error.validator), error.validator_value)
+        return Fault(tuple(error.path), shortened(f"{rule}, got {error.instance!r}"))
     return None
+
+
+# the message for each rule of a JSON Schema; the value of the rule takes the place of {}
+SENTENCES = {
+    "minimum": "must be greater than or equal to {}",
+    "maximum": "must be less than or equal to {}",
+    "exclusiveMinimum": "must be greater than {}",
+    "exclusiveMaximum": "must be less than {}",
+    "multipleOf": "must be a multiple of {}",
+    "minItems": "must have at least {} items",
+    "maxItems": "must have at most {} items",
+    "minLength": "must have at least {} characters",
+    "maxLength": "must have at most {} characters",
+    "pattern": "must match pattern '{}'",
+    "const": "must be {!r}",
+}
+TYPE_NAMES = {
+    "boolean": "a boolean",
+    "integer": "an integer",
+    "number": "a number",
+    "string": "a string",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "null",
+}
+
+
+def _sentence(rule: str, allowed: object) -> str:
+    """Return what a rule of a JSON Schema demands, as a sentence without its end.
+
+    `allowed` is the rule's value, such as 1 for the rule `minimum`.
+    """
+    if rule == "type":
+        types = allowed
+        if not isinstance(types, list):
+            types = [types]
+        return f"must be {' or '.join(TYPE_NAMES[str(each)] for each in types)}"
+
+    if rule == "enum" and isinstance(allowed, list):
+        return shortened(f"must be one of {', '.join(map(repr, allowed))}", 100)
+
+    if rule == "uniqueItems":
+        return "must hold each item once"
+
+    sentence = SENTENCES.get(rule)
+    if sentence is None:
+        return shortened(f"must have {rule} {allowed!r}", 80)
+    return sentence.format(allowed)
 
 
 @cache

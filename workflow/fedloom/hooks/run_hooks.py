@@ -114,7 +114,8 @@ class Hooks:
             next(generator)
         except StopIteration:
             raise RuntimeError(
-                f"the wrapper's hook '{hook}' must yield once, it yields never"
+                f"the wrapper's hook '{hook}' must yield exactly once, but it does not yield; add "
+                "`result = yield`"
             ) from None
 
         # run what it wraps, and then its rest: `yield` gives it the result, or raises the exception
@@ -217,4 +218,7 @@ def _finish(
     except StopIteration as end:
         return end.value
     generator.close()
-    raise RuntimeError(f"the wrapper's hook '{hook}' must yield once, it yields again")
+    raise RuntimeError(
+        f"the wrapper's hook '{hook}' must yield exactly once, but it yields a second time; remove "
+        "the second `yield`"
+    )

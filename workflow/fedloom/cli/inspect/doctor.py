@@ -34,7 +34,7 @@ def print_findings() -> int:
             for fact in check():
                 print("ok   ", fact)
         except FedLoomError as error:
-            print("MEND ", error)
+            print("FIX  ", error)
             status = 1
     return status
 

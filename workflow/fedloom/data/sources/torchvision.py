@@ -140,7 +140,7 @@ def _open(kind: type, settings: JsonDict, arguments: JsonDict) -> Any:
         # readers of damaged files raise many kinds of exceptions
         cure = "set download: true"
         if settings["download"]:
-            cure = "mend the connection"
+            cure = "check the connection"
         raise FedLoomError(
             f"torchvision {kind.__name__}: not there, or not whole: "
             f"{in_words(error).rstrip('.')}; put its unpacked files below "
@@ -172,7 +172,7 @@ def _labels(dataset: Any) -> np.ndarray:
     except Exception as error:
         raise FedLoomError(
             f"torchvision {type(dataset).__name__}: labels cannot be listed ({in_words(error)}); "
-            "mend or remove the image, or take a classification dataset"
+            "repair or remove the image, or take a classification dataset"
         ) from None
 
 
