@@ -56,7 +56,8 @@ def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen
     plan = Plan(settings_of({"trials": 3, "values": {"training.lr": [0.1, 0.3, 0.9]}}))
     job = plan.job("choose", labels_of("fedvpt"))
     first, second, third = job.trials
-    earlier, held_out = (1, 0, True, False, 10, 10), (2, 2, False, False, 10)
+    earlier = (1, 0, True, False, 10, 10)
+    held_out = (2, 2, False, False, 10)
 
     def rows_of(large, small, other):
         return [

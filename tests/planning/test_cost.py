@@ -61,7 +61,8 @@ def test_operations_of_training_are_counted_by_hand(tmp_path, monkeypatch):
     select |= {"tables": ["main"], "figures": []}
     plan = loaded(study=study, select=select)
     cost = study_cost(plan)
-    image, images = OF_AN_IMAGE, 100 * 12 * 4
+    image = OF_AN_IMAGE
+    images = 100 * 12 * 4
     of_round = 5 * (images / 20) * 4 * 3 * image
     evaluated = {2, 3, 4, 6}  # every third round, and the last of each job
     assert cost.operations == pytest.approx(

@@ -250,7 +250,8 @@ def test_a_study_in_a_copied_folder_is_that_of_its_settings(tmp_path):
     """Where .snakemake did not come along, an old table was printed as that of new settings."""
     changes = ("study.rounds=2", "methods.fedvpt.training.lr=0.5", "partitions.four.clients=3")
     words = [word for change in changes for word in ("--set", change)]
-    first, copied = tmp_path / "first", tmp_path / "copied"
+    first = tmp_path / "first"
+    copied = tmp_path / "copied"
     old = _run_study(first)
     shutil.copytree(first, copied, ignore=shutil.ignore_patterns(".snakemake"))
     expected = _run_study(tmp_path / "anew", *words)

@@ -127,7 +127,8 @@ def test_jobs_of_different_sources_are_not_chained(study):
 
 
 def test_weights_that_change_under_a_run_stop_it(study):
-    plan, weights = _plan(study), study / "weights.safetensors"
+    plan = _plan(study)
+    weights = study / "weights.safetensors"
     train_job.run(_job(plan, 1), 1)
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1

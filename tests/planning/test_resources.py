@@ -124,7 +124,8 @@ def test_the_second_attempt_requests_twice_the_first(ask, rule):
 
 @pytest.mark.parametrize("rule", ["train", "cache", "artefact"])
 def test_with_a_gpu_activations_are_not_requested_of_the_host(ask, rule):
-    core, gpu = ask(rule), ask(rule, on_gpu=True)
+    core = ask(rule)
+    gpu = ask(rule, on_gpu=True)
     host = gpu.mem_mb - estimates.LIBRARIES_MB - estimates.CUDA_MB
     assert host == pytest.approx(2 * 343 + (rule == "artefact") * 1000, abs=500)
     assert gpu.runtime == core.runtime
@@ -200,7 +201,8 @@ def test_planning_and_the_runtime_count_an_image_per_group_and_a_text_per_group_
     task = tiny_task(manifest.find_method(name), tmp_path, **options)
     task = with_training(task, batch_size=8)
     one = planned.data.classes * estimates.NAME_TOKENS
-    size, floats = planned.size, task.backbone.text_floats(task.data.classes)
+    size = planned.size
+    floats = task.backbone.text_floats(task.data.classes)
     for step, of_one in (
         (planned.step, one * size.text_width * size.text_depth),
         (groups.client_step(task), floats),

@@ -111,7 +111,8 @@ def test_a_source_and_a_scheme_depend_on_themselves_alone():
 def theirs(tmp_path, monkeypatch):
     """An installed package with the template as a method `mine`, and a wrapper `around`."""
     site = tmp_path / "site"
-    plugin, around = site / "theirs/methods/mine", site / "theirs/around"
+    plugin = site / "theirs/methods/mine"
+    around = site / "theirs/around"
     for folder in (site / "theirs", site / "theirs/methods", plugin, around):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "__init__.py").write_text("")

@@ -72,7 +72,8 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
     for rule, section, labels in outputs:
         for label in labels:
             asked = Wildcards(label=label)
-            job, files = plan.job(rule, asked), plan.shown_files(rule, asked)
+            job = plan.job(rule, asked)
+            files = plan.shown_files(rule, asked)
             of_files = KINDS[section][job.kind].spec.shows != "settings"
             assert _travels(job).label == label and len(files) == len(set(files))
             assert bool(files) == of_files
@@ -81,7 +82,8 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
 
 def _traits(plan):
     """The properties of a study that rules treat differently."""
-    settings, select = plan.settings, plan.settings.select
+    settings = plan.settings
+    select = plan.settings.select
     methods = [settings.methods[label] for label in {run.method for run in plan.runs}]
     outputs = [settings.tables[label] for label in select.tables]
     outputs += [settings.figures[label] for label in select.figures]

@@ -120,7 +120,8 @@ def test_estimates_count_the_clients_of_a_partition_by_domains(name, dataset, cl
     """As many as the paper says: the recipe states the domains."""
     settings = settings_of(bundled_studies.file_of(name))
     scenario = next(each for each in settings.select.scenarios if each.dataset == dataset)
-    (method, *_), (backbone, *_) = settings.select.methods, settings.select.backbones
+    (method, *_) = settings.select.methods
+    (backbone, *_) = settings.select.backbones
     run = Run(dataset, scenario.partition, backbone, method, 0)
     assert workload(settings, run, method).all_clients == clients
 
@@ -143,7 +144,9 @@ def test_the_main_tables_of_every_paper_test_its_claims(paper):
 
 def _deciding(claim, setting, table, settings):
     """The scenarios of a study's table of claims that can decide a claim in one of its settings."""
-    entry, study, metrics = table.settings, settings.study, {claim["metric"]}
+    entry = table.settings
+    study = settings.study
+    metrics = {claim["metric"]}
     metrics |= {claim["below_metric"]} if "below_metric" in claim else set()
 
     def standing_for(name):

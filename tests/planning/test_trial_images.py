@@ -50,8 +50,10 @@ def test_a_share_of_every_client_is_held_back_and_every_class_keeps_an_image(pai
 
 def test_trials_see_no_test_image_and_the_clients_are_the_same():
     spec = {"scheme": "dirichlet", "kind": "client", "clients": 6, "alpha": 1.0, "held_out": 0.2}
-    whole, part = make(spec), make(spec | {"validation": 0.2})
-    was_test, client = whole["test"].to_numpy(), part["client_id"].to_numpy()
+    whole = make(spec)
+    part = make(spec | {"validation": 0.2})
+    was_test = whole["test"].to_numpy()
+    client = part["client_id"].to_numpy()
     assert (client[was_test] == -1).all() and not part["test"].to_numpy()[was_test].any()
     assert not part["participating"].to_numpy()[was_test].any()
     training = ~was_test
@@ -76,7 +78,8 @@ def test_no_test_image_bears_on_a_choice(method, letters, tmp_path, monkeypatch)
     features = paths.path_for(paths.CACHE, **vars(labels_of(method, cache="features")))
     before = features.read_bytes()
 
-    images, noise = ImageStore.images, np.random.default_rng(0)
+    images = ImageStore.images
+    noise = np.random.default_rng(0)
 
     def with_noise(store, rows):
         pixels = np.array(images(store, rows))

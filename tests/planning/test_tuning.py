@@ -121,7 +121,8 @@ def test_a_tuned_run_asks_for_what_its_largest_trial_does():
 @pytest.mark.parametrize("tune", [None, {"trials": 2, "values": RATES}])
 def test_a_study_of_another_name_tunes_nothing_unless_it_says_so(tune, tmp_path):
     file = ROOT / "config.yaml"
-    default, own = (file, read(file)), read(file)["study"]["tune"]
+    default = (file, read(file))
+    own = read(file)["study"]["tune"]
     mine = {"study": {"name": "mine"} | ({"tune": tune} if tune else {})}
     merged = merge_configs([default, (tmp_path / "mine.yaml", mine)])
     assert merged["study"].get("tune") == tune

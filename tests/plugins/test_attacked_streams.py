@@ -24,7 +24,8 @@ def stream(tmp_path):
     """stream(wrapper, arrivals): PEP-FedPT, which reads priors, on a stream, and its hooks."""
 
     def make(name, arrivals):
-        method, wrapper = manifest.find_method("pep_fedpt"), manifest.find_method(name)
+        method = manifest.find_method("pep_fedpt")
+        wrapper = manifest.find_method(name)
         partition = {"scheme": "iid", "clients": 6, "held_out": 0, "arrivals": arrivals}
         task = tiny_task(method, tmp_path, (wrapper,), partition=partition)
         vars(task.wrappers[name]).update(ATTACKS[name])

@@ -76,7 +76,8 @@ def test_members_follow_from_the_seed_alone(run):
 def test_the_artefact_has_every_training_image_and_marks_the_members(run):
     task, hooks = run("audit")
     state = initial_state(task, hooks)
-    table, members = membership(task, hooks, state), hooks.training_data(task=task).train
+    table = membership(task, hooks, state)
+    members = hooks.training_data(task=task).train
     for client, rows in table.groupby("client_id"):
         assert set(rows["image"]) == set(task.data.train[client])
         assert set(rows["image"][rows["member"]]) == set(members[client])
@@ -153,7 +154,8 @@ def test_a_model_that_knows_nothing_tells_nothing(run):
     task, hooks = run("audit")
     table = membership(task, hooks, initial_state(task, hooks))  # a head of zeros
     assert privacy.attack(table["member"], -table["loss"], 0.05)[0] == 50
-    rng, found = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    found = []
     for _ in range(200):
         member = pd.Series(np.arange(200) < 100)
         found.append(privacy.attack(member, pd.Series(rng.normal(size=200)), 0.05)[0])
@@ -189,7 +191,8 @@ def test_a_table_reads_the_runs_of_the_other_seeds(tmp_path):
 
 
 def test_shares_follow_from_one_step_of_a_head_where_a_class_is_absent():
-    mean, shares = np.array([2.0, -1.0, 0.5]), np.array([0.5, 0.3, 0.2, 0.0])
+    mean = np.array([2.0, -1.0, 0.5])
+    shares = np.array([0.5, 0.3, 0.2, 0.0])
     change = 0.1 * np.outer(shares - 1 / 4, mean)  # a step of a head of zeros, each feature `mean`
     for scale in (1, 1e-3):  # as a clip does
         guess = audit.guessed_shares(torch.tensor(scale * change), torch.tensor(mean))
@@ -217,7 +220,8 @@ def test_distances_are_those_of_the_trained_images_and_columns_of_the_rounds(run
 
 
 def test_on_a_stream_the_truth_is_of_the_images_of_this_round(tmp_path):
-    plugin, around = manifest.find_method("head_tuning"), (manifest.find_method("audit"),)
+    plugin = manifest.find_method("head_tuning")
+    around = (manifest.find_method("audit"),)
     arrivals = {"of": "classes", "at": [2], "keep": False}
     partition = {"scheme": "iid", "clients": 6, "held_out": 0, "arrivals": arrivals}
     task = tiny_task(plugin, tmp_path, around, partition=partition).at(2)

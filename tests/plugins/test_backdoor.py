@@ -33,10 +33,12 @@ def stamped(images):
 
 def test_attackers_train_on_triggered_images_of_the_target_class(run):
     task, hooks = run("backdoor", target=2, poisoned=0.5)
-    data, store = hooks.training_data(task=task), task.data.store
+    data = hooks.training_data(task=task)
+    store = task.data.store
     everything = np.arange(len(store))
     attackers = draw_attackers(task, 0.4)
-    before, after = store.images(everything), data.store.images(everything)
+    before = store.images(everything)
+    after = data.store.images(everything)
     changed = (before != after).any((1, 2, 3))
     for k in range(6):
         rows = task.data.train[k]
@@ -52,7 +54,8 @@ def test_attackers_train_on_triggered_images_of_the_target_class(run):
 
 def test_features_are_those_of_the_triggered_images(run, monkeypatch):
     task, hooks = run("backdoor", target=2)
-    data, everything = hooks.training_data(task=task), np.arange(len(task.data.store))
+    data = hooks.training_data(task=task)
+    everything = np.arange(len(task.data.store))
     images = torch.from_numpy(data.store.images(everything))
     exact = task.backbone.compute_cache(images, "features")
     np.testing.assert_allclose(data.tokens(None).numpy(), exact["final"].numpy(), atol=1e-5)
@@ -96,13 +99,15 @@ def test_a_personalised_client_has_the_rate_of_its_personal_model(run):
     task = with_training(task, lr=1.0)
     task, state = task.at(1), initial_state(task, hooks)
     rows = {(row.client_id, row.personalized): row for row in evaluate(task, hooks, state)}
-    poisoned, differ = hooks.triggered(task=task), 0
+    poisoned = hooks.triggered(task=task)
+    differ = 0
     for k, images in enumerate(poisoned.test):
         if not len(images):
             continue
         received, clients = received_by(task, hooks, state, [k])
         own = hooks.personalize(task=task, received=received, clients=clients)
-        batch, rates = poisoned.batch([images]), []
+        batch = poisoned.batch([images])
+        rates = []
         for personalized, held in ((False, clients), (True, replace(clients, state=own))):
             answers = hooks.predict(task=task, received=received, clients=held, batch=batch)
             rates.append((answers.argmax(-1) == 3).float().mean().item())

@@ -49,7 +49,8 @@ def test_communication(method, options, expected):
 def test_a_client_uploads_only_the_prompts_that_it_picked(tiny):
     task, hooks = tiny("fedavg_pt", selection=True, prompts=3, pool=8)
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    width, head = task.backbone.width, 4 * task.backbone.width
+    width = task.backbone.width
+    head = 4 * task.backbone.width
     assert row.bytes_down == 3 * 4 * (head + 8 * width)
     assert row.bytes_up == 3 * (4 * (head + 3 * width) + 8 * 3)
 
@@ -92,13 +93,15 @@ def test_a_control_variate_is_the_clients_mean_gradient(tiny):
     """With one step: the gradient at x, whatever c and c_k were; and y = x - lr (g - c_k + c)."""
     task, hooks = tiny("scaffold_pt", prompts=2)
     task = with_training(task, epochs=1, batch_size=1000)
-    ids, generator = task.data.participating[:3], torch.Generator().manual_seed(0)
+    ids = task.data.participating[:3]
+    generator = torch.Generator().manual_seed(0)
 
     def noise(tree):
         return tensor_map(lambda v: 0.1 * torch.randn(v.shape, generator=generator), tree)
 
     params = noise(hooks.init_server(task=task)["params"])
-    control, owns = noise(params), [noise(params) for _ in ids]
+    control = noise(params)
+    owns = [noise(params) for _ in ids]
     received = stack([{"params": params, "constants": {"control": control}} for _ in ids])
     clients = cohort(task, ids, [{"control": own} for own in owns])
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
@@ -112,7 +115,8 @@ def test_a_control_variate_is_the_clients_mean_gradient(tiny):
         entropy.backward()
         assert update.metrics["train_loss"] == pytest.approx(entropy.item(), abs=1e-5)
         for name, value in at.items():
-            gradient, sent = value.grad[0], update.payload
+            gradient = value.grad[0]
+            sent = update.payload
             kept = update.client_state["control"][name]
             stepped = params[name] - task.training.lr * (gradient - own[name] + control[name])
             torch.testing.assert_close(kept, gradient, atol=2e-5, rtol=1e-4)
@@ -151,7 +155,8 @@ def test_scaffold_refuses_what_its_control_variates_cannot_take(tiny, training):
 def test_deep_prompts_replace_those_of_the_block_before(tiny):
     """FedVPT-D at blocks 2 and 5 by timm's own blocks, image by image."""
     task, hooks = tiny("fedvpt_deep", blocks=[5, 2], prompts=3)
-    generator, width = torch.Generator().manual_seed(0), task.backbone.width
+    generator = torch.Generator().manual_seed(0)
+    width = task.backbone.width
     params = {
         "head": torch.randn(1, 4, width, generator=generator),
         "shared_prompts": torch.randn(1, 2, 3, width, generator=generator),  # [K, S, P, d]
@@ -194,7 +199,8 @@ def test_a_pool_must_hold_what_a_client_picks(tiny):
 def _proximal(tiny, **options):
     """FedProx's term [K] as a function of the parameters in float64, its start, and a point."""
     task, _ = tiny("fedprox_pt", **options)
-    fedprox, generator = module("fedprox_pt"), torch.Generator().manual_seed(0)
+    fedprox = module("fedprox_pt")
+    generator = torch.Generator().manual_seed(0)
     shapes = {"head": (2, 3, 4), "shared_prompts": (2, 5, 4)}
     start, point = (
         {name: torch.randn(shape, generator=generator).double() for name, shape in shapes.items()}
@@ -234,7 +240,8 @@ def test_the_server_steps_as_adam_on_the_pseudo_gradient(tiny, variant):
     options = {"server_lr": 0.05, "server_betas": [0.8, 0.95], "server_eps": 1e-3}
     task, hooks = tiny("fedopt_pt", variant=variant, **options)
     server = hooks.init_server(task=task)
-    own, sent = tensor_map(torch.clone, server["params"]), random_params(server["params"])
+    own = tensor_map(torch.clone, server["params"])
+    sent = random_params(server["params"])
     adam = torch.optim.Adam(own.values(), 0.05, (0.8, 0.95), 1e-3)
     for number in (1, 2, 3):
         updates = [upload(next(sent), examples) for examples in (1, 3)]
@@ -270,11 +277,13 @@ def test_the_pseudo_gradient_of_a_prompt_is_that_of_its_pickers(tiny):
 def test_the_mixture_recovers_planted_centroids(tiny, variant):
     """Clusters of several sizes, in a random order; each centroid in the row of its prompt."""
     task, hooks = tiny("gmm_pt", variant=variant, prompts=4)
-    rng, server = np.random.default_rng(0), hooks.init_server(task=task)
+    rng = np.random.default_rng(0)
+    server = hooks.init_server(task=task)
     centres = rng.normal(size=(4, task.backbone.width))
     old = centres[[2, 0, 3, 1]] + rng.normal(scale=0.2, size=centres.shape)
     server["params"]["shared_prompts"] = torch.tensor(old, dtype=torch.float32)
-    members, updates = {i: [] for i in range(4)}, []
+    members = {i: [] for i in range(4)}
+    updates = []
     for client in range(30):
         belongs = rng.permutation([0, 1, 2, 3] if client % 2 else [0, 1, 2, 2])
         points = centres[belongs] + rng.normal(scale=0.01, size=centres.shape)
@@ -285,9 +294,11 @@ def test_the_mixture_recovers_planted_centroids(tiny, variant):
     actual = hooks.aggregate(task=task.at(1), server=server, updates=updates)
     everywhere = np.mean([point for points in members.values() for point in points], 0)
     for row, i in enumerate((2, 0, 3, 1)):
-        total, count = np.sum(members[i], 0), len(members[i])
+        total = np.sum(members[i], 0)
+        count = len(members[i])
         if variant == "released":  # the prior counts as one more point, at the mean of all
-            total, count = total + everywhere, count + 1
+            total = total + everywhere
+            count = count + 1
         centroid = actual["params"]["shared_prompts"][row]
         np.testing.assert_allclose(centroid, total / count, atol=1e-5)
 

@@ -50,10 +50,13 @@ def test_a_head_alone_is_no_body(tiny, name):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_fedrep_fits_heads_to_the_body_then_the_body_to_the_heads(case, weighted):
     task, hooks = case("fedrep", epochs=2, head_epochs=3, weighted=weighted)
-    start, head = initial_state(task, hooks), torch.zeros(4, 16).double()
+    start = initial_state(task, hooks)
+    head = torch.zeros(4, 16).double()
     body = start.server["params"]
     state, row = train_round(task.at(1), hooks, start)
-    ids, bodies, losses = select_for_round(task.at(1), hooks, start), [], []
+    ids = select_for_round(task.at(1), hooks, start)
+    bodies = []
+    losses = []
     for client in ids:
         model = {"head": head} | body
         for names, steps in ((["head"], 3), (["weights"], 2)):
@@ -111,8 +114,10 @@ def test_fedrod_balances_the_generic_head_and_adds_a_personal_one(case, gamma):
     value, extras = module("fedrod").loss(task, params, {}, clients, batch)
     slopes = slopes_of(value, params)
     for k, client in enumerate(clients.ids):
-        model, labels = part(params, k), batch.labels[k]
-        mine, images = model.pop("personal_head"), range(len(labels))
+        model = part(params, k)
+        labels = batch.labels[k]
+        mine = model.pop("personal_head")
+        images = range(len(labels))
         pixels = task.backbone.pixels(batch.images[k])
         counts = torch.bincount(task.data.labels[task.data.train[client]], minlength=4).double()
 
@@ -141,7 +146,8 @@ def test_a_client_of_fedrod_answers_by_both_heads_and_the_server_by_the_generic_
     first = {"params": tensor_map(lambda v: v[:1], params)}
     one = task.data.batch([batch.index[0]])
     generic = hooks.predict(task=task, received=first, clients=server, batch=one)
-    model, pixels = part(params, 0), task.backbone.pixels(batch.images[0])
+    model = part(params, 0)
+    pixels = task.backbone.pixels(batch.images[0])
     close(generic[0], answers(task, pixels, model))
     model["head"] = model["head"] + clients.state["personal_head"][0]
     close(answer[0], answers(task, pixels, model))

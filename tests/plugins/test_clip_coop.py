@@ -65,8 +65,10 @@ def test_the_context_starts_from_the_words_and_training_is_that_of_the_released_
 def test_kgcoop_adds_the_mean_distance_from_the_written_texts(tiny):
     task, hooks = tiny("kgcoop", weight=3.0, template="the letter {}")
     received, clients, batch = first_cohort(task, hooks)
-    params, names = jolted(received["params"]), task.data.classes
-    model, written = exact(task), task.backbone.zero_shot(names, ["the letter {}"])
+    params = jolted(received["params"])
+    names = task.data.classes
+    model = exact(task)
+    written = task.backbone.zero_shot(names, ["the letter {}"])
     known = {"written": written.expand(3, -1, -1)}
     losses, more = module("kgcoop").loss(task, params, known, clients, batch)
     server = cohort(task, [SERVER_MODEL], [{}])
@@ -87,7 +89,9 @@ def test_kgcoop_adds_the_mean_distance_from_the_written_texts(tiny):
 
 def by_sgd(task, context, client, weight):
     """One epoch of torch's SGD in float64 on a client's images: the context, and the mean loss."""
-    model, names, training = exact(task), task.data.classes, task.training
+    model = exact(task)
+    names = task.data.classes
+    training = task.training
     written = F.normalize(
         model.encode_text(open_clip.tokenize([f"one {name}" for name in names])), dim=-1
     ).detach()
@@ -95,8 +99,10 @@ def by_sgd(task, context, client, weight):
     lr = training.lr * (1 + math.cos(math.pi * (task.round - 1) / training.rounds)) / 2
     decay = training.weight_decay
     optimizer = torch.optim.SGD([context], lr, training.momentum, weight_decay=decay)
-    rows, reported = task.data.train[client], []
-    size, epochs = training.batch_size, training.epochs
+    rows = task.data.train[client]
+    reported = []
+    size = training.batch_size
+    epochs = training.epochs
     for some in shuffled_batches(rows, size, epochs, task.seed, task.round, client, 0):
         batch = task.data.batch([some])
         logits, texts = under(model, context, batch.features[0], names)
@@ -166,7 +172,8 @@ def test_cocoop_shifts_the_context_by_what_two_layers_make_of_each_image(tiny):
     task = with_limits(task, prompts=8 * 4)
     losses = method.loss(task, params, received, clients, batch)
     found = method.predict(task, {"params": params}, batch)
-    model, p = exact(task), {name: value.double() for name, value in params.items()}
+    model = exact(task)
+    p = {name: value.double() for name, value in params.items()}
     active = []
     for k in range(3):
         shifted = set()
@@ -192,7 +199,8 @@ def test_cocoops_meta_net_starts_as_torch_draws_linear_layers(tiny):
     params = hooks.init_server(task=task)["params"]
     shapes = {"w1": (32, 512), "b1": (32,), "w2": (16, 32), "b2": (16,)}
     for name, shape in shapes.items():
-        values, bound = params[name], {"1": 512, "2": 32}[name[1]] ** -0.5
+        values = params[name]
+        bound = {"1": 512, "2": 32}[name[1]] ** -0.5
         assert values.shape == shape
         assert 0.8 * bound < values.abs().max() <= bound
         assert abs(values.mean()) < 0.5 * bound and (values < 0).any()

@@ -88,8 +88,10 @@ def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_le
     task, hooks = tiny("fedpha", variant=variant, **options)
     received, clients, batch = first_cohort(task, hooks, [0, 4])
     assert clients.state["length"].tolist() == [4, 8]
-    method, model = module("fedpha"), task.backbone.model
-    shared, locals_ = received["params"]["context"], clients.state["local"]
+    method = module("fedpha")
+    model = task.backbone.model
+    shared = received["params"]["context"]
+    locals_ = clients.state["local"]
     seen = {}
 
     def capture(task, loss, known, clients, **more):
@@ -109,7 +111,9 @@ def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_le
             text = clip_by_hand.features_behind(model, context, task.data.classes, longest)
             return text.detach().double().numpy()
 
-        fl, fp, fg = features(local), features(local @ q), features(shared[k])
+        fl = features(local)
+        fp = features(local @ q)
+        fg = features(shared[k])
         pull = ((fl - fp) ** 2).mean()
         gaps = alpha - np.linalg.norm(fl - fg, axis=1)
         push = np.maximum(gaps, 0).mean()
@@ -117,7 +121,8 @@ def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_le
         if alpha == ALPHA and k == 1:
             assert gaps.min() < 0 < gaps.max()
         for b in range(4):
-            image, label = batch.features[k, b].double().numpy(), int(batch.labels[k, b])
+            image = batch.features[k, b].double().numpy()
+            label = int(batch.labels[k, b])
             entropies = []
             for text in (fl, fg):
                 scores = float(model.logit_scale.exp()) * text @ image
@@ -141,7 +146,8 @@ def test_predictions_are_those_of_the_local_context_by_hand(tiny, variant, optio
     for k, client in enumerate(ids):
         context = clients.state["local"][k, : lengths[client]]
         longest = max(lengths) if variant == "released" else lengths[client]
-        model, names = task.backbone.model, task.data.classes
+        model = task.backbone.model
+        names = task.data.classes
         text = clip_by_hand.features_behind(model, context, names, longest)
         expected = clip_by_hand.logits(model, batch.features[k], text)
         torch.testing.assert_close(found[k], expected.detach(), atol=1e-4, rtol=1e-4)
@@ -156,7 +162,8 @@ def test_gradients_of_fedpha_flow_through_both_sides_of_the_pull(tiny, variant):
     options = {"length": 4, "global_length": 5, "rho": 0.25, "alpha": 2.5}
     task, hooks = tiny("fedpha", variant=variant, **options)
     received, clients, batch = first_cohort(task, hooks, [0])
-    method, names = module("fedpha"), task.data.classes
+    method = module("fedpha")
+    names = task.data.classes
     params = {"context": received["params"]["context"], "local": clients.state["local"]}
     known = received | {"projection": method.projection(task, params["context"])}
     weights = torch.linspace(-1, 2, 4).double()
@@ -177,7 +184,8 @@ def test_gradients_of_fedpha_flow_through_both_sides_of_the_pull(tiny, variant):
         for context in (local, local @ q)
     )
     of_global = clip_by_hand.features(model, shared, names)
-    images, labels = batch.features[0].double(), batch.labels[0]
+    images = batch.features[0].double()
+    labels = batch.labels[0]
     entropy = sum(
         F.cross_entropy(clip_by_hand.logits(model, images, text), labels, reduction="none")
         for text in (of_local, of_global)

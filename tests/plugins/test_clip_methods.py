@@ -55,7 +55,8 @@ def test_fedpgp_adds_a_part_of_low_rank_and_contrasts_by_hand(tiny):
     own = method.personal(params)
     assert torch.linalg.matrix_rank(own - params["sigma"]).tolist() == [2, 2, 2]
     # from text features, class by class; the written prompt is encoded as a whole text
-    clip, classes = task.backbone, task.data.classes
+    clip = task.backbone
+    classes = task.data.classes
     of_written = clip.encode([f"X X X X X X {name}." for name in classes]).double().numpy()
     for mu in (0.0, 0.7):
         task.options.mu = mu
@@ -78,9 +79,11 @@ def test_fedpgp_trains_and_predicts_with_both_parts_and_the_server_with_sigma(ti
     task, hooks = tiny("fedpgp", length=6, rank=2, mu=0.0)
     received, clients, batch = first_cohort(task, hooks)
     clients = replace(clients, state={name: 20 * x for name, x in clients.state.items()})
-    sigma, (u, v) = received["params"]["sigma"], (clients.state[name] for name in "uv")
+    sigma = received["params"]["sigma"]
+    (u, v) = (clients.state[name] for name in "uv")
     own = sigma.double() + torch.einsum("klr,krd->kld", u.double(), v.double())
-    model, names = task.backbone.model, task.data.classes
+    model = task.backbone.model
+    names = task.data.classes
     if role == "client":
         contexts = own.float()
         params = {**received["params"], **clients.state}
@@ -89,7 +92,8 @@ def test_fedpgp_trains_and_predicts_with_both_parts_and_the_server_with_sigma(ti
     else:
         contexts = sigma[:1]
         server = cohort(task, [-1], [hooks.init_client(task=task, client=-1)])
-        received, clients = {"params": {"sigma": sigma[:1]}}, server
+        received = {"params": {"sigma": sigma[:1]}}
+        clients = server
         batch = task.data.batch([batch.index[0]])
     found = hooks.predict(task=task, received=received, clients=clients, batch=batch)
     for k, context in enumerate(contexts):
@@ -105,7 +109,8 @@ def test_fedpgp_trains_and_predicts_with_both_parts_and_the_server_with_sigma(ti
 
 
 def test_the_proximal_gradient_is_mu_times_the_distance(tiny):
-    gradients, reported = {}, {}
+    gradients = {}
+    reported = {}
     for mu in (0.0, 0.5):
         task, hooks = tiny("promptfl", mu=mu)
         received, clients, batch = first_cohort(task, hooks)
@@ -115,7 +120,8 @@ def test_the_proximal_gradient_is_mu_times_the_distance(tiny):
         assert isinstance(found, tuple) == (mu > 0), "no term is added for mu 0"
         values, more = found if mu else (found, {"reported_loss": found})
         values.mean(1).sum().backward()
-        gradients[mu], reported[mu] = params["context"].grad, more["reported_loss"]
+        gradients[mu] = params["context"].grad
+        reported[mu] = more["reported_loss"]
     expected = 0.5 * (moved - received["params"]["context"])
     torch.testing.assert_close(gradients[0.5] - gradients[0.0], expected, atol=1e-4, rtol=1e-4)
     assert torch.equal(reported[0.0], reported[0.5])

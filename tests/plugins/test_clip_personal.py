@@ -40,7 +40,8 @@ def jolted(tree, size=0.5):
 
 
 def folio_logits(task, images, shared, personal, theta):
-    model, names = exact(task), task.data.classes
+    model = exact(task)
+    names = task.data.classes
     of_shared, of_personal = (
         clip_by_hand.features(model, context.double(), names) for context in (shared, personal)
     )
@@ -61,7 +62,8 @@ def test_promptfolio_mixes_the_texts_of_a_shared_and_a_personal_context(tiny):
         for who in (clients, server)
     )
     for k in range(3):
-        images, own = batch.features[k], (params["shared"][k], params["personal"][k])
+        images = batch.features[k]
+        own = (params["shared"][k], params["personal"][k])
         expected = folio_logits(task, images, *own, 0.3)
         torch.testing.assert_close(found[k].double(), expected, **CLOSE)
         entropy = F.cross_entropy(expected, batch.labels[k], reduction="none")
@@ -86,7 +88,8 @@ def test_promptfolio_averages_the_shared_context_and_clients_keep_theirs(tiny):
             pair = [v.clone().requires_grad_() for v in (shared, own[client])]
             decay = training.weight_decay
             optimizer = torch.optim.SGD(pair, training.lr, training.momentum, weight_decay=decay)
-            rows, size = task.data.train[client], training.batch_size
+            rows = task.data.train[client]
+            size = training.batch_size
             for some in shuffled_batches(rows, size, training.epochs, task.seed, number, client, 0):
                 batch = task.data.batch([some])
                 found = folio_logits(task, batch.features[0], *pair, 0.4)
@@ -122,7 +125,8 @@ def mma_tower(blocks, x, mask, layers, shared, scale):
 
 def mma_logits(task, params, pixels, scale):
     """Logits [B, C] of one client's layers, in float64."""
-    model, shared = exact(task), params["shared"]
+    model = exact(task)
+    shared = params["shared"]
     texts = []
     for ids in open_clip.tokenize([f"the {name}." for name in task.data.classes]):
         x = model.token_embedding(ids) + model.positional_embedding

@@ -55,7 +55,8 @@ def test_fedclip_weighs_the_entries_of_an_image_by_hand(tiny):
         for name, value in received["params"].items()
     }
     found = hooks.predict(task=task, received={"params": params}, clients=clients, batch=batch)
-    texts, scale = of_texts(task), task.backbone.logit_scale
+    texts = of_texts(task)
+    scale = task.backbone.logit_scale
     for k in range(3):
         p = one(numpy(params), k)
         for b, feature in enumerate(batch.features[k].double().numpy()):
@@ -93,7 +94,8 @@ def by_adam(task, start, client):
     params = {name: value.double().clone().requires_grad_() for name, value in start.items()}
     settings = {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.2}
     optimizer = torch.optim.Adam(params.values(), task.training.lr, **settings)
-    rows, size = task.data.train[client], task.training.batch_size
+    rows = task.data.train[client]
+    size = task.training.batch_size
     texts = torch.from_numpy(of_texts(task))
     for some in shuffled_batches(rows, size, 1, task.seed, task.round, client, 0):
         if len(some) == 1:
@@ -103,7 +105,8 @@ def by_adam(task, start, client):
         hidden = torch.tanh(features @ params["w1"].T + params["b1"])
         weights = (hidden @ params["w2"].T + params["b2"]).softmax(-1)
         scores = F.normalize(weights * features, dim=-1) @ texts[batch.labels[0]].T
-        scores, truth = task.backbone.logit_scale * scores, torch.arange(len(some))
+        scores = task.backbone.logit_scale * scores
+        truth = torch.arange(len(some))
         optimizer.zero_grad()
         ((F.cross_entropy(scores, truth) + F.cross_entropy(scores.T, truth)) / 2).backward()
         optimizer.step()
@@ -154,7 +157,8 @@ def gelu(x):
 
 def context(p, names, heads):
     """The generated context [m, d], head by head, token by token."""
-    text, asked = layer_norm(names, p["norm_keys"]), layer_norm(p["queries"], p["norm_queries"])
+    text = layer_norm(names, p["norm_keys"])
+    asked = layer_norm(p["queries"], p["norm_queries"])
     q = asked @ p["q"]["weight"].T + p["q"]["bias"]
     k = text @ p["k"]["weight"].T + p["k"]["bias"]
     v = text @ p["v"]["weight"].T + p["v"]["bias"]
@@ -213,7 +217,8 @@ def mixture(p, image, experts, heads, scale):
     q = p["q"]["weight"] @ image + p["q"]["bias"]
     k = experts @ p["k"]["weight"].T + p["k"]["bias"]
     v = experts @ p["v"]["weight"].T + p["v"]["bias"]
-    width, read = len(q) // heads, np.zeros_like(q)
+    width = len(q) // heads
+    read = np.zeros_like(q)
     for head in range(heads):
         part = slice(head * width, (head + 1) * width)
         read[part] = softmax(scale * k[:, part] @ q[part]) @ v[:, part]
@@ -230,7 +235,8 @@ def cases():
     g = 8
     layers = ("q", "k", "v", "out")
     gate = {name: {"weight": draw(3, g, g, size=0.5), "bias": draw(3, g)} for name in layers}
-    prompts, experts = draw(3, 4, 16), draw(3, 2, 4, 16)
+    prompts = draw(3, 4, 16)
+    experts = draw(3, 2, 4, 16)
     present = torch.tensor([[True, True], [True, False], [False, False]])
     return gate, prompts, experts, present
 
@@ -251,7 +257,9 @@ def test_pfedmoap_mixes_experts_by_hand(tiny, role):
         known = received | {"text": module("pfedmoap").expert_features(task, received)}
         params = {"context": prompts, "gate": gate}
         found = module("pfedmoap").loss(task, params, known, clients, batch)
-    model, names, scale = task.backbone.model, task.data.classes, task.backbone.logit_scale
+    model = task.backbone.model
+    names = task.data.classes
+    scale = task.backbone.logit_scale
     for k in range(3):
         here = [prompts[k], *(experts[k][present[k]])]
         texts = [clip_by_hand.features(model, p, names).detach().double().numpy() for p in here]
@@ -297,7 +305,8 @@ def test_pfedmoap_answers_with_the_own_prompt_or_the_mean(tiny):
     task, hooks = tiny("pfedmoap", length=4, experts=3)
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     took_part = [entry.client_id for entry in row.updates]
-    server, now = state.server, task.at(1)
+    server = state.server
+    now = task.at(1)
     prompts = [server["pool"][k] for k in took_part]
     weights = [len(task.data.train[k]) for k in took_part]
     mean = sum(w * p.double() for w, p in zip(weights, prompts, strict=True)) / sum(weights)

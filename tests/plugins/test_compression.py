@@ -20,7 +20,8 @@ def run(tmp_path):
     """run(wrapper, **options): task and hooks of FedVPT in a wrapper; without one, plain."""
 
     def make(wrapper, **options):
-        method, around = manifest.find_method("fedvpt"), manifest.find_method(wrapper)
+        method = manifest.find_method("fedvpt")
+        around = manifest.find_method(wrapper)
         task = tiny_task(method, tmp_path, (around,))
         vars(task.wrappers[wrapper]).update(options)
         hooks = loader.load_hooks(method, wrappers=(around,))
@@ -54,7 +55,9 @@ def changes(task, plain, state, ids):
 
 def test_top_k_sends_the_largest_entries_of_all_parameters_together(run):
     task, hooks, plain = run("top_k", share=0.1)
-    state, task, ids = initial_state(task, hooks), task.at(1), [1, 2, 3]
+    state = initial_state(task, hooks)
+    task = task.at(1)
+    ids = [1, 2, 3]
     for sent, change in zip(
         uploads(task, hooks, state, ids), changes(task, plain, state, ids), strict=True
     ):
@@ -83,8 +86,10 @@ def test_top_k_costs_eight_bytes_an_entry(run):
 def test_top_k_remembers_what_it_did_not_send(run):
     """Algorithm 1: sent = top_k(memory + change), memory = memory + change - sent."""
     task, hooks, plain = run("top_k", share=0.2)
-    state, client = initial_state(task, hooks), 2
-    memory, kept = 0.0, {}
+    state = initial_state(task, hooks)
+    client = 2
+    memory = 0.0
+    kept = {}
     for number in (1, 2, 3):
         now = task.at(number)
         (change,) = changes(now, plain, state, [client])
@@ -94,7 +99,8 @@ def test_top_k_remembers_what_it_did_not_send(run):
         order = np.argsort(-np.abs(total), kind="stable")[: math.ceil(0.2 * len(total))]
         sent = np.zeros_like(total)
         sent[order] = total[order]
-        kept, memory = update.wrapper_state, total - sent
+        kept = update.wrapper_state
+        memory = total - sent
         found = [value.double().numpy().ravel() for _, value in leaves(kept["top_k"])]
         np.testing.assert_allclose(np.concatenate(found), memory, atol=1e-5)
         values = [update.payload["top_k"][path]["values"] for path in sorted(change)]
@@ -135,7 +141,9 @@ def test_levels_are_next_to_the_entry_and_right_in_expectation():
     """Section 3.1: E[Q_s(v)] = v, and every draw is one of two neighbouring levels."""
     generator = torch.Generator().manual_seed(0)
     row = torch.randn(1, 8, generator=generator)
-    norm, s, draws = row.norm(dim=1), 7, 4000
+    norm = row.norm(dim=1)
+    s = 7
+    draws = 4000
     found = torch.cat([module("quantize").levels(row, norm, s, generator) for _ in range(draws)])
     v = row[0].double().numpy()
     exact = s * np.abs(v) / np.linalg.norm(v)
@@ -157,11 +165,14 @@ def test_codes_are_packed_to_the_bit(bits):
 
 def test_what_the_server_gets_lies_on_the_levels_of_the_bucket(run):
     task, hooks, plain = run("quantize", bits=3, bucket=10)
-    state, task, ids = initial_state(task, hooks), task.at(1), [1, 2, 3]
+    state = initial_state(task, hooks)
+    task = task.at(1)
+    ids = [1, 2, 3]
     exact = changes(task, plain, state, ids)
     sent = uploads(task, hooks, state, ids)
     for client, update in zip(ids, sent, strict=True):
-        update.client, update.received = client, {"params": state.server["params"]}
+        update.client = client
+        update.received = {"params": state.server["params"]}
     before = dict(leaves(state.server["params"]))
     for update, change in zip(
         hooks.receive(task=task, server=state.server, updates=sent), exact, strict=True
@@ -170,7 +181,8 @@ def test_what_the_server_gets_lies_on_the_levels_of_the_bucket(run):
             found = (value - before[path]).double().numpy().ravel()
             for start in range(0, len(found), 10):
                 bucket = change[path][start : start + 10]
-                norm, part = np.linalg.norm(bucket), found[start : start + 10]
+                norm = np.linalg.norm(bucket)
+                part = found[start : start + 10]
                 level = part * 3 / norm  # s = 2^2 - 1
                 np.testing.assert_allclose(level, np.round(level), atol=1e-3)
                 assert (np.abs(part - bucket) <= norm / 3 + 1e-6).all()
@@ -199,7 +211,9 @@ def test_clients_and_rounds_draw_by_themselves(run):
             packing.send([update, update])
         return [sent.payload["quantize"]["head"]["levels"] for sent in end.value.value]
 
-    first, again, later = levels(1), levels(1), levels(2)
+    first = levels(1)
+    again = levels(1)
+    later = levels(2)
     assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first[0], later[0])

@@ -18,7 +18,10 @@ from fedloom.toolbox import SERVER_MODEL, stack
 from first_round import first_cohort, module
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
-L, R, D = 4, 2, 16  # tokens, rank, width
+# tokens, rank, width
+L = 4
+R = 2
+D = 16
 
 
 @cache
@@ -47,7 +50,8 @@ def of_personal(gradient, personal, numbers, limit, std):
     first, of_u, of_v, _ = numbers.split([D * R, L * R, R * D, L * D])
     u = basis(personal @ first.view(D, R))
     v = basis(personal.T @ u).T
-    du, dv = gradient @ v.T, u.T @ gradient
+    du = gradient @ v.T
+    dv = u.T @ gradient
     if std:
         du = private(du, limit, std * of_u.view(L, R))
         dv = private(dv, limit, std * of_v.view(R, D))
@@ -60,10 +64,12 @@ def test_rounds_are_those_of_sgd_with_noisy_gradients_of_low_rank(tiny, epsilon,
     task, hooks = tiny("dp_fpl", length=L, rank=R, epsilon=epsilon, limit=limit)
     task = with_training(task, batch_size=8, epochs=1)
     std = limit / 8 * math.sqrt(4 * math.log(1e5)) / epsilon if epsilon else 0.0  # 4 rounds
-    state, decay = initial_state(task, hooks), task.training.weight_decay
+    state = initial_state(task, hooks)
+    decay = task.training.weight_decay
     shared = state.server["params"]["shared"].double()
     own = {k: hooks.init_client(task=task, client=k)["personal"].double() for k in range(6)}
-    longest, before = 0.0, []
+    longest = 0.0
+    before = []
     for number in (1, 2):
         current = task.at(number)
         state, row = train_round(current, hooks, state)

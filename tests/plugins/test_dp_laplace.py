@@ -30,7 +30,8 @@ def _run(folder, **options):
 
 
 def test_sensitivity_is_the_formula():
-    spread, count = torch.tensor([[3.0, 5.0, 1.0]]), torch.tensor([6, 1, 0])
+    spread = torch.tensor([[3.0, 5.0, 1.0]])
+    count = torch.tensor([6, 1, 0])
     assert dp.sensitivity(spread, count).tolist() == [[1.0, 10.0, 2.0]]
 
 
@@ -109,7 +110,8 @@ def test_only_wrapped_labels_get_noise(tmp_path):
     )
     louder = SimpleNamespace(**vars(task.wrappers["dp_laplace"]) | {"eps": 0.002})
     hundred = replace(task, wrappers={"dp_laplace": louder})
-    zeros, statistics = torch.zeros(3, 4, 16), {"spread": torch.ones(3, 4), "count": torch.ones(4)}
+    zeros = torch.zeros(3, 4, 16)
+    statistics = {"spread": torch.ones(3, 4), "count": torch.ones(4)}
     torch.testing.assert_close(
         dp.add_noise(hundred, zeros, statistics), 100 * dp.add_noise(task, zeros, statistics)
     )

@@ -53,7 +53,8 @@ def by_hand(task, groups, k, batch):
     model = deepcopy(task.backbone.model).double()
     pixels = (batch.images[k].double() / 255 - 0.5).permute(0, 3, 1, 2).expand(-1, 3, -1, -1) / 0.5
     for text, image in zip(groups["text"][k].double(), groups["image"][k].double(), strict=True):
-        images, texts = of_images(model, image, pixels), of_texts(model, text, task.data.classes)
+        images = of_images(model, image, pixels)
+        texts = of_texts(model, text, task.data.classes)
         yield images, texts, model.logit_scale.exp() * images @ texts.T
 
 
@@ -109,7 +110,8 @@ def test_words_behind_a_context_count_among_the_tokens_that_the_tower_holds(tiny
 
 def test_groups_are_drawn_by_their_cosines_without_replacement_and_alike_in_round_1(tiny):
     task, _ = tiny("fedmgp", groups=3, temperature=0.5)
-    method, similar = module("fedmgp"), torch.tensor([0.9, 0.1, -0.8])
+    method = module("fedmgp")
+    similar = torch.tensor([0.9, 0.1, -0.8])
     for number, weights in ((1, torch.ones(3)), (2, torch.exp(similar / 0.5))):
         rows = [method.draw(task.at(number), k, similar) for k in range(3000)]
         found = torch.stack(rows).mean(0)  # shares of the first and of the second draw
@@ -137,7 +139,8 @@ def test_groups_are_drawn_anew_in_every_round_and_by_every_client(tiny):
 
 
 def test_a_group_is_as_near_as_its_nearest_shared_one():
-    groups, shared = drawn_groups()["text"], drawn_groups()["image"][:, :2]
+    groups = drawn_groups()["text"]
+    shared = drawn_groups()["image"][:, :2]
     found = module("fedmgp").cosines(groups, shared)
     for k in range(3):
         for g in range(3):
@@ -151,9 +154,11 @@ def test_a_client_sends_the_drawn_groups_that_it_trained_and_gets_the_means_in_t
     task = task.at(2)
     received, clients, batch = first_cohort(task, hooks)
     updates = hooks.client_update(task=task, received=received, clients=clients)
-    sent, method = [], module("fedmgp")
+    sent = []
+    method = module("fedmgp")
     for k, update in enumerate(updates):
-        kept, start = update.client_state, clients.state
+        kept = update.client_state
+        start = clients.state
         for kind in ("text", "image"):
             first, second = kept[f"{kind}_sent"].argmax(1).tolist()
             assert first != second

@@ -38,14 +38,16 @@ def test_clients_of_fedmix_exchange_means_of_images_and_labels(tiny):
     task, hooks = tiny("fedmix", train=LAST)
     start = initial_state(task, hooks)
     state, _ = train_round(task.at(1), hooks, start)
-    means, ids = state.server["means"], select_for_round(task.at(1), hooks, start)
+    means = state.server["means"]
+    ids = select_for_round(task.at(1), hooks, start)
     assert means["known"].nonzero()[:, 0].tolist() == ids
     for client in ids:
         images, labels = means_of(task, client)
         torch.testing.assert_close(means["images"][client, 0].double(), images)
         torch.testing.assert_close(means["labels"][client, 0].double(), labels)
     _, row = train_round(task.at(2), hooks, state)
-    image, counted = 16 * 16 * 4, {r.bytes_down for r in row.updates}
+    image = 16 * 16 * 4
+    counted = {r.bytes_down for r in row.updates}
     model = sum(4 * v.numel() for _, v in leaves(state.server["params"]))
     assert counted == {model + len(ids) * (image + 4 * 4)}, "the means that there are"
     two, _ = tiny("fedmix", means=2)
@@ -100,7 +102,8 @@ def test_the_loss_of_fedmix_is_mixup_to_first_order(case):
         for k in range(3):
             model = tensor_map(torch.Tensor.requires_grad_, part(params, k))
             x = black + 0.7 * (task.backbone.pixels(batch.images[k]) - black)
-            x, labels = x.requires_grad_(), batch.labels[k]
+            x = x.requires_grad_()
+            labels = batch.labels[k]
             scores = answers(task, x, model)
             own = 0.7 * F.cross_entropy(scores, labels, reduction="none")
             (slope,) = torch.autograd.grad(own.sum(), x, create_graph=True)

@@ -74,7 +74,8 @@ def test_an_image_reads_the_attributes_of_the_clients_classes(tiny, role):
     task, hooks = tiny("fedmvp", heads=2, prompts=3, weight=4.0, templates=["a {}.", "one {}."])
     task.options.attributes = {task.data.classes[0]: [*ATTRIBUTES, "an outline"]}
     received, clients, batch = first_cohort(task, hooks)
-    clip, names = task.backbone, task.data.classes
+    clip = task.backbone
+    names = task.data.classes
     params = jolted(received["params"])
     texts = [task.options.attributes.get(n, [f"a {n}.", f"one {n}."]) for n in names]
     features = [clip.encode(of_class).double() for of_class in texts]

@@ -33,7 +33,8 @@ def test_attackers_send_a_multiple_of_their_change(run, scale):
 def test_what_was_not_received_and_statistics_are_sent_as_they_are():
     received = {"head": torch.ones(2), "statistics": {"var": torch.ones(2)}}
     sent = {"head": torch.full((2,), 3.0), "statistics": {"var": torch.full((2,), 4.0)}}
-    sent, draws = sent | {"own": torch.ones(1)}, torch.Generator()
+    sent = sent | {"own": torch.ones(1)}
+    draws = torch.Generator()
     found = module("forged_update").forged(sent, received, -2.0, 0.0, draws)
     assert found["head"].tolist() == [-3, -3] and found["own"].tolist() == [1]
     assert found["statistics"]["var"].tolist() == [4, 4]
@@ -54,7 +55,9 @@ def test_the_first_wrapper_acts_first_on_the_client_and_a_robust_mean_sees_both(
     inner = loader.load_hooks(
         manifest.find_method("head_tuning"), wrappers=[manifest.find_method("label_flip")]
     )
-    start, flipped, sent = 0.0, heads(task, inner), uploads(task, hooks)
+    start = 0.0
+    flipped = heads(task, inner)
+    sent = uploads(task, hooks)
     attackers = draw_attackers(task, 0.4)
     for u in sent:
         gamma = 100 if u.client in attackers else 1

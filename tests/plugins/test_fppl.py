@@ -73,7 +73,8 @@ def a_client(tiny, part, at=(3,), count=1, **options):
 def test_parameters_start_as_uniform_draws_and_a_scale_of_one(tiny):
     task, hooks = tiny("fppl", partition=STREAM, prompts=3, blocks=13)  # the backbone has twelve
     params = initial_state(task, hooks).server["params"]
-    classes, width = task.num_classes, task.backbone.width
+    classes = task.num_classes
+    width = task.backbone.width
     expected = {  # shape, and the bound of the draws
         "prompts": ((2, 12, 3, width), 1),
         "keys": ((2, width), width**-0.5),
@@ -153,19 +154,22 @@ def test_prototypes_are_mean_features_of_the_classes_that_a_client_holds(tiny):
     for client, update in zip(clients.ids, updates, strict=True):
         params = tensor_map(lambda value: value.double(), update.payload["params"])
         rows = task.data.train[client]
-        labels, held = task.data.labels.numpy()[rows], update.payload["held"].bool().tolist()
+        labels = task.data.labels.numpy()[rows]
+        held = update.payload["held"].bool().tolist()
         assert held == [c in labels for c in range(task.num_classes)]
         images = torch.from_numpy(task.data.store.images(rows))
         for label in np.unique(labels):
             own = [reference_feature(task, params, image, 0) for image in images[labels == label]]
-            found, mean = update.payload["prototypes"][label], torch.stack(own).mean(0).float()
+            found = update.payload["prototypes"][label]
+            mean = torch.stack(own).mean(0).float()
             torch.testing.assert_close(found, mean, atol=1e-5, rtol=1e-4)
 
 
 def test_the_server_averages_the_last_prototypes_of_every_client(tiny):
     task, hooks, *_ = a_client(tiny, 0, debias_epochs=0)
     state = initial_state(task, hooks).server
-    classes, width = task.num_classes, task.backbone.width
+    classes = task.num_classes
+    width = task.backbone.width
     sent = {}
     for round_, holders in enumerate(({0: (0, 1), 3: (1,)}, {0: (1,), 2: (2,)})):
         updates = []
@@ -190,7 +194,8 @@ def test_the_server_averages_the_last_prototypes_of_every_client(tiny):
 
 def test_the_server_weighs_parameters_by_training_images(tiny):
     task, hooks, *_ = a_client(tiny, 0, debias_epochs=0)
-    server, classes = initial_state(task, hooks).server, task.num_classes
+    server = initial_state(task, hooks).server
+    classes = task.num_classes
     nothing = {"prototypes": torch.zeros(classes, task.backbone.width)}
     nothing["held"] = torch.zeros(classes)
     one, three = (tensor_map(torch.rand_like, server["params"]) for _ in range(2))
@@ -202,8 +207,10 @@ def test_the_server_weighs_parameters_by_training_images(tiny):
 def three_prototypes(tiny, **options):
     """A task, uploads of two clients with three prototypes of two classes, and a head."""
     task, *_ = a_client(tiny, 0, debias_lr=0.01, **options)
-    classes, width = task.num_classes, task.backbone.width
-    stream, held = torch.Generator().manual_seed(1), torch.zeros(6, classes)
+    classes = task.num_classes
+    width = task.backbone.width
+    stream = torch.Generator().manual_seed(1)
+    held = torch.zeros(6, classes)
     held[0, :2] = held[4, 1] = 1
     uploaded = torch.randn(6, classes, width, generator=stream)
     params = {

@@ -18,10 +18,12 @@ def run(tmp_path):
 @pytest.mark.parametrize("flip", ["opposite", "next"])
 def test_attackers_alone_train_on_other_classes_and_have_their_priors(run, flip):
     task, hooks = run("label_flip", flip=flip)
-    true, data = task.data.labels.clone(), hooks.training_data(task=task)
+    true = task.data.labels.clone()
+    data = hooks.training_data(task=task)
     flipped = {"opposite": [3, 2, 1, 0], "next": [1, 2, 3, 0]}[flip]
     for k in range(6):
-        rows, attacks = task.data.train[k], k in draw_attackers(task, 0.4)
+        rows = task.data.train[k]
+        attacks = k in draw_attackers(task, 0.4)
         expected = [flipped[c] if attacks else c for c in true[rows].tolist()]
         assert data.labels[rows].tolist() == expected
         counts = np.bincount(expected, minlength=4) / len(rows)

@@ -105,7 +105,8 @@ def test_the_classifier_is_trained_anew_on_features_of_all_classes(case):
     torch.manual_seed(0)
     z = torch.randn(4, 5, 16).double()
     start = fl.random_head(task, 2).double()
-    expected, labels = start.clone(), torch.arange(4).repeat_interleave(5)
+    expected = start.clone()
+    labels = torch.arange(4).repeat_interleave(5)
     for _ in range(3):
         head = expected.clone().requires_grad_()
         (slope,) = torch.autograd.grad(F.cross_entropy(z.flatten(0, 1) @ head.T, labels), head)
@@ -200,7 +201,8 @@ def test_a_round_of_the_server_of_fedic_is_three_phases_of_steps(case):
     ]
     rows = plugin("fedic").server_rows(task)
     batch = task.data.batch([rows])
-    pixels, labels = task.backbone.pixels(batch.images[0]), batch.labels[0]
+    pixels = task.backbone.pixels(batch.images[0])
+    labels = batch.labels[0]
     average = tensor_map(lambda a, b, c: 0.2 * a + 0.3 * b + 0.5 * c, *models)
     flat = {"head": average["head"], **average["weights"]}
 
@@ -253,7 +255,8 @@ def test_a_round_of_the_server_of_fedic_is_three_phases_of_steps(case):
 
 def test_later_steps_of_the_server_are_adams_and_draw_batches(tiny):
     task, _ = tiny("fedic", server_steps=3, server_lr=0.1, server_batch=2)
-    gradients, seen = [1.0, 0.1, 3.0], []
+    gradients = [1.0, 0.1, 3.0]
+    seen = []
 
     def loss(params, some):
         seen.append(some.tolist())
@@ -296,7 +299,8 @@ def backbone_as_vit(backbone):
 
 def by_hand(kind, gradients, x, lr, momentum, betas, eps):
     """Algorithm 2 of Reddi et al., number by number; adam with the bias correction of torch."""
-    m, v = 0.0, 0.0 if kind == "adam" else eps**2
+    m = 0.0
+    v = 0.0 if kind == "adam" else eps**2
     for t, g in enumerate(gradients, 1):
         if kind == "sgd":
             m = momentum * m + g

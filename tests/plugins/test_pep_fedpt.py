@@ -16,7 +16,8 @@ from fedloom.federated.task import cohort
 from fedloom.toolbox.prototypes import warm_start
 from first_round import first_cohort, module, upload
 
-pep, forward = module("pep_fedpt"), module("pep_fedpt", "forward")
+pep = module("pep_fedpt")
+forward = module("pep_fedpt", "forward")
 
 
 def reference_weights(cls, prototypes, priors, tau):
@@ -33,7 +34,10 @@ def reference_weights(cls, prototypes, priors, tau):
 @given(st.integers(0, 10_000), st.sampled_from([0.05, 0.3, 2.0]))
 def test_mixing_weights_and_ccmp(seed, tau):
     rng = np.random.default_rng(seed)
-    clients, batch, classes, width = 2, 3, 5, 8
+    clients = 2
+    batch = 3
+    classes = 5
+    width = 8
     cls = rng.normal(size=(clients, batch, width))
     prototypes = rng.normal(size=(clients, classes, width))
     prototypes[0, 1] = 0  # a class without prototype
@@ -143,13 +147,17 @@ def test_class_means_of_ragged_clients(tiny, at_once):
 def test_the_warm_start_counts_a_class_that_a_client_lacks_as_zeros():
     """Eq. 18-19, client by client in float64: the divisor is |S_0|, for every class."""
     rng = np.random.default_rng(0)
-    tokens, labels = rng.normal(size=(9, 2, 3)), np.array([0, 0, 1, 1, 1, 0, 2, 2, 2])  # [N, M, d]
+    # [N, M, d]
+    tokens = rng.normal(size=(9, 2, 3))
+    labels = np.array([0, 0, 1, 1, 1, 0, 2, 2, 2])
     clients = [np.array([0, 1, 2, 3]), np.array([4, 5, 8])]
     inputs = torch.tensor(tokens, dtype=torch.float32)
     actual = warm_start(
         inputs, torch.from_numpy(labels), [torch.from_numpy(rows) for rows in clients], 4
     )
-    mean, spread, count = np.zeros((2, 4, 3)), np.zeros((2, 4)), np.zeros(4)
+    mean = np.zeros((2, 4, 3))
+    spread = np.zeros((2, 4))
+    count = np.zeros(4)
     for rows in clients:
         for c in set(labels[rows]):
             own = tokens[rows[labels[rows] == c]]  # [n, M, d]

@@ -42,7 +42,8 @@ def test_a_step_of_per_fedavg_is_that_of_algorithm_1(case, variant, count):
     parts = 2 if variant == "fo" else 3
     for k in range(3):
         model = part(params, k)
-        pixels, labels = task.backbone.pixels(batch.images[k]), batch.labels[k]
+        pixels = task.backbone.pixels(batch.images[k])
+        labels = batch.labels[k]
         # a batch too small is used whole
         chosen = [slice(i, None, parts) if count >= parts else slice(None) for i in range(parts)]
         slopes = [slope_on(task, pixels[some], labels[some]) for some in chosen]
@@ -59,14 +60,16 @@ def test_a_step_of_per_fedavg_is_that_of_algorithm_1(case, variant, count):
 def test_per_fedavg_trains_along_its_meta_gradient_and_adapts_before_a_test(case):
     task, hooks = case("per_fedavg", alpha=0.4, adaptation_steps=2)
     start = initial_state(task, hooks)
-    model, stepped = start.server["params"], []
+    model = start.server["params"]
+    stepped = []
     state, _ = train_round(task.at(1), hooks, start)
     ids = select_for_round(task.at(1), hooks, start)
     for client in ids:
         rows = task.data.train[client]  # in the order of round 1
         rows = next(shuffled_batches(rows, 1000, 1, task.seed, 1, client, 0))
         batch = task.data.batch([rows])
-        pixels, labels = task.backbone.pixels(batch.images[0]), batch.labels[0]
+        pixels = task.backbone.pixels(batch.images[0])
+        labels = batch.labels[0]
         own = slope_on(task, pixels[::2], labels[::2])(model)
         adapted = tensor_map(lambda v, slope: v - 0.4 * slope, model, own)
         slope = slope_on(task, pixels[1::2], labels[1::2])(adapted)

@@ -83,7 +83,8 @@ def models_of(server):
 
 def best(task, server, client):
     """The model of the lowest loss on a client's training images, summed in float64."""
-    batch, losses = task.data.batch([task.data.train[client]]), []
+    batch = task.data.batch([task.data.train[client]])
+    losses = []
     for prompts, head in models_of(server):
         logits = task.backbone.forward_prompted(batch.images, prompts[None], head[None])[0]
         scores = logits.double().log_softmax(-1)
@@ -115,7 +116,8 @@ def test_of_models_with_heads_of_zeros_every_client_of_ifca_draws_one_at_first(t
     task, hooks = tiny("ifca", clusters=3)
     start = initial_state(task, hooks)
     assert not start.server["params"]["head"].any(), "as the heads of all methods"
-    ids, states = list(range(4)), [hooks.init_client(task=task, client=0)] * 4
+    ids = list(range(4))
+    states = [hooks.init_client(task=task, client=0)] * 4
     received = stack([{"params": start.server["params"]}] * 4)
 
     def chosen(number):
@@ -132,7 +134,8 @@ def test_ifca_answers_with_the_model_of_its_cluster(tiny):
     server = initial_state(task, hooks).server
     received = stack([{"params": server["params"]}] * 3)
     states = [{"cluster": torch.tensor(j)} for j in (2, 0, 1)]
-    clients, batch = cohort(task, [1, 2, 3], states), task.data.batch([task.data.test[1][:2]] * 3)
+    clients = cohort(task, [1, 2, 3], states)
+    batch = task.data.batch([task.data.test[1][:2]] * 3)
     found = hooks.predict(task=task, received=received, clients=clients, batch=batch)
     models = list(models_of(server))
     for k, j in enumerate((2, 0, 1)):

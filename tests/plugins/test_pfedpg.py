@@ -24,7 +24,10 @@ from first_round import first_cohort, module
 
 generators = module("pfedpg", "generators")
 
-CLIENTS, PROMPTS, WIDTH, HIDDEN = 3, 4, 8, 5
+CLIENTS = 3
+PROMPTS = 4
+WIDTH = 8
+HIDDEN = 5
 
 
 def random_phi(seed=0):
@@ -52,7 +55,8 @@ def generated(name, phi):
 
 def test_attention_is_equation_3():
     phi = random_phi()
-    w, base = phi["generator"], phi["basis"]
+    w = phi["generator"]
+    base = phi["basis"]
     for n, prompts in enumerate(generated("attention", phi)):
         query = phi["descriptors"][n] @ w["query"]
         scores = np.array([query @ (token @ w["key"]) for token in base]) / np.sqrt(HIDDEN)
@@ -64,7 +68,9 @@ def test_attention_is_equation_3():
 
 def test_the_other_generators():
     phi = random_phi()
-    w, base, descriptors = phi["generator"], phi["basis"], phi["descriptors"]
+    w = phi["generator"]
+    base = phi["basis"]
+    descriptors = phi["descriptors"]
     for d, prompts in zip(descriptors, generated("mlp", phi), strict=True):
         hidden = np.maximum(d @ w["hidden"] + w["bias"], 0)
         for p in range(PROMPTS):
@@ -105,7 +111,8 @@ def test_a_server_step_is_the_vector_jacobian_product(tiny, generator):
     for path, value in leaves(server):
         flat = value.view(-1)
         for i in range(0, len(flat), 7):
-            before, values = flat[i].item(), []
+            before = flat[i].item()
+            values = []
             for step in (1e-5, -1e-5):
                 flat[i] = before + step
                 values.append((sent(task, hooks, server, ids) * deltas).sum().item())
@@ -138,7 +145,8 @@ def test_only_the_delta_is_uploaded(tiny):
 
 def cross_entropy(task, prompts, head, rows):
     """By timm's own modules, of a model that does hold these prompts: [n]."""
-    model, data = task.backbone.model, task.data
+    model = task.backbone.model
+    data = task.data
     images = torch.from_numpy(data.store.images(rows).copy())
     tokens = task.backbone.embed(images[None])[0]
     loaded = prompts.expand(len(rows), -1, -1)
@@ -222,7 +230,8 @@ def test_a_shared_head_is_averaged_by_training_images(tiny, inference):
     before = initial_state(task, hooks)
     state, row = train_round(task.at(1), hooks, before)
     ids = select_for_round(task.at(1), hooks, before)
-    prompts, head = 10 * 16, task.num_classes * 16
+    prompts = 10 * 16
+    head = task.num_classes * 16
     assert row.bytes_up == row.bytes_down == len(ids) * 4 * (prompts + head)
     assert all("head" not in kept for kept in state.clients.values())
     received, clients, _ = first_cohort(task, hooks, ids)

@@ -30,7 +30,8 @@ from pfpt_cases import (
 @pytest.mark.parametrize("distance", [0.1, 100.0])
 def test_identical_clients_give_a_pool_of_one_clients_size(tiny, distance, monkeypatch):
     """Near the old pool or far from it, in whatever order; equal prompts are one candidate."""
-    candidates, assign = set(), matching.assign
+    candidates = set()
+    assign = matching.assign
 
     def watched(costs, opening, z):
         candidates.add(len(opening))

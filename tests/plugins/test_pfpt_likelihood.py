@@ -18,7 +18,8 @@ def _problem(seed, clients=3, each=2, count=5, width=4):
     """Prompts w [m, n_t, d], phi and alpha [n, d], g [n], and an assignment z [m, n_t]."""
     rng = np.random.default_rng(seed)
     w = rng.normal(size=(clients, each, width))
-    phi, g = rng.normal(size=(count, width)), rng.normal(size=count)
+    phi = rng.normal(size=(count, width))
+    g = rng.normal(size=count)
     alpha = rng.uniform(0.3, 2, size=(count, width))
     z = np.stack([rng.permutation(count)[:each] for _ in range(clients)])
     return w, phi, alpha, g, z
@@ -98,7 +99,9 @@ def test_assignment_equals_brute_force(seed, free):
 def test_no_half_step_lowers_the_likelihood(tiny, monkeypatch, unused_prompts, server_lr):
     """Also with a learning rate at which ascent falls: it then gives back its best point."""
     options, nets = small_nets(tiny, 6, unused_prompts=unused_prompts, server_lr=server_lr)
-    steps, ascend, assign = [], matching.ascend, matching.assign
+    steps = []
+    ascend = matching.ascend
+    assign = matching.assign
 
     def watched_ascent(options, members, phi, nets, clients):
         def value(phi, nets):
@@ -128,7 +131,8 @@ def test_no_half_step_lowers_the_likelihood(tiny, monkeypatch, unused_prompts, s
     assert all(after >= before - 1e-3 for before, after in steps)
     assert sum(after > before + 1e-3 for before, after in steps) > len(steps) / 3
     if unused_prompts == "free":  # both half-steps speak of the same number
-        ascents, assignments = steps[::2], steps[1::2]
+        ascents = steps[::2]
+        assignments = steps[1::2]
         for (_, end), (begin, _) in zip(ascents, assignments, strict=True):
             assert end == pytest.approx(begin, abs=2e-2)
 
@@ -162,7 +166,8 @@ def test_the_pool_moves_and_grows_with_the_prompts(tiny):
 @pytest.mark.parametrize("iterations", [1, 2, 10])
 def test_turns_end_when_no_assignment_changes(tiny, monkeypatch, iterations):
     options, nets = small_nets(tiny, 6, iterations=iterations)
-    turns, assign = [], matching.assign
+    turns = []
+    assign = matching.assign
 
     def watched(costs, opening, z):
         turns.append((z.copy(), assign(costs, opening, z)))

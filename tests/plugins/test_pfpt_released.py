@@ -52,7 +52,9 @@ def reference_aggregation(uploaded, nets, z, lr, turns):
     optimizer = torch.optim.Adam(everything, lr)
     for _ in range(turns):
         for t in range(clients):
-            c, gauss, coins = z[t].sum(0), [], []
+            c = z[t].sum(0)
+            gauss = []
+            coins = []
             for i in range(len(phi)):
                 around = torch.distributions.Normal(phi[i], parts["alpha"](phi[i]))
                 gauss.append(around.log_prob(uploaded[t]).sum(1))  # [n_t]
@@ -77,7 +79,8 @@ def test_released_aggregation_step_by_step(tiny):
     for seed in range(4):
         _, uploaded = moved_prompts(seed, clients=3, each=2, width=3, spread=0.5, pool=3)
         # small beside alpha, as prompts are: z is not decided by nearness alone
-        uploaded, at = 0.2 * uploaded.double(), replace(task, seed=seed)
+        uploaded = 0.2 * uploaded.double()
+        at = replace(task, seed=seed)
         stream = at.generator("assignment")
         first = [torch.randperm(6, generator=stream)[:2] for _ in range(3)]
         z = [torch.nn.functional.one_hot(positions, 6).double() for positions in first]
@@ -95,7 +98,8 @@ def trained_on_one_tensor(task, received, clients):
     Returns:
         That memory, and every client's head and query layer.
     """
-    memory, rest = received["params"]["shared_prompts"][0].clone(), []
+    memory = received["params"]["shared_prompts"][0].clone()
+    rest = []
     for k, client in enumerate(clients.ids):
         own = tensor_map(
             lambda v, k=k: torch.nn.Parameter(v[k : k + 1].clone()),
@@ -104,8 +108,10 @@ def trained_on_one_tensor(task, received, clients):
         own["shared_prompts"] = torch.nn.Parameter(memory[None])
         assert own["shared_prompts"].data_ptr() == memory.data_ptr()
         optimizer = make_optimizer(task.training, [p for _, p in leaves(own)], task.training.lr)
-        one, images = clients.subset([k]), 0
-        rows, size = task.data.train[client], task.training.batch_size
+        one = clients.subset([k])
+        images = 0
+        rows = task.data.train[client]
+        size = task.training.batch_size
         order = shuffled_batches(rows, size, task.training.epochs, task.seed, task.round, client, 0)
         for batch in (task.data.batch([chosen]) for chosen in order):
             batch.seen = (images,)
@@ -193,10 +199,12 @@ def test_test_images_pick_in_batches_as_large_as_in_training(tiny):
     trained = {"params": stack([update.payload["params"] for update in updates])}
     batch = task.data.batch([task.data.train[k][:7] for k in clients.ids])
     found = hooks.predict(task=task, received=trained, clients=clients, batch=batch)
-    images, differ = task.backbone.embed(batch.images), False
+    images = task.backbone.embed(batch.images)
+    differ = False
     for k in range(3):
         own = tensor_map(lambda v, k=k: v[k], trained["params"])
-        outer, picked = tensor_map(torch.Tensor.double, own["head"]["outer"]), []
+        outer = tensor_map(torch.Tensor.double, own["head"]["outer"])
+        picked = []
         for start, stop in ((0, 4), (4, 7)):
             part = (x[:, start:stop] for x in (batch.features, batch.mask))
             places = released.pick(task, trained["params"], *part)[0][k]
@@ -231,7 +239,8 @@ def test_the_released_variant_learns(tmp_path, monkeypatch):
     options = SMALL | {"variant": "released"}
     task = tiny_task(method, tmp_path, partition=ALIKE, **options)
     task = with_training(task, lr=0.005)
-    hooks, losses = loader.load_hooks(method), []
+    hooks = loader.load_hooks(method)
+    losses = []
     monkeypatch.setattr(released, "TURNS", 10)  # to save time
     state = initial_state(task, hooks)
     for number in range(1, 7):

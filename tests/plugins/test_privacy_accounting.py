@@ -20,7 +20,8 @@ def run(tmp_path):
 def test_epsilon_after_every_round_is_a_column_and_grows(run, sampling, q):
     """With `study`, selection is not a part of the mechanism: epsilon is that of all clients."""
     task, hooks = run("dp_gaussian", noise=2.0, delta=1e-4, sampling=sampling)
-    state, spent = initial_state(task, hooks), []
+    state = initial_state(task, hooks)
+    spent = []
     for number in (1, 2, 3):
         state, row = train_round(task.at(number), hooks, state)
         spent.append(row.metrics["epsilon"])
@@ -38,7 +39,8 @@ def hockey_stick(epsilon, q, z):
 
         return integrate.quad(rest, -12 * z, 1 + 12 * z, limit=500)[0]
 
-    without, within = stats.norm(0, z).pdf, stats.norm(1, z).pdf
+    without = stats.norm(0, z).pdf
+    within = stats.norm(1, z).pdf
 
     def mixed(x):
         return (1 - q) * without(x) + q * within(x)

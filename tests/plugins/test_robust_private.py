@@ -59,7 +59,8 @@ def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
 @pytest.fixture(scope="module")
 def almost_noiseless(tmp_path_factory):
     """dp_gaussian around Head-Tuning with next to no noise: a task of 64 clients, and its hooks."""
-    method, wrapper = manifest.find_method("head_tuning"), manifest.find_method("dp_gaussian")
+    method = manifest.find_method("head_tuning")
+    wrapper = manifest.find_method("dp_gaussian")
     task = tiny_task(method, tmp_path_factory.mktemp("private"), (wrapper,))
     vars(task.wrappers["dp_gaussian"]).update(noise=1e-9, sampling="study")
     hooks = loader.load_hooks(method, wrappers=(wrapper,))
@@ -132,13 +133,16 @@ def test_the_sum_is_divided_by_the_clients_that_are_expected_however_many_come(r
 @RANDOMNESS
 def test_clients_take_part_independently_with_probability_q(run, randomness):
     task, hooks = run("dp_gaussian", randomness=randomness)
-    state, counts, sizes = initial_state(task, hooks), dict.fromkeys(task.data.participating, 0), []
+    state = initial_state(task, hooks)
+    counts = dict.fromkeys(task.data.participating, 0)
+    sizes = []
     for number in range(1, 601):
         chosen = select_for_round(task.at(number), hooks, state)
         sizes.append(len(chosen))
         for k in chosen:
             counts[k] += 1
-    n, q = 5, 3 / 5
+    n = 5
+    q = 3 / 5
     assert all(abs(count / 600 - q) < 4 * math.sqrt(q * (1 - q) / 600) for count in counts.values())
     assert np.var(sizes) == pytest.approx(n * q * (1 - q), rel=0.25), "a fixed number has none"
 
@@ -147,7 +151,8 @@ def test_clients_take_part_independently_with_probability_q(run, randomness):
 def test_those_who_train_are_those_who_count_also_where_a_study_fixes_the_sampling(run, randomness):
     task, hooks = run("dp_gaussian", randomness=randomness)
     task = replace(task, fixed_seeds=ResolvedSeeds(sampling=7))
-    state, drawn = initial_state(task, hooks), module("dp_gaussian").drawn
+    state = initial_state(task, hooks)
+    drawn = module("dp_gaussian").drawn
     for number in range(1, 30):
         now = task.at(number)
         assert drawn(now) in ({*select_for_round(now, hooks, state)}, set())
@@ -173,8 +178,10 @@ def test_secret_draws_are_uniform_the_same_within_a_job_and_other_ones_in_anothe
 
 def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tmp_path):
     """And the next rounds are drawn anew, so that each counts once in the budget."""
-    method, wrapper = manifest.find_method("head_tuning"), manifest.find_method("dp_gaussian")
-    job, outputs = tiny_job(method), tiny_outputs(tmp_path)
+    method = manifest.find_method("head_tuning")
+    wrapper = manifest.find_method("dp_gaussian")
+    job = tiny_job(method)
+    outputs = tiny_outputs(tmp_path)
     saved = {}
 
     def train(kill_in):
@@ -211,7 +218,8 @@ def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tm
 
 @pytest.mark.parametrize("secret", [0.0, 1.0])
 def test_a_table_says_what_was_spent_and_who_can_subtract_the_noise(tmp_path, secret):
-    evaluation, runs = tmp_path / "evaluation.parquet", []
+    evaluation = tmp_path / "evaluation.parquet"
+    runs = []
     row = {"client_id": 0, "domain": "x", "participating": True, "personalized": False}
     rows = [row | {"round": 1, "num_test": 4, "num_correct": 3}]
     filled(rows, "evaluation").to_parquet(evaluation)

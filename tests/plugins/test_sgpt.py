@@ -24,7 +24,10 @@ def drawn(tiny):
 
 def reference_logits(model, image, params, group, released):
     """One image [T, d] through timm's blocks in float64, with its tokens kept in named places."""
-    cls, shared, grouped, patches = image[:1], [], [], image[1:]
+    cls = image[:1]
+    shared = []
+    grouped = []
+    patches = image[1:]
     for j, block in enumerate(model.blocks, 1):
         if j in (1, 2, 3):
             shared = [*(shared if released else []), params["shared_prompts"][j - 1]]
@@ -33,7 +36,8 @@ def reference_logits(model, image, params, group, released):
             grouped = [*(grouped if released else []), mine]
         parts = [cls, *grouped, *shared, patches]
         tokens = block(torch.cat(parts)[None])[0].split([len(part) for part in parts])
-        cls, patches = tokens[0], tokens[-1]
+        cls = tokens[0]
+        patches = tokens[-1]
         grouped, shared = list(tokens[1 : 1 + len(grouped)]), list(tokens[1 + len(grouped) : -1])
     return model.norm(torch.cat([cls, *grouped])).mean(0) @ params["head"].T
 
@@ -43,7 +47,8 @@ def reference_logits(model, image, params, group, released):
 def test_both_losses_are_equations_10_and_11(drawn, variant, query_block):
     """One image at a time, in float64, with the client's own parameters."""
     task, _, received, clients, batch = drawn(variant=variant, query_block=query_block)
-    released, norm = variant == "released", task.backbone.model.norm
+    released = variant == "released"
+    norm = task.backbone.model.norm
     norm.weight.copy_(torch.linspace(-1, 2, 16))  # as if it had been trained
     norm.bias.copy_(torch.linspace(0.5, -1, 16))
     shared = losses.shared_loss(task, received["params"], received, clients, batch)
@@ -54,7 +59,8 @@ def test_both_losses_are_equations_10_and_11(drawn, variant, query_block):
     chosen = set()
     for k in range(2):
         own = {name: value[k].double() for name, value in received["params"].items()}
-        keys, floor = own["keys"].numpy(), 5e-4 if released else 0
+        keys = own["keys"].numpy()
+        floor = 5e-4 if released else 0
         counts = received["constants"]["selected"][k].numpy()
         for b, label in enumerate(batch.labels[k]):
             h = reference_query(model, seen[k, b], query_block, released)
@@ -88,14 +94,17 @@ def test_table_3(tiny, options, expected):
     """Trained parameters and their order, by hand: one phase of local training after the other."""
     task, hooks = tiny("sgpt", groups=3, **options)
     before = initial_state(task, hooks)
-    first, second = ("head", "shared_prompts"), ("head", "group_prompts", "keys")
+    first = ("head", "shared_prompts")
+    second = ("head", "group_prompts", "keys")
     trained = {"I": first, "II": second, "I + II": (*first, *second)}
     names = set().union(*(trained[block] for block in expected))
     assert set(before.server["params"]) == names
     received, clients = received_by(task, hooks, before, task.data.participating[:3])
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
-    params, counts = received["params"], received.get("constants")
-    total, steps = np.zeros(3), np.zeros(3)
+    params = received["params"]
+    counts = received.get("constants")
+    total = np.zeros(3)
+    steps = np.zeros(3)
     for phase, block in enumerate(expected):
         given = {"params": params, "train": trained[block], "phase": phase}
         if block == "I":
@@ -234,7 +243,8 @@ def test_the_last_block_may_have_prompts_and_be_the_query(tiny):
     task, hooks = tiny("sgpt", **options)
     start = initial_state(task, hooks)
     state, _ = train_round(task.at(1), hooks, start)
-    before, after = start.server["params"], state.server["params"]
+    before = start.server["params"]
+    after = state.server["params"]
     moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert moved == {"head", "shared_prompts", "group_prompts", "keys"}
 

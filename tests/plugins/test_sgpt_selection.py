@@ -27,7 +27,8 @@ def drawn(tiny):
 )
 def test_selection_while_training_is_equation_6(variant, floor, counted):
     rng = np.random.default_rng(0)
-    queries, keys = rng.normal(size=(2, 50, 8)), rng.normal(size=(2, 4, 8))
+    queries = rng.normal(size=(2, 50, 8))
+    keys = rng.normal(size=(2, 4, 8))
     selected = np.array([counted, counted[::-1]], float)
     cosine = cosine_similarity(*(torch.from_numpy(x) for x in (queries, keys)))
     options = SimpleNamespace(frequency=True, majority=False, variant=variant)
@@ -51,7 +52,9 @@ def test_a_batch_takes_the_group_of_most_of_its_images():
 
 def selections(task, hooks, keys, released, between_clients):
     """Selections by client of two rounds [6, G], image by image, if nothing is ever learnt."""
-    features, so_far, rows = task.data.tokens(None), np.zeros(4), []
+    features = task.data.tokens(None)
+    so_far = np.zeros(4)
+    rows = []
     for number in (1, 2):
         seen = so_far.copy()
         for client in sorted(select_for_round(task.at(number), hooks, initial_state(task, hooks))):
@@ -74,7 +77,8 @@ def test_q_changes_between_rounds_or_between_clients(tiny, variant):
     task, hooks = tiny("sgpt", groups=4, variant=variant)
     task = with_features(task, np.ones((4, 16)), 2.0)
     task = with_training(task, lr=0.0)
-    state, released = initial_state(task, hooks), variant == "released"
+    state = initial_state(task, hooks)
+    released = variant == "released"
     keys = state.server["params"]["keys"].double().numpy()
     expected = selections(task, hooks, keys, released, between_clients=released)
     assert expected != selections(task, hooks, keys, released, between_clients=not released)
@@ -165,7 +169,8 @@ def test_k_means_compares_directions_of_training_images(tiny):
     """Lengths say nothing, and test images, here opposite to all others, found no cluster."""
     task, hooks = tiny("sgpt", groups=2)
     train = np.concatenate(task.data.train)
-    direction, rng = np.full(120, 2), np.random.default_rng(0)
+    direction = np.full(120, 2)
+    rng = np.random.default_rng(0)
     direction[train] = rng.permutation(len(train)) % 2
     features = np.array([[1, 0], [1, 0.5], [-1, 0]])[direction] @ np.eye(2, 16)
     features = torch.from_numpy(features * rng.choice([1, 100], (120, 1))).float()

@@ -61,7 +61,8 @@ def test_lora_is_an_addition_to_the_weights(tiny, monkeypatch, shared, ranks):
     actual = plugin.logits(task, params, known, batch)
     for k in range(3):
         rank = ranks[(2 * k) * len(ranks) // 6] if ranks else 3  # six clients share the entries
-        model, d = copy.deepcopy(task.backbone.model), task.backbone.width
+        model = copy.deepcopy(task.backbone.model)
+        d = task.backbone.width
         for j, block in enumerate(model.blocks):
             for number, target in enumerate(targets):
                 a = drawn[target][j] if shared == "b" else params["a"][target][k, j]
@@ -262,7 +263,8 @@ def test_large_models_train_and_are_evaluated_in_groups_that_fit(tiny):
     losses = [row.loss for row in evaluate(task.at(1), hooks, whole)]
     for bytes_at_once, trained, evaluated in ((2 * size, [2, 1], 2), (size - 1, [1, 1, 1], 1)):
         task = with_limits(task, state_bytes=bytes_at_once)
-        seen["client_update"], seen["predict"] = [], []
+        seen["client_update"] = []
+        seen["predict"] = []
         parts, _ = train_round(task.at(1), Watched(), initial_state(task, hooks))
         again = [row.loss for row in evaluate(task.at(1), Watched(), whole)]
         assert seen["client_update"] == trained and max(seen["predict"]) == evaluated

@@ -20,15 +20,18 @@ from first_round import first_cohort, module
 
 def clustered(x, centroids, room):
     """Sizes and centroids of one image's clusters, patch by patch as in the released code."""
-    centroids, extra = centroids.copy(), np.zeros(len(room))
+    centroids = centroids.copy()
+    extra = np.zeros(len(room))
     for _ in range(100):
         distance = np.linalg.norm(x[:, None] - centroids, axis=-1)  # [T, E]
         price = distance + extra
-        left, member = room.copy(), np.full(len(x), -1)
+        left = room.copy()
+        member = np.full(len(x), -1)
         for patch in np.argsort(price.min(1), kind="stable"):
             wanted = price[patch].argmin()
             if left[wanted]:
-                member[patch], left[wanted] = wanted, left[wanted] - 1
+                member[patch] = wanted
+                left[wanted] = left[wanted] - 1
         sizes = np.array([(member == k).sum() for k in range(len(room))])
         extra += 1e-4 * (sizes - room)
         moved = centroids.copy()
@@ -90,8 +93,10 @@ def jolted(tree):
 def test_an_image_has_the_mean_of_its_experts_contexts(tiny, role):
     task, hooks = tiny("trip", experts=3, length=4, weight=2.0, templates=["one {}", "the {}"])
     received, clients, batch = first_cohort(task, hooks)
-    params, names = jolted(received["params"]), task.data.classes
-    model, plugin = task.backbone.model, module("trip")
+    params = jolted(received["params"])
+    names = task.data.classes
+    model = task.backbone.model
+    plugin = module("trip")
     count = batch.patches.shape[2]
     first = torch.randperm(count, generator=task.at(0).generator("first centroids"))
     first = first[:3].numpy()
@@ -149,7 +154,8 @@ def test_clients_train_the_servers_contexts_and_tests_have_their_mean_over_round
     task, hooks = tiny("trip", experts=3, length=4, beta=0.3)
     task = with_training(task, schedule_rounds=3)
     state = initial_state(task, hooks)
-    kept, first = [], state.server["params"]["experts"]
+    kept = []
+    first = state.server["params"]["experts"]
     for number in (1, 2, 3):
         state, _ = train_round(task.at(number), hooks, state)
         kept.append(state.server["params"]["experts"])

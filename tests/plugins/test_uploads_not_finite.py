@@ -112,7 +112,8 @@ def test_without_a_robust_mean_the_error_names_the_attack_and_the_client(overflo
 def test_a_client_that_diverged_and_was_rejected_has_no_loss(run):
     """Its row is null there, and the round's mean is of the others."""
     task, hooks = run("trimmed_mean")
-    diverged, given = task.data.participating[0], {}
+    diverged = task.data.participating[0]
+    given = {}
 
     class Diverging:
         takes = hooks.takes

@@ -85,7 +85,8 @@ def test_the_server_averages_what_clients_of_unequal_size_trained(tiny, name, op
     for parameter in AVERAGED.get(name, list(uploaded[0])):
         values = torch.stack([params[parameter].double() for params in uploaded])
         by_images = torch.einsum("k,k...->...", sizes / sizes.sum(), values)
-        expected, other = by_images, values.mean(0)
+        expected = by_images
+        other = values.mean(0)
         if not weighted:
             expected, other = other, expected
         error = (after[parameter] - expected).norm()

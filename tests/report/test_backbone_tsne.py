@@ -22,7 +22,8 @@ from shown_runs import draw
 @pytest.fixture
 def backbone(tmp_path):
     """Twelve images of four classes, the last eight for testing; two blocks and the output."""
-    images, features = tmp_path / "images.arrow", tmp_path / "f.safetensors"
+    images = tmp_path / "images.arrow"
+    features = tmp_path / "f.safetensors"
     pixel = np.zeros((1, 1, 1), np.uint8)
     examples = [store.Example(pixel, n % 4, n >= 4, "x") for n in range(12)]
     store.write_images(images, examples, (1, 1, 1), ["cat", "cod", "dog", "eel"], "made by a test")

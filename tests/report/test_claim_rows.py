@@ -96,7 +96,9 @@ def test_no_paper_contradicts_its_claims_but_where_known():
 
 
 def test_the_papers_differences_of_averages_domains_multiples_and_all_pairs():
-    pfpt, pfedpg, sgpt = _claims("pfpt"), _claims("pfedpg"), _claims("sgpt")
+    pfpt = _claims("pfpt")
+    pfedpg = _claims("pfedpg")
+    sgpt = _claims("sgpt")
     grows = pfpt[
         "PFPT's lead over FedAvg-PT is larger on four pooled data sets than on TinyImageNet"
     ]

@@ -211,7 +211,8 @@ def test_an_average_is_over_all_scenarios_of_a_setting(of_data_sets):
 def test_a_change_of_an_average_is_between_data_sets(of_data_sets):
     """The lead grows from 2 on average to 10: on other data, whose partition is the same."""
     grows = CLAIM | {"average": True, "from": {"wide": []}}
-    gaps, wide = {"x": 1, "y": 3, "z": 10}, {"x/p": ["wide"], "y/p": ["wide"]}
+    gaps = {"x": 1, "y": 3, "z": 10}
+    wide = {"x/p": ["wide"], "y/p": ["wide"]}
     table = of_data_sets(gaps, grows, stands_for=wide | {"z/p": ["near"]})
     (row,) = table.to_dict("records")
     assert row["difference"] == pytest.approx(10 - (1 + 3) / 2)

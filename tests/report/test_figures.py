@@ -53,7 +53,8 @@ NAMED = ("convergence", "shots", "lines", "bars", "accuracy_bars")  # legends of
 )
 def test_any_text_is_drawn_as_it_is(kind, text, series):
     """As title, label of a dataset, class, domain, and name of a column."""
-    (run,), settings = series[kind], dict(ENTRIES[kind])
+    (run,) = series[kind]
+    settings = dict(ENTRIES[kind])
     if kind in ("soft_weights", "token_tsne"):
         write_receipt(run.store, classes=[f"{text}{name}" for name in CLASSES])
     if isinstance(run, PlottedBackbone):
@@ -115,7 +116,8 @@ def test_an_artefacts_lines_are_bands_over_seeds_too(tmp_path):
 def test_all_rounds_lie_in_one_map(series):
     """Three equal prompts of every round stay together, so their centroids do not jump."""
     drawn = np.random.default_rng(1).normal(size=(3, 6))
-    rounds, vectors = np.repeat(range(4), 3), list(np.tile(drawn, (4, 1)))
+    rounds = np.repeat(range(4), 3)
+    vectors = list(np.tile(drawn, (4, 1)))
     (run,) = series["prompt_path"]
     artefact_table(run.artefact, {"round": rounds, "vector": vectors})
     found = maps.mapped(run)
@@ -219,7 +221,8 @@ def test_every_legend_lies_within_its_figure_and_beside_the_panels(count):
         style.legend(figure, axes)
         figure.draw_without_rendering()
         (legend,) = figure.legends
-        place, panel = legend.get_window_extent(), axes[0].get_window_extent()
+        place = legend.get_window_extent()
+        panel = axes[0].get_window_extent()
         assert len(legend.get_texts()) == count
         assert all(figure.bbox.padded(1).contains(*corner) for corner in place.corners())
         assert not place.padded(-1).overlaps(panel)

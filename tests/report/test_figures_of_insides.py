@@ -100,7 +100,8 @@ def test_twenty_classes_of_a_token_map_can_be_told_apart(tmp_path):
         classes = [f"class {c}" for c in range(20)]
         texts = [text.get_text() for text in legend.get_texts()]
         assert sorted(texts) == sorted([*classes, "domain x", "domain y"])
-        panel, box = figure.axes[0].bbox, legend.get_window_extent()
+        panel = figure.axes[0].bbox
+        box = legend.get_window_extent()
         assert not box.padded(-1).overlaps(panel)
         assert all(figure.bbox.padded(1).contains(*corner) for corner in box.corners())
         assert panel.height > 100, "legends take no room of the panels"

@@ -57,10 +57,12 @@ def test_the_bootstraps_interval_leaves_out_equal_shares_at_both_ends():
 
 def test_two_clients_are_resampled_and_one_number_of_a_run_is_not():
     """With two clients a quarter of the draws takes the better one twice, a quarter the other."""
-    above, below = _values([80.0, 60], [80.0, 60]), _values([50.0, 50], [50.0, 50])
+    above = _values([80.0, 60], [80.0, 60])
+    below = _values([50.0, 50], [50.0, 50])
     found = difference(_pair(above, below))
     assert (found.value, found.low, found.high) == (20, 10, 30)
-    above, below = _values([70.0], [70.0]), _values([50.0], [50.0])
+    above = _values([70.0], [70.0])
+    below = _values([50.0], [50.0])
     found = difference(_pair(above, below))
     assert (found.value, found.low, found.high) == (20, 20, 20)
 
@@ -68,7 +70,8 @@ def test_two_clients_are_resampled_and_one_number_of_a_run_is_not():
 def test_the_interval_over_seeds_is_students():
     """Where all clients agree, the bootstrap over clients has no width."""
     differences = [1.0, 2.0, 4.5]
-    above, below = _values(*([50 + d] * 4 for d in differences)), _values(*([50] * 4,) * 3)
+    above = _values(*([50 + d] * 4 for d in differences))
+    below = _values(*([50] * 4,) * 3)
     found = difference(_pair(above, below))
     expected = stats.t.interval(0.95, 2, np.mean(differences), stats.sem(differences))
     assert (found.low, found.high) == pytest.approx(expected)
@@ -78,7 +81,8 @@ def test_the_interval_over_seeds_is_students():
 
 def test_seeds_that_agree_by_chance_leave_the_width_of_their_clients():
     """Student's interval would have none: both seeds have a difference of 5."""
-    above, below = _values([60, 70, 50, 60], [60, 50, 60, 70]), _values(*([55] * 4,) * 2)
+    above = _values([60, 70, 50, 60], [60, 50, 60, 70])
+    below = _values(*([55] * 4,) * 2)
     found = difference(_pair(above, below))
     assert found.value == 5 and found.low < 1 and found.high > 9
 
@@ -86,7 +90,8 @@ def test_seeds_that_agree_by_chance_leave_the_width_of_their_clients():
 def test_clients_are_paired_within_a_seed():
     """Clients differ by 30 points, methods by one on each of them: the bootstrap is that sure."""
     level = np.linspace(50, 80, 12)
-    above, below = _values(level + 1, level[::-1] + 1), _values(level, level[::-1])
+    above = _values(level + 1, level[::-1] + 1)
+    below = _values(level, level[::-1])
     found = difference(_pair(above, below))
     assert (found.low, found.high) == pytest.approx((1, 1))
     apart = [Term(1, "c", "mean", above), Term(-1, "others", "mean", below)]
@@ -105,7 +110,8 @@ def test_the_same_runs_give_the_same_interval():
 
 def _simulate(draw, seeds, clients, truth, spread, statistic):
     """Methods that differ by `truth` in expectation; seeds, clients and images add noise."""
-    above, below = {}, {}
+    above = {}
+    below = {}
     for seed in range(seeds):
         level = draw.normal(0.7, 0.06, clients)
         for values, shift in ((above, truth / 100), (below, 0.0)):
@@ -118,7 +124,8 @@ def _simulate(draw, seeds, clients, truth, spread, statistic):
 @pytest.mark.parametrize(("statistic", "truth"), [("mean", 4.0), ("worst", 0.0)])
 def test_of_a_hundred_intervals_about_95_hold_the_truth(seeds, statistic, truth):
     """A bootstrap over clients alone would hold it 75 times."""
-    draw, trials = np.random.default_rng(7), 300
+    draw = np.random.default_rng(7)
+    trials = 300
     held = 0
     for _ in range(trials):
         terms = _simulate(draw, seeds, 20, truth, 0.03, statistic)
@@ -137,7 +144,8 @@ def test_many_seeds_decide_a_difference_and_two_do_not():
 @pytest.mark.parametrize("seeds", [2, 5])
 def test_the_best_of_equals_is_no_finding(seeds):
     """One method is claimed to be above four others that are as good."""
-    draw, trials = np.random.default_rng(11), 150
+    draw = np.random.default_rng(11)
+    trials = 150
     verdicts = []
     for _ in range(trials):
         one, *others = (_simulate(draw, seeds, 12, 0.0, 0.02, "mean")[0] for _ in range(5))
@@ -155,7 +163,9 @@ def _seeds_of(*differences):
 
 
 def test_a_claim_holds_if_all_rivals_are_below():
-    clear, unclear, against = _seeds_of(5, 5.1, 4.9), _seeds_of(9, 1, -7), _seeds_of(-3, -3.1, -2.9)
+    clear = _seeds_of(5, 5.1, 4.9)
+    unclear = _seeds_of(9, 1, -7)
+    against = _seeds_of(-3, -3.1, -2.9)
     assert decide([clear]).text == HOLDS
     assert decide([clear, _seeds_of(8, 8.1, 7.9)]).rival == 0, "the nearest is named"
     found = decide([clear, unclear])

@@ -12,7 +12,8 @@ from shown_runs import filled, shown, table_kind
 FILES = {
     path.parent.name: path for path in sorted((ROOT / "workflow/papers").glob("*/numbers.yaml"))
 }
-MEAN, WORST = "participating_mean", "participating_worst"
+MEAN = "participating_mean"
+WORST = "participating_worst"
 
 
 def _rows(paper, table):
@@ -34,7 +35,8 @@ def test_both_readers_of_yaml_see_the_same_numbers(paper):
 
 def test_fedphas_averages_over_projection_and_margin_are_those_of_their_panels():
     rows = _rows("fedpha", 8)
-    alphas, rhos = ("0.5", "1", "1.5", "2"), ("0.3", "0.5", "0.8", "1")
+    alphas = ("0.5", "1", "1.5", "2")
+    rhos = ("0.3", "0.5", "0.8", "1")
     names = ["Caltech101", "Food101", "Flowers102", "OxfordPets", "DTD"]
 
     def printed(alpha, rho, name):
@@ -65,7 +67,8 @@ def test_fedphas_combinations_are_in_order():
 
 
 def test_sgpt_repeats_what_pfedpg_prints():
-    ours, theirs = _rows("sgpt", 2), _rows("pfedpg", 1)
+    ours = _rows("sgpt", 2)
+    theirs = _rows("pfedpg", 1)
     assert len(ours) == 7
     for name in ("Per-FedAvg", "FedRep", "FedVPT", "FedVPT-D", "pFedPG"):
         for data, metrics in ours[name].items():

@@ -64,7 +64,8 @@ def test_confusion_is_of_the_models_own_answers(tiny, tmp_path):
         state, _ = train_round(task.at(number), hooks, state)
     counts = read_table(outputs.confusion).to_pandas()
     counts = counts[(counts["round"] == 2) & (counts["client_id"] == 1)]
-    head, expected = state.server["params"]["head"], np.zeros((4, 4), int)
+    head = state.server["params"]["head"]
+    expected = np.zeros((4, 4), int)
     for row in task.data.test[1]:
         expected[
             task.data.store.labels[row], int((head @ task.data.tokens(None)[row]).argmax())

@@ -135,7 +135,8 @@ def test_one_seed_has_no_deviation_and_no_best():
 
 def test_a_number_that_a_group_lacks_is_a_dash():
     runs = [run_of(method, seed) for method in "ab" for seed in (0, 1)]
-    both, one = {"participating_mean": 1.0, "held_out_mean": 2.0}, {"participating_mean": 3.0}
+    both = {"participating_mean": 1.0, "held_out_mean": 2.0}
+    one = {"participating_mean": 3.0}
     shown = layout.texts(
         summary.summarise(runs, [both, both, one, one]), table_kind("accuracy").column
     )

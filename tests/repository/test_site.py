@@ -116,5 +116,6 @@ def test_the_site_lists_everything_that_a_hook_gets(site):
     ):
         fields = {field.name for field in dataclasses.fields(kind)} if is_dataclass(kind) else set()
         for name in fields | {name for name in vars(kind) if not name.startswith("_")}:
-            row, heading = f"<td><code>{name}</code></td>", rf"<h3[^>]*>{name}<"
+            row = f"<td><code>{name}</code></td>"
+            heading = rf"<h3[^>]*>{name}<"
             assert row in page or re.search(heading, page), f"{kind.__name__}.{name}"

@@ -14,7 +14,9 @@ from fedloom.federated import evaluate, round, training_job
 from fedloom.hooks import hookspecs, loader, manifest
 from fedloom.machine.install import ROOT
 
-NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()
+NAN = torch.nan
+HOOKS = loader.HOOKS
+NUMBERS = count()
 
 
 def write_fickle(folder):
@@ -39,7 +41,9 @@ class Fickle:
         plugins = write_fickle(folder / "plugins")
         around = [plugins["around"]] if wrapped else []
         plugin = plugins["around" if wrapped else "fickle"]
-        self.folder, self.file, self.method = folder, plugin.file, plugins["fickle"]
+        self.folder = folder
+        self.file = plugin.file
+        self.method = plugins["fickle"]
         self.hooks = loader.load_hooks(self.method, wrappers=around)
         self.task = tiny_task(self.method, folder, tuple(around))
         self.change = sys.modules[f"{plugin.package}.plugin"].CHANGE

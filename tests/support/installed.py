@@ -48,7 +48,8 @@ def build(python: Path | str, folder: Path) -> Path:
 
 def try_out(programs: Path, folder: Path, command: str = "run") -> str:
     """Make a study with a new plugin in a folder, run it and return the output."""
-    fedloom, study = programs / "fedloom", folder / "my-study"
+    fedloom = programs / "fedloom"
+    study = folder / "my-study"
     call(fedloom, "init", "my-study", folder=folder)
     mine = study / "plugins/mine"
     shutil.copytree(ROOT / "plugins/methods/head_tuning", mine)

@@ -12,12 +12,15 @@ from fedloom.federated.task import Task, WarmStart
 
 def on_device(task: Task, device: torch.device, precision: str = "float32") -> Task:
     """Return the task with data, backbone and prototypes on the device."""
-    data, old, warm = task.data, task.backbone, task.warm_start
+    data = task.data
+    old = task.backbone
+    warm = task.warm_start
     if isinstance(old, FrozenViT):
         backbone = FrozenViT(old.model, device, precision)
     else:
         backbone = FrozenCLIP(old.model, old._text._tokenizer, "tiny", device, precision)
-    tokens, patches = data.tokens, data.patches
+    tokens = data.tokens
+    patches = data.patches
     data = replace(
         data,
         device=device,

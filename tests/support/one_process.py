@@ -52,7 +52,8 @@ def tune(plan: Plan, scenario: Wildcards) -> None:
 
 def run_all(plan: Plan) -> None:
     """Run every job of a study of ViTs, in an order in which each finds its inputs."""
-    select, seeds = plan.settings.select, plan.settings.study.seeds
+    select = plan.settings.select
+    seeds = plan.settings.study.seeds
     figures = [plan.figure_job(label) for label in select.figures]
     artefacts = {job.shown.artefact for job in figures if job.shown and job.shown.artefact}
     for dataset in select.datasets:

@@ -20,7 +20,8 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda", 0)
 COPIES = {"copy_", "_to_copy"}
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 RANDOM = ("rand", "normal", "bernoulli", "uniform", "multinomial", "exponential", "native_dropout")
@@ -72,7 +73,8 @@ class GPU(TorchDispatchMode):
         self.waits, self.uploads = 0, list[int]()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name, kwargs = func._schema.name.removeprefix("aten::"), kwargs or {}
+        name = func._schema.name.removeprefix("aten::")
+        kwargs = kwargs or {}
         given = tree_leaves((args, kwargs))
         tensors = [x for x in given if isinstance(x, torch.Tensor)]
         there = [x for x in tensors if isinstance(x, OnGPU)]
@@ -136,7 +138,8 @@ def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 @contextmanager
 def pretended_gpu() -> Iterator[GPU]:
     """Let torch find a GPU of 80 GB within."""
-    functional, stream = torch.nn.functional, SimpleNamespace(is_capturing=lambda: False)
+    functional = torch.nn.functional
+    stream = SimpleNamespace(is_capturing=lambda: False)
     with pytest.MonkeyPatch.context() as patch, GPU() as gpu:
         patch.setattr(torch.Tensor, "to", _to)
         patch.setattr(torch.Tensor, "pin_memory", lambda self: self.clone())

@@ -158,7 +158,8 @@ def ucf101(root, monkeypatch):
 
 
 def fgvc_aircraft(root, monkeypatch):
-    base, names = root / "fgvc-aircraft-2013b/data", ["707-320", "Hawk T1", "Tornado"]
+    base = root / "fgvc-aircraft-2013b/data"
+    names = ["707-320", "Hawk T1", "Tornado"]
     lines(base / "variants.txt", names)
     for half, count in (("train", 3), ("val", 2), ("test", 1)):
         rows = [
@@ -251,7 +252,8 @@ def pacs(root, monkeypatch):
 
 
 def vlcs(root, monkeypatch):
-    domains, classes = ["Caltech101", "LabelMe", "SUN09", "VOC2007"], ["bird", "dog"]
+    domains = ["Caltech101", "LabelMe", "SUN09", "VOC2007"]
+    classes = ["bird", "dog"]
     image_folder(root / "VLCS", domains, classes, count=5)
     return {
         "images": 40,
@@ -319,7 +321,9 @@ def office_caltech10(root, monkeypatch):
 
 def inaturalist_user(root, monkeypatch):
     """Three users with 16 images or more, one with 15; four classes; test images without users."""
-    users, rows, k = {"5": 16, "6": 20, "7": 17, "8": 15}, [], 0
+    users = {"5": 16, "6": 20, "7": 17, "8": 15}
+    rows = []
+    k = 0
     for user, count in users.items():
         for number in range(count):
             put(root / f"train_val_images/Plantae/s{number % 4}/x{k}.jpg")

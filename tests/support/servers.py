@@ -89,7 +89,8 @@ class Hub(Files):
             headers |= {"X-Linked-Size": str(len(content))}
         if name in self.server.lies:
             content = bytes([content[0] ^ 1]) + content[1:]
-        start, wanted = 0, self.headers.get("Range")
+        start = 0
+        wanted = self.headers.get("Range")
         if wanted:
             start = int(wanted.removeprefix("bytes=").split("-")[0])
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"

@@ -25,7 +25,8 @@ def drawn_task(tiny):
 
     def make(**options):
         task, hooks = tiny("sgpt", groups=4, shared_prompts=2, group_prompts=3, **options)
-        ids, rng = task.data.participating[:2], torch.Generator().manual_seed(0)
+        ids = task.data.participating[:2]
+        rng = torch.Generator().manual_seed(0)
         shapes = hooks.init_server(task=task)["params"]
         params = tensor_map(lambda v: torch.randn(2, *v.shape, generator=rng), shapes)
         selected = torch.tensor([[5.0, 9, 1, 3], [4, 4, 4, 6]]).double()

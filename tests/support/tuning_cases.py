@@ -41,7 +41,8 @@ def labels_of(method, seed=0, **more):
 
 def make_letters(tmp_path_factory):
     """The dataset, the partitions and the features of `settings_of`."""
-    folder, here = tmp_path_factory.mktemp("letters"), Path.cwd()
+    folder = tmp_path_factory.mktemp("letters")
+    here = Path.cwd()
     os.chdir(folder)
     plan = Plan(settings_of({}))
     run("dataset", plan.job("dataset", labels_of("fedvpt")))

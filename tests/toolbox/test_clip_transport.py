@@ -29,8 +29,10 @@ def _as_authors(cost, mass, eps, iterations, threshold, balanced):
     cost = cost.double().numpy()
     rows, columns = cost.shape[-2:]
     kernel = np.exp(-cost / eps)
-    u, v = np.ones(cost.shape[:-1]), np.ones((*cost.shape[:-2], columns))
-    count, running = 0, True
+    u = np.ones(cost.shape[:-1])
+    v = np.ones((*cost.shape[:-2], columns))
+    count = 0
+    running = True
     while running and count < iterations:
         old = u if balanced else v
         u = (1 / rows) / np.einsum("bcmn,bcn->bcm", kernel, v)
@@ -68,7 +70,8 @@ def test_the_plan_is_that_of_pot(mass, eps):
     cost, mask = _costs(least=0.7, most=0.7 + 8 * eps)
     limits = {"iterations": 5000, "threshold": 0.0, "balanced": mass is None}
     plan = transport_plan(cost, mask, mass or 1.0, eps, **limits)
-    patches, prompts = np.full(6, 1 / 6), np.full(2, (mass or 1) / 2)
+    patches = np.full(6, 1 / 6)
+    prompts = np.full(2, (mass or 1) / 2)
     limits = {"numItermax": 5000, "stopThr": 1e-15}
     for place in np.ndindex(2, 3, 2):
         arguments = patches, prompts, cost[place].numpy() - 0.7, eps  # a constant changes no plan
@@ -149,7 +152,8 @@ def test_fedotp_logits_are_similarities_under_the_plan(tiny, options):
     task, hooks = tiny("fedotp", **options)
     received, clients, batch = first_cohort(task, hooks)
     found = hooks.predict(task=task, received=received, clients=clients, batch=batch)
-    clip, names = task.backbone.model, task.data.classes
+    clip = task.backbone.model
+    names = task.data.classes
     mass, eps, balanced = (options.get(k, d) for k, d in DEFAULTS.items())
     for k in range(len(clients)):
         contexts = received["params"]["context"][k], clients.state["local"][k]

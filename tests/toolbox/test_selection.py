@@ -24,8 +24,10 @@ def _pools(clients, size, width, seed=0):
 
 def _by_hand(queries, keys, count):
     """Votes image by image; the sum of cosines breaks ties, then the index."""
-    queries, keys = queries.double().numpy(), keys.double().numpy()
-    votes, total = np.zeros(len(keys)), np.zeros(len(keys))
+    queries = queries.double().numpy()
+    keys = keys.double().numpy()
+    votes = np.zeros(len(keys))
+    total = np.zeros(len(keys))
     for query in queries:
         cosine = keys @ query / (np.linalg.norm(keys, axis=1) * np.linalg.norm(query))
         votes[np.argsort(-cosine)[:count]] += 1
@@ -127,7 +129,8 @@ def test_a_client_starts_from_the_prompts_it_picked(tiny):
     clients = cohort(task, task.data.participating[:2], [{}, {}])
     pools = _pools(1, 6, task.backbone.width).expand(2, -1, -1)
     received = {"params": {"head": torch.ones(2, 1), "shared_prompts": pools}, "more": 1}
-    task.options.prompts, seen = 2, []
+    task.options.prompts = 2
+    seen = []
 
     def loss(task, params, received, clients, batch):
         seen.append(received)

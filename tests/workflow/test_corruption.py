@@ -59,7 +59,8 @@ def test_what_was_written_is_read(tensors):
     path, tree = tensors
     again, facts = tensor_files.load(path)
     assert facts == {"rows": [{"loss": 0.25}]}
-    found, written = dict(leaves(again)), dict(leaves(tree))
+    found = dict(leaves(again))
+    written = dict(leaves(tree))
     assert found.keys() == written.keys()
     for name, value in written.items():
         assert torch.equal(torch.as_tensor(found[name]), torch.as_tensor(value))
@@ -88,7 +89,8 @@ def test_a_flipped_bit_of_tensors_scalars_or_facts_is_refused(tensors, place):
 
 def test_the_checkpoint_of_a_run(tiny, tmp_path):
     task, hooks = tiny("head_tuning")
-    outputs, two = tiny_outputs(tmp_path, 2), tiny_job(manifest.find_method("head_tuning"), last=2)
+    outputs = tiny_outputs(tmp_path, 2)
+    two = tiny_job(manifest.find_method("head_tuning"), last=2)
     training_job.train_rounds(task, hooks, two, None, outputs, "same")
     flip(outputs.checkpoint, -3)  # of a tensor's last number
     with pytest.raises(FedLoomError, match=r"checkpoint.safetensors: .*delete it"):
@@ -108,7 +110,8 @@ def _rows():
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path):
-    path, rows = tmp_path / "x.parquet", _rows()
+    path = tmp_path / "x.parquet"
+    rows = _rows()
     files.write_table(path, rows)
     found = files.read_table(path)
     assert found.equals(rows) and found.schema.equals(rows.schema, check_metadata=True)
@@ -176,7 +179,8 @@ def test_a_flipped_bit_in_a_tables_footer_or_pages_is_refused_or_changes_nothing
     """Any position, one drawn bit of it: a renamed column, other rows, other pages, a traceback."""
     draw = random.Random(0)
     for path in _run_tables(tmp_path):
-        whole, (table, facts) = path.read_bytes(), _content(path)
+        whole = path.read_bytes()
+        (table, facts) = _content(path)
         for position in draw.sample(range(len(whole)), 400):
             flip(path, position, draw.randrange(8))
             try:
@@ -344,7 +348,8 @@ def test_what_a_killed_process_was_writing_is_swept_by_the_next_writer(tmp_path)
 def test_what_is_written_elsewhere_is_swept_a_day_after_its_last_write(tmp_path):
     """Of a process of another machine nobody here knows whether it lives."""
     name = f".a.arrow.0badcafe-{os.getpid()}-00000000{temporary.ENDING}"
-    old, used = tmp_path / "old" / name, tmp_path / "used" / name
+    old = tmp_path / "old" / name
+    used = tmp_path / "used" / name
     for folder in (old, used):
         folder.mkdir(parents=True)
         (folder / "part").write_text("half")

@@ -108,7 +108,8 @@ def test_a_job_on_a_full_disk_goes_on_from_its_last_whole_checkpoint(full, tiny,
         training_job.train_rounds(task, hooks, rounds, None, tiny_outputs(folder), "same")
 
     train(tmp_path / "whole")
-    outputs, used = tiny_outputs(full), full / "ballast"
+    outputs = tiny_outputs(full)
+    used = full / "ballast"
     needed = sum(file.stat().st_size for file in (tmp_path / "whole").iterdir())
     used.write_bytes(bytes(128 * 1024 - needed // 2))  # room for half of what the job writes
     with pytest.raises(FedLoomError, match=r"No space left"):

@@ -112,7 +112,8 @@ def _blocked(
 
 
 def test_a_job_ends_as_it_would_by_itself(start, tmp_path):
-    by_server, alone = start("--log", "a.log"), start("--log", "b.log", **{job_server.VARIABLE: ""})
+    by_server = start("--log", "a.log")
+    alone = start("--log", "b.log", **{job_server.VARIABLE: ""})
     outcomes = [(*process.communicate(), process.returncode) for process in (by_server, alone)]
     assert outcomes[0] == outcomes[1]
     assert outcomes[0][1].startswith("error: --job")

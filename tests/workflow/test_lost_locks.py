@@ -60,7 +60,8 @@ def write_often(path: Path, value: int, enough) -> None:
 
 
 def test_a_file_that_two_write_at_once_is_always_that_of_one(tmp_path):
-    path, enough = tmp_path / "x.parquet", FORK.Event()
+    path = tmp_path / "x.parquet"
+    enough = FORK.Event()
     files.write_table(path, pa.table({"x": [0] * 1000}))
     writers = [FORK.Process(target=write_often, args=(path, value, enough)) for value in (1, 2)]
     for writer in writers:
