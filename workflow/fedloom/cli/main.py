@@ -394,7 +394,7 @@ def check_data(name: str, root: str | None, pixels: bool) -> int:
     return get_data.check_data_set(name, root, pixels)
 
 
-@fedloom.command(short_help="Check this machine, and say what to mend.")
+@fedloom.command(short_help="Check this machine, and say how to fix it.")
 def doctor() -> int:
     """Check versions, GPUs and the disk of this machine, and print how to fix what is wrong."""
     return print_findings()
