@@ -13,7 +13,7 @@ from fedloom.contract.tiny import tiny_task
 from fedloom.federated import round
 from fedloom.hooks import loader, manifest
 from fedloom.machine.install import ROOT
-from fickle_run import fickle_of, fickle_runs, write_fickle
+from fickle_run import Fickle, fickle_of, fickle_runs, write_fickle
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,13 @@ def test_wrapper_and_method_are_told_apart(tmp_path):
     task.wrappers["dp_laplace"].eps = "much"
     with pytest.raises(FedLoomError, match=r"^dp_laplace: aggregate, round 1: .*laplace/plugin.py"):
         round.train_round(task.at(1), hooks, current)
+
+
+def test_an_attribute_of_the_task_that_has_moved_is_told_with_its_new_place(tmp_path):
+    run = Fickle(tmp_path)
+    run.change["predict"] = lambda task, value: value[: task.prompts]
+    with pytest.raises(FedLoomError, match=r"^fickle: predict.* task.prompts is now task.plugin"):
+        run.run()
 
 
 SCRIPT = """

@@ -8,7 +8,7 @@ import pytest
 
 from fedloom.cli.make.templates import new_folder
 from fedloom.common.errors import FedLoomError
-from fedloom.hooks import manifest
+from fedloom.hooks import loader, manifest
 from fedloom.machine import extras
 from fedloom.machine.install import ROOT, resource
 from fedloom.planning.load_plan import load_plan
@@ -62,6 +62,16 @@ def test_a_folder_of_plugins_may_have_rooms(tmp_path, monkeypatch):
 def test_every_plugin_that_ships_lies_in_the_room_of_its_kind():
     for plugin in manifest.discover_methods().values():
         assert plugin.folder == ROOT / f"plugins/{plugin.kind}s" / plugin.name
+
+
+@pytest.mark.parametrize("old", loader.MOVED)
+def test_a_plugin_that_imports_a_module_by_its_old_name_is_told_the_new_one(here, old):
+    _own_plugin(here, "mine")
+    file = here / "plugins/mine/plugin.py"
+    file.write_text(f"import {old}\n{file.read_text()}")
+    manifest.discover_methods.cache_clear()
+    with pytest.raises(FedLoomError, match=f"{old}, which is now {loader.MOVED[old]}; import that"):
+        loader.import_plugin(manifest.find_method("mine"))
 
 
 def test_studies_lie_over_the_folders_config_but_bundled_ones_do_not(here):

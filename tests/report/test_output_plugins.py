@@ -128,6 +128,11 @@ def test_an_edit_reruns_what_uses_the_plugin_and_nothing_else(folder):
         ("figure", "x = 1", ["plugin.py", "one class derived from FigureKind, got 0"]),
         ("table", FIGURE.format("pass"), ["one class derived from TableKind, got 0"]),
         ("figure", FIGURE.format("pass").replace("draw", "drow"), ["Own", "the method draw"]),
+        (
+            "figure",
+            FIGURE.format("pass") + "    artefact_name = 'timings'\n",
+            ["plugin.py", "artefact_name", "spec = KindSpec(artefact='timings')"],
+        ),
         ("figure", "import nothing_of_that_name", ["own", "plugin.py:1", "nothing_of_that_name"]),
         ("figure", FIGURE.format("pass") + "    n: int = 'x' / 2\n", ["plugin.py:6", "TypeError"]),
     ],

@@ -53,3 +53,18 @@ def test_a_layer_starts_as_torch_draws_it(draw):
     assert abs(values.mean()) < 0.002
     assert values.std().item() == pytest.approx(0.125 / 3**0.5, rel=0.02)
     assert torch.equal(values, draw(torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("split_known", "split_by_received"), ("init_reader", "init_cross_attention")],
+)
+def test_an_old_name_ends_in_an_error_with_the_new_one(old, new):
+    with pytest.raises(ImportError, match=f"^fedloom.toolbox.{old} is now {new}; use that$"):
+        getattr(fl, old)
+    with pytest.raises(ImportError, match=f"is now {new}"):
+        exec(f"from fedloom.toolbox import {old}")
+
+
+def test_a_name_that_the_toolbox_never_had_is_missing_as_in_any_module():
+    assert not hasattr(fl, "split")

@@ -5,7 +5,9 @@ figures are classes in modules of higher layers (docs/architecture.md). Plugins 
 a source or a scheme states its keys in its TOML file, and a table or a figure in plugin.py.
 """
 
+import ast
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +23,7 @@ from fedloom.common.schema import Identifier, Item, Keys, Number, checked, requi
 from fedloom.config.datasets import ImageSize, PluginSource, SourceKind
 from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import ClientScheme, SchemeKind
+from fedloom.config.settings import KindSpec
 from fedloom.hooks import manifest
 from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_plugins
 from fedloom.hooks.loader import import_plugin
@@ -119,6 +122,26 @@ class PluginKeys(Keys):
         return {k: v for k, v in self.model_dump().items() if v is not None or k in options}
 
 
+def class_values(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the value of each assignment in the classes of a Python file, as text."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        # the import of the file, which follows, raises the error
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for statement in node.body:
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                yield statement.targets[0].id, ast.unparse(statement.value)
+
+
+# maps the class variables that kinds of tables and figures once had to today's fields of KindSpec
+MOVED_TO_SPEC = {field.name: field.name for field in fields(KindSpec)}
+MOVED_TO_SPEC["artefact_name"] = "artefact"
+
+
 class KindPlugin(PluginManifest):
     """A plugin that adds a kind of table or figure; its TOML file holds only the name."""
 
@@ -127,6 +150,18 @@ class KindPlugin(PluginManifest):
         """The name of its TOML file without suffix: source, scheme, table or figure."""
         return self._toml.stem
 
+    def _refuse_moved(self) -> None:
+        """Refuse a class variable that is a field of KindSpec today, before the import fails."""
+        if self.kind not in ("table", "figure"):
+            return
+        for name, value in class_values(self.file):
+            if name in MOVED_TO_SPEC:
+                raise FedLoomError(
+                    f"{self.file}: {name} = {value} is now a field of `spec`; write "
+                    f"`spec = KindSpec({MOVED_TO_SPEC[name]}={value})`, with KindSpec of "
+                    "fedloom.report.output_toolbox"
+                )
+
     def keys(self) -> type[Keys]:
         """Return the class in plugin.py that has the kind's keys, and that draws or builds it.
 
@@ -134,6 +169,7 @@ class KindPlugin(PluginManifest):
             FedLoomError: plugin.py has no such class, or several, or the class lacks a method.
         """
         base = KINDS_FROM_PLUGINS[self.kind].base
+        self._refuse_moved()
         found = subclasses_in(import_plugin(self), base)
         if len(found) != 1:
             raise FedLoomError(

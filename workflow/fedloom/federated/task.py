@@ -231,6 +231,20 @@ class Task(Generic[FrozenBackbone, Options]):
             return self
         return replace(self, seed=self.fixed_seeds.sampling)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Name the new place of an attribute that plugins could read here before 2026-11-27.
+
+            Raises:
+                AttributeError: always.
+            """
+            if name == "fixed":
+                raise AttributeError("task.fixed is now task.fixed_seeds; read that")
+            if name in MethodFacts.__dataclass_fields__:
+                raise AttributeError(f"task.{name} is now task.plugin.{name}; read that")
+            raise AttributeError(f"a task has no attribute '{name}'")
+
 
 ViTTask = Task["FrozenViT", Options]
 CLIPTask = Task["FrozenCLIP", Options]

@@ -18,6 +18,12 @@ from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.plugin_code import run_plugin_code
 from fedloom.hooks.run_hooks import HOOKS, Hooks
 
+# old names (before 2026-11-27) of modules that plugins may import -> their new names
+MOVED = {
+    "fedloom.data.toolbox": "fedloom.data.source_toolbox",
+    "fedloom.report.toolbox": "fedloom.report.output_toolbox",
+}
+
 # ---- import --------------------------------------------------------------------------------------
 
 
@@ -79,7 +85,16 @@ def _import_module(plugin: PluginManifest) -> ModuleType:
         _make_package(PACKAGE, [])
         _make_package(plugin.package, [str(plugin.folder)])
 
-    return importlib.import_module(f"{plugin.package}.plugin")
+    # if a module has moved, say where it is now
+    try:
+        return importlib.import_module(f"{plugin.package}.plugin")
+    except ModuleNotFoundError as error:
+        moved_to = MOVED.get(error.name or "")
+        if moved_to is None:
+            raise
+        raise FedLoomError(
+            f"{plugin.file}: imports {error.name}, which is now {moved_to}; import that"
+        ) from error
 
 
 def _make_package(name: str, folders: list[str]) -> None:

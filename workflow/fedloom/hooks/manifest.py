@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field
 
 from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import KeyPath
+from fedloom.common.renamed import renamed
 from fedloom.common.schema import Identifier, Keys
 from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_plugins
 from fedloom.hooks.options import check_schemas, fill_in
@@ -418,3 +419,10 @@ def find_method(name: str, where: KeyPath = METHOD, kind: str | None = None) -> 
     if name not in plugins.errors:
         where.check_known(name, known, f"no {kind or 'method'}")
     return plugins[name]
+
+
+# functions by the names that they had before 2026-11-28
+RENAMED = {"find": "find_method", "discover": "discover_methods"}
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, RENAMED)

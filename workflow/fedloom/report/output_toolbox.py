@@ -1,6 +1,9 @@
 """Export the functions that a plugin with a kind of table or figure may call."""
 
+from typing import TYPE_CHECKING
+
 from fedloom.common.errors import FedLoomError as FedLoomError
+from fedloom.common.renamed import renamed
 from fedloom.config.output_kinds import AccuracyTable as AccuracyTable
 from fedloom.config.output_kinds import ArtefactFigure as ArtefactFigure
 from fedloom.config.output_kinds import Personalized as Personalized
@@ -14,3 +17,9 @@ from fedloom.report.figures import style as style
 from fedloom.report.figures.convergence import lines as lines
 from fedloom.report.tables.accuracy import describe_rounds as describe_rounds
 from fedloom.report.tables.layout import Column as Column
+
+# functions by the names that they had before 2026-11-27
+RENAMED = {"at": "describe_rounds"}
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, RENAMED)

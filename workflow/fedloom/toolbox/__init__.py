@@ -4,6 +4,8 @@
 annotations.
 """
 
+from typing import TYPE_CHECKING
+
 from fedloom.backbones.vit import insert as insert
 from fedloom.backbones.vit import linear as linear
 from fedloom.backbones.vit import replace as replace
@@ -12,6 +14,7 @@ from fedloom.common.ids import SERVER_MODEL as SERVER_MODEL
 from fedloom.common.ids import entry_of as entry_of
 from fedloom.common.initial_values import init_linear as init_linear
 from fedloom.common.initial_values import init_uniform as init_uniform
+from fedloom.common.renamed import renamed
 from fedloom.common.trees import Tree as Tree
 from fedloom.common.trees import leaves as leaves
 from fedloom.common.trees import stack as stack
@@ -85,3 +88,9 @@ from fedloom.toolbox.training import gradients as gradients
 from fedloom.toolbox.training import guessing_losses as guessing_losses
 from fedloom.toolbox.training import make_updates as make_updates
 from fedloom.toolbox.training import squared_distance as squared_distance
+
+# old names (before 2026-11-27) of functions -> their new names
+RENAMED = {"split_known": "split_by_received", "init_reader": "init_cross_attention"}
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, RENAMED)
