@@ -148,7 +148,7 @@ def test_no_image_of_a_class_is_left_out_without_a_word(make, root, caplog):
     assert "bee: left out 1 files that are no images: notes.txt" in caplog.text
     for name in ("4.heic", "4.npy", "4.dcm", "LICENSE"):
         (root / "bee" / name).write_bytes(b"of another format")
-        with refused(f"bee/{name}: unreadable image", "remove it", "skip_unreadable"):
+        with refused(f"bee/{name}: unreadable image", "remove the file", "skip_unreadable"):
             make()
         assert make(skip_unreadable=True)[1]["skipped"] == 1
         (root / "bee" / name).unlink()

@@ -146,7 +146,7 @@ def test_a_context_that_the_tower_does_not_hold_is_refused_at_the_start(tiny, na
 def test_a_class_without_a_name_is_refused_at_the_start(tiny, name):
     task, hooks = tiny(name)
     task.data.classes = ("alpha", "_", "gamma", "delta")  # of a folder "_", say
-    with pytest.raises(FedLoomError, match="class 1 of 4 has no name"):
+    with pytest.raises(FedLoomError, match="class 1 of 4 has none"):
         initial_state(task, hooks)
 
 
