@@ -34,7 +34,7 @@ NAMES = ["GPU-a", "GPU-b", "GPU-c"]
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """machine(listing, status): a machine whose nvidia-smi prints this; None: it has none."""
+    """Return machine(listing, status), which makes an nvidia-smi that prints the listing."""
     for name in (*JOB_IDS, gpus.ASKED, gpus.VISIBLE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -52,7 +52,10 @@ def machine(tmp_path, monkeypatch):
 
 @pytest.fixture
 def start(machine):
-    """start(visible, **environment): a process that asks for a GPU, killed after the test."""
+    """Yield start(*visible, **environment), which starts a process that asks for a GPU.
+
+    The processes are killed after the test.
+    """
     machine(None)
     started = []
 
@@ -75,9 +78,9 @@ def start(machine):
 
 
 def took(name: str) -> str:
-    """Return the line of a job that took a device.
+    """Return the line that a job prints when it took a device.
 
-    By default CUDA puts the fastest first, and index 1 would be another job's device.
+    Without PCI_BUS_ID, CUDA numbers the fastest device 0, and index 1 is another job's device.
     """
     return f"{name} {name} PCI_BUS_ID\n"
 
@@ -124,7 +127,7 @@ def test_a_job_that_does_not_ask_changes_nothing(machine, monkeypatch, asked):
         (LISTING, "1, 0", ["MIG-cccc3333-0000", "GPU-aaaa1111-0000"]),
         (LISTING, "0,-1,1", ["GPU-aaaa1111-0000"]),
         (LISTING, "0,2,1", ["GPU-aaaa1111-0000"]),
-        (LISTING, "NoDevFiles", []),  # as Slurm says to a job without GPUs
+        (LISTING, "NoDevFiles", []),  # Slurm sets this for a job without GPUs
         (LISTING, "MIG-dddd4444-0000,MIG-x/1/0", ["MIG-dddd4444-0000", "MIG-x/1/0"]),
         (None, None, []),
         (None, "3,1", ["3", "1"]),
@@ -155,7 +158,7 @@ def test_a_machine_without_gpus_and_one_with_a_broken_driver(machine, monkeypatc
         ("2", "0,1", ["got 2"]),
         ("1", "", ["0 visible", "CUDA_VISIBLE_DEVICES: ''"]),
         ("1", None, ["0 visible", "'not set'"]),
-        ("1", "MIG-x/1/0", ["MIG-x/1/0: torch"]),  # never on cores, fifty times slower
+        ("1", "MIG-x/1/0", ["MIG-x/1/0: torch"]),  # cores would be fifty times slower
         ("0", "MIG-x/1/0", ["MIG-x/1/0: torch", "CUDA_VISIBLE_DEVICES= "]),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which trial is chosen, and what is said of it."""
+"""Which trial of a tuned method is chosen, and what tables and logs say about the choice."""
 
 import shutil
 from copy import deepcopy
@@ -30,13 +30,13 @@ from tuning_cases import labels_of, make_letters, settings_of, tune_study
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory):
-    """The dataset, the partitions and the features of `settings_of`."""
+    """Return a folder with the dataset, the partitions and the features of `settings_of`."""
     return make_letters(tmp_path_factory)
 
 
 @pytest.fixture
 def work(letters, tmp_path, monkeypatch):
-    """A copy of `letters`, in which the test works."""
+    """Return a copy of the folder `letters`, which is made the working directory."""
     shutil.copytree(letters, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "work"
@@ -67,9 +67,9 @@ def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen
             (*held_out, other),
         ]
 
-    evaluated(first, job, rows_of(8, 1, 10))  # 80 and 50 %: 65
-    evaluated(second, job, rows_of(6, 2, 0))  # 60 and 100 %: 80
-    evaluated(third, job, rows_of(6, 2, 9))  # the same again
+    evaluated(first, job, rows_of(8, 1, 10))  # clients have 80 and 50 %, 65 on average
+    evaluated(second, job, rows_of(6, 2, 0))  # clients have 60 and 100 %, 80 on average
+    evaluated(third, job, rows_of(6, 2, 9))  # the same accuracies as the second trial
     choose_job.run(job, 1)
     file = paths.path_for(paths.CHOICE, **vars(labels_of("fedvpt")))
     rows = read_table(file.with_name("trials.parquet")).to_pylist()
@@ -83,7 +83,7 @@ def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen
 
 def test_a_trial_that_diverges_ranks_last(work):
     wild = {"training.lr": [1e38, 0.1]}
-    # a round a job, so that a job also starts from a trial that has diverged
+    # each job trains one round, so that a job also starts from a trial that has diverged
     plan = Plan(settings_of({"values": wild, "rounds": 3}, ["fedvpt"], rounds_per_job=1))
     for trial in plan.settings.trials["fedvpt"]:
         labels = labels_of(trial.label, 1000, partition="two.validation")
@@ -98,7 +98,7 @@ def test_a_trial_that_diverges_ranks_last(work):
     assert choices.chosen_options(file) == {"training.lr": 0.1}
 
     for trial in job.trials:
-        evaluated(trial, job, [(1, 0, True, False, 10, 10)])  # none after the last round
+        evaluated(trial, job, [(1, 0, True, False, 10, 10)])  # no row after the last round
     with pytest.raises(FedLoomError, match="fedvpt: all of its 2 trials diverged"):
         choose_job.run(job, 1)
 
@@ -163,7 +163,7 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
         (0.03, [0.03, 0.1, 0.3], {"x": "lowest"}),
         (0.3, [0.03, 0.3, 0.1], {"x": "highest"}),
         (0.1, [0.03, 0.1, 0.3], {}),
-        (0.1, [0.1, 0.1], {}),  # nothing else was tried
+        (0.1, [0.1, 0.1], {}),  # no other value was tried
         (1, [None, 1, 2], {"x": "lowest"}),
         (None, [None, 1, 2], {}),
         (True, [True, False], {}),

@@ -29,7 +29,7 @@ def loaded(*files, **overrides):
 
 
 def jobs_of_a_dry_run(folder, monkeypatch, *files):
-    """Jobs by rule, as Snakemake counts them."""
+    """Return the number of jobs by rule, as a dry run of Snakemake counts them."""
     monkeypatch.chdir(folder)
     arguments = ["-n", "--quiet", "host", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1"]
     if files:
@@ -52,7 +52,7 @@ def test_jobs_are_those_of_a_dry_run(tmp_path, monkeypatch):
 
 
 def test_operations_of_training_are_counted_by_hand(tmp_path, monkeypatch):
-    """A forward and a backward pass of every image that is trained on, a forward pass of a test."""
+    """An image costs a forward and a backward pass in training, and a forward pass in a test."""
     monkeypatch.chdir(tmp_path)
     study = {"name": "mine", "rounds": 6, "seeds": [0, 1, 2], "rounds_per_job": 2}
     study |= {"clients_per_round": 5, "evaluate_every": 3, "training": {"epochs": 4}}
@@ -64,7 +64,7 @@ def test_operations_of_training_are_counted_by_hand(tmp_path, monkeypatch):
     image = OF_AN_IMAGE
     images = 100 * 12 * 4
     of_round = 5 * (images / 20) * 4 * 3 * image
-    evaluated = {2, 3, 4, 6}  # every third round, and the last of each job
+    evaluated = {2, 3, 4, 6}  # every third round and the last round of each job
     assert cost.operations == pytest.approx(
         3 * (6 * of_round + len(evaluated) * images / 2 * image)
     )
@@ -76,7 +76,7 @@ def test_operations_of_training_are_counted_by_hand(tmp_path, monkeypatch):
 
 
 def test_a_global_test_without_a_model_of_the_server_is_one_of_every_clients(tmp_path, monkeypatch):
-    """P-PT's clients answer by their class priors: each answers all test images."""
+    """Clients of P-PT answer by their own class priors, so each must answer all test images."""
     monkeypatch.chdir(tmp_path)
     study = {"name": "mine", "rounds": 1, "seeds": [0], "report": {"last_evaluations": 1}}
     select = {"datasets": ["glyphs"], "partitions": ["iid"], "methods": ["p_pt"]}
@@ -100,7 +100,7 @@ def test_a_study_that_ships_goes_by_its_name(tmp_path, monkeypatch, capsys):
 
 
 def test_domains_train_on_as_many_images_as_in_fedbn(capsys):
-    """Before, on whole lists, sgpt/table2 was to take 25.9 days of a GPU."""
+    """On the whole lists of images, sgpt/table2 would take 25.9 days of a GPU."""
     invoked("plan", "sgpt/table2")
     printed = capsys.readouterr().out
     hours = re.search(r"^one GPU +([\d.]+) h at 40 TFLOP/s \(assumed\)$", printed, re.M)

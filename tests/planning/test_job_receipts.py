@@ -73,7 +73,7 @@ def _run(plan, rule, labels):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder with the results of a study of one run, and its plugin."""
+    """Return a folder with the results of a study of one run, and its plugin."""
     folder = tmp_path_factory.mktemp("made")
     own = folder / "plugins/mine"
     shutil.copytree(ROOT / "plugins/methods/head_tuning", own)
@@ -91,7 +91,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def study(made, tmp_path, monkeypatch):
-    """A copy of it, in which the test works."""
+    """Return a copy of the folder `made`, which is made the working directory."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -102,7 +102,7 @@ def test_a_copied_folder_is_what_its_study_asks_for(study):
 
 
 def test_a_setting_makes_the_jobs_stale_that_have_it(study):
-    """A table that follows from a stale run is made again by Snakemake, without a mark."""
+    """A table that follows from a stale run needs no mark: Snakemake makes it again anyway."""
     assert job_receipts.stale(_plan(lr=0.5)) == {STATE: job_receipts.FROM_OTHER_SETTINGS}
     others = job_receipts.stale(_plan(clients=3))
     assert others == {PARTITION: job_receipts.FROM_OTHER_SETTINGS}
@@ -156,7 +156,7 @@ def test_a_cache_that_was_deleted_makes_nothing_stale(study):
     ],
 )
 def test_what_was_made_from_a_missing_result_of_other_settings_is_stale(study, deleted, changes):
-    """As where large files did not come along with a copied folder."""
+    """Large files may be missing from a folder of results that was copied."""
     for pattern in deleted:
         for file in Path("results").glob(pattern):
             file.unlink()
@@ -165,7 +165,7 @@ def test_what_was_made_from_a_missing_result_of_other_settings_is_stale(study, d
 
 
 def test_a_result_that_was_changed_is_stale(study):
-    """No other result needs to have been made from it."""
+    """The change is found even if no other result was made from the changed file."""
     write_table(EVALUATION, read_table(EVALUATION).replace_schema_metadata(None))
     assert job_receipts.stale(_plan()) == {EVALUATION: job_receipts.CHANGED}
 
@@ -187,7 +187,7 @@ def test_a_note_counts_the_results_by_reason():
 
 
 def test_the_files_of_jobs_are_those_of_the_rules(tmp_path, monkeypatch):
-    """For every job of the default study, which has one of almost every rule."""
+    """The jobs compared are those of the default study, which has a job of almost every rule."""
     monkeypatch.chdir(tmp_path)
     printed = io.StringIO()
     arguments = ["-n", "--quiet", "host", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1"]
@@ -247,7 +247,7 @@ def _results(folder):
 
 @pytest.mark.slow
 def test_a_study_in_a_copied_folder_is_that_of_its_settings(tmp_path):
-    """Where .snakemake did not come along, an old table was printed as that of new settings."""
+    """Without the folder .snakemake, a table of the old settings once passed for one of the new."""
     changes = ("study.rounds=2", "methods.fedvpt.training.lr=0.5", "partitions.four.clients=3")
     words = [word for change in changes for word in ("--set", change)]
     first = tmp_path / "first"
@@ -262,7 +262,7 @@ def test_a_study_in_a_copied_folder_is_that_of_its_settings(tmp_path):
 
 @pytest.mark.slow
 def test_what_follows_from_a_deleted_file_is_made_again(tmp_path):
-    """As the error of a damaged file says: another run on the same partition trains anew."""
+    """Deleting a damaged partition, as its error advises, also trains other runs on it anew."""
     two = ("--set", "select.methods=[fedvpt, head_tuning]")
     results = _run_study(tmp_path, *two)
     (partition,) = [tmp_path / name for name in results if name.startswith("results/partitions/")]
@@ -281,7 +281,7 @@ def test_what_follows_from_a_deleted_file_is_made_again(tmp_path):
 
 @pytest.mark.slow
 def test_a_module_of_the_users_folder_takes_the_place_of_none(tmp_path):
-    """Where PYTHONPATH is not set, as after an installation, no entry of it may be empty."""
+    """PYTHONPATH may be unset, and must not get an empty entry, which names the user's folder."""
     (tmp_path / "t.yaml").write_text(STUDY)
     (tmp_path / "random.py").write_text("raise SystemExit('a module of the user')\n")
     code = "from fedloom.cli.main import main; main()"

@@ -48,7 +48,7 @@ def test_own_plugins_lie_beside_those_that_ship(tmp_path, monkeypatch):
 
 
 def test_a_folder_of_plugins_may_have_rooms(tmp_path, monkeypatch):
-    """As the one that ships has: methods, wrappers, tables."""
+    """Plugins may lie in subfolders (methods, wrappers, tables), as those that ship do."""
     _own_plugin(tmp_path, "direct")
     _own_plugin(tmp_path, "in_room")
     (tmp_path / "plugins/methods").mkdir()
@@ -83,7 +83,7 @@ def test_studies_lie_over_the_folders_config_but_bundled_ones_do_not(here):
 
 
 def test_keys_of_the_folders_config_fit_a_study_that_lies_over_it(here):
-    """As those of the default study do: nobody wrote them for this one."""
+    """Keys inherited from config.yaml are adapted to a study, since nobody wrote them for it."""
     own = "study: {rounds: 4, seeds: [0, 1], clients_per_round: 5, report: {last_evaluations: 2}}\n"
     (here / "config.yaml").write_text(own)
     (here / "short.yaml").write_text("study: {name: short, rounds: 1}\n")
@@ -97,7 +97,7 @@ def test_keys_of_the_folders_config_fit_a_study_that_lies_over_it(here):
     ("file", "study"), [("mine.yaml", [Path("mine.yaml")]), ("config.yaml", [])]
 )
 def test_a_change_drops_no_figure_that_the_file_selects(here, file, study):
-    """One of its two figures needs a method that the change leaves out, which is an error."""
+    """One of the file's figures needs a method that the change leaves out, which is an error."""
     (here / file).write_text("select: {tables: [main], figures: [accuracy, weights]}\n")
     with pytest.raises(FedLoomError, match=r"figures\.weights"):
         load_plan(study, {"set": ["select.methods=[fedvpt]"]})
@@ -107,7 +107,7 @@ def test_a_change_drops_no_figure_that_the_file_selects(here, file, study):
 
 
 def test_a_change_leaves_out_inherited_figures_that_do_not_suit_it(here):
-    """Neither the default study's nor those of the folder's config.yaml below a study."""
+    """Figures are inherited from the default study, or from the config.yaml below a study."""
     changes = {"set": ["select.methods=[fedvpt]"]}
     assert "weights" not in load_plan(overrides=changes).settings.figures
     (here / "config.yaml").write_text("select: {tables: [main], figures: [accuracy, weights]}\n")
@@ -148,7 +148,7 @@ def test_a_new_folder_holds_a_study_that_plans_and_overwrites_nothing(here, monk
         new_folder(Path("new"))
     assert (here / "new/Snakefile").read_text() == "mine"
     monkeypatch.chdir(here / "new")
-    assert load_plan().name == "first"  # "mine" is that of the README and a notebook
+    assert load_plan().name == "first"  # the README and a notebook use the name "mine"
 
 
 def test_a_study_may_be_put_into_a_repository_that_is_there(here):

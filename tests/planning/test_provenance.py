@@ -1,4 +1,4 @@
-"""A plugin edited, or weights replaced, between the jobs of a run: never a mixed result."""
+"""Edits of a plugin or of weights between the jobs of a run never give a mixed result."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ FOLDER = "letters/two/vit/mine/seed0"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder with weights, a dataset of 36 letters, its partition and its features."""
+    """Return a folder with weights, a dataset of 36 letters, its partition and its features."""
     folder = tmp_path_factory.mktemp("made")
     here = Path.cwd()
     os.chdir(folder)
@@ -45,7 +45,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def study(made, tmp_path, monkeypatch):
-    """The same with a separate plugin, in the working directory of two jobs of one round."""
+    """Return a copy of `made` with a separate plugin, which is made the working directory."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     own = tmp_path / "plugins/mine"
     shutil.copytree(ROOT / "plugins/methods/head_tuning", own)
@@ -103,7 +103,7 @@ def test_evaluations_hold_the_digests_of_settings_and_data(study):
     plan = _plan(study)
     before = made()
     assert before["settings"] == provenance.digest_of_settings(plan.run_spec(RUN))
-    write_receipt(paths.path_for(paths.PARTITION, RUN), clients=2)  # as of another partition
+    write_receipt(paths.path_for(paths.PARTITION, RUN), clients=2)  # of another partition
     after = made()
     assert after["settings"] == before["settings"] and after["data"] != before["data"]
 
@@ -117,7 +117,7 @@ def test_jobs_of_different_settings_are_not_chained(study):
 
 
 def test_jobs_of_different_sources_are_not_chained(study):
-    """On a cluster a job plans by itself: what it was told is what is there."""
+    """A job on a cluster plans anew, so its sources are the edited files that it finds."""
     train_job.run(_job(_plan(study), 1), 1)
     _edit(study)
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*sources; delete results/runs/{FOLDER}"):
@@ -159,7 +159,7 @@ def test_a_checkpoint_is_not_resumed_across_an_edit(study, caplog):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """hub(seed): what timm's hub has for micro_vit."""
+    """Return hub(seed), which lets timm's hub hold weights of micro_vit drawn from the seed."""
     create = timm.create_model
 
     def holds(seed):
@@ -199,5 +199,5 @@ def test_a_hubs_weights_are_known_by_what_was_loaded_and_refused_where_they_chan
         train_job.run(_job(plan, 2), 1)
     with pytest.raises(FedLoomError, match=r"features/letters/vit.safetensors: .*weights/vit.json"):
         cache_job.run(plan.job("cache", labels), 1)
-    larger = _plan(study, weights="hub", image_size=40)  # of which nothing is known yet
+    larger = _plan(study, weights="hub", image_size=40)  # no digest is known yet
     train_job.run(_job(larger, 1), 1)

@@ -55,7 +55,7 @@ def _count_here(command, **_):
 
 @pytest.fixture
 def ask(tmp_path, monkeypatch):
-    """ask(rule, images, backbone, method): a rule's request, on a store of this many images."""
+    """Return ask(rule, images, backbone, ...): a rule's request on a store of so many images."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "run", _count_here)
 
@@ -92,7 +92,7 @@ def ask(tmp_path, monkeypatch):
 
 
 def test_features_of_50000_images_get_more_than_the_five_hours_that_they_take(ask):
-    """They took a ViT-B/16 4.9 hours of one core, against a limit of 4."""
+    """A ViT-B/16 took 4.9 hours of one core for these features, while the limit was 4 hours."""
     asked = ask("cache")
     assert 2 * 4.9 * 60 < asked.runtime < 4 * 4.9 * 60
     assert asked.mem_mb < 8000
@@ -101,7 +101,7 @@ def test_features_of_50000_images_get_more_than_the_five_hours_that_they_take(as
 
 
 def test_training_gets_the_memory_of_the_clients_that_train_at_once(ask):
-    """On a core a ViT-B/16 trains one client at a time, which takes 96 MB an image."""
+    """A ViT-B/16 on a core trains one client at a time, which takes 96 MB an image."""
     whole = ask("train").mem_mb
     assert whole == pytest.approx(estimates.LIBRARIES_MB + 2 * 343 + 64 * 96, abs=500)
     assert ask("train", stacked=False).mem_mb == whole
@@ -135,7 +135,7 @@ def test_with_a_gpu_activations_are_not_requested_of_the_host(ask, rule):
     ("visible", "told", "unless_told"), [("", 1, 0), ("0,1", 0, 1)], ids=["no GPU", "two GPUs"]
 )
 def test_a_rule_may_be_told_to_take_a_gpu_or_none(tmp_path, visible, told, unless_told):
-    """By default it gets one where the machine has any."""
+    """A rule gets a GPU by default where the machine has one."""
     study = "study: {name: one, rounds: 1, report: {last_evaluations: 1}}\n"
     (tmp_path / "one.yaml").write_text(study)
     command = [sys.executable, "-m", "snakemake", "-n", "--quiet", "host", "-s", ROOT / "Snakefile"]
@@ -169,10 +169,10 @@ def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, n
     ("name", "prompts", "trains"),
     [
         ("fedvpt", 1, False),
-        ("pep_fedpt", 1 + 1, False),  # shared, and a mixed one
-        ("sgpt", 1 + 1, False),  # shared, and the group's
+        ("pep_fedpt", 1 + 1, False),  # the shared and a mixed prompt
+        ("sgpt", 1 + 1, False),  # the shared and the group's prompt
         ("centralised", 10, False),
-        ("fedbabu", 0, True),  # train: prompts would have ten
+        ("fedbabu", 0, True),  # with the option train: prompts it has ten
         ("head_tuning", 0, False),
     ],
 )
@@ -228,7 +228,7 @@ def test_the_job_of_test_sets_has_time_for_every_client_on_all_images_of_every_d
 
 
 def test_a_clip_method_does_not_ask_for_the_patches_of_all_images(ask):
-    """FedOTP's jobs held all 10 GB of them; they are read by row."""
+    """FedOTP's jobs once held all 10 GB of patches, which are now read row by row."""
     small, large = (ask("train", images=n, backbone=CLIP, method="fedotp") for n in (5000, 500_000))
     assert small.mem_mb == large.mem_mb
     assert small.runtime < large.runtime
@@ -273,7 +273,7 @@ def _sizes(library, name, **settings):
 
 @pytest.mark.parametrize(
     ("library", "name", "parameters", "operations"),
-    [  # millions and billions, of timm's, torchvision's and open_clip's own tables; 2 a product
+    [  # parameters in millions, operations in billions (2 a product), by the libraries' tables
         ("timm", "vit_base_patch16_224.orig_in21k", 85.80, 2 * 17.58),
         ("timm", "vit_small_patch16_224", 21.67, 2 * 4.61),
         ("torchvision", "resnet20", 0.27, 2 * 0.041),
@@ -308,7 +308,7 @@ def test_sizes_are_counted_once_and_kept(tmp_path, monkeypatch):
     ("script", "words"),
     [
         ("import sys; sys.exit('no such model')", ["no such model"]),
-        ("import sys; sys.exit(3)", ["status 3"]),  # as one that was killed, without a word
+        ("import sys; sys.exit(3)", ["status 3"]),  # a killed process prints nothing
     ],
 )
 def test_a_backbone_that_cannot_be_counted_is_named(tmp_path, monkeypatch, script, words):
@@ -353,7 +353,7 @@ def test_a_cost_names_an_option(tmp_path, wrong):
 
 
 def test_patches_are_read_by_row_from_the_file(tmp_path):
-    """200 MB of them, of which three images are read."""
+    """The file holds 200 MB of patches, of which three images are read."""
     file = tmp_path / "patches.safetensors"
     safetensors.torch.save_file({"patches": torch.arange(50e6).view(1000, 100, 500)}, file)
     before = psutil.Process().memory_info().rss
@@ -372,7 +372,7 @@ def test_patches_are_read_by_row_from_the_file(tmp_path):
     ],
 )
 def test_a_source_that_draws_its_images_declares_how_many(source, settings):
-    """What its keys say is what the source lists."""
+    """The number that follows from a source's keys is the number of images that it lists."""
     keys = KINDS["datasets"][source.__name__.split(".")[-1]](**settings)
     listed = source.read(keys.plain)
     assert keys.expected()[:2] == (len(listed.labels), len(listed.classes))

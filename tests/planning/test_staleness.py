@@ -19,7 +19,7 @@ LIBRARY = ROOT / "workflow/fedloom"
 
 
 def _names(files):
-    """Modules of fedloom among the files, as report/figures/grid."""
+    """Return the modules of fedloom among the files, named as report/figures/grid."""
     resolved = [Path(file).resolve() for file in files]
     inside = [file for file in resolved if file.is_relative_to(LIBRARY)]
     return {str(file.relative_to(LIBRARY).with_suffix("")) for file in inside}
@@ -109,7 +109,7 @@ def test_a_source_and_a_scheme_depend_on_themselves_alone():
 
 @pytest.fixture
 def theirs(tmp_path, monkeypatch):
-    """An installed package with the template as a method `mine`, and a wrapper `around`."""
+    """Yield an installed package with the template as a method `mine`, and a wrapper `around`."""
     site = tmp_path / "site"
     plugin = site / "theirs/methods/mine"
     around = site / "theirs/around"
@@ -134,7 +134,7 @@ def theirs(tmp_path, monkeypatch):
     entry = "[fedloom.methods]\nmine = theirs.methods.mine\naround = theirs.around\n"
     (info / "entry_points.txt").write_text(entry)
     monkeypatch.syspath_prepend(site)
-    _forget("theirs")  # that of another test
+    _forget("theirs")  # another test may have imported it
     yield site
     _forget("theirs")
 
@@ -163,7 +163,7 @@ def test_modules_of_an_installed_plugins_package_count_wherever_they_lie(theirs)
 
 
 def test_a_job_has_the_modules_that_plugins_share_anew_and_once(theirs):
-    """What a job left in them is gone in the next; a method and its wrapper have the same ones."""
+    """A job imports shared modules anew, and its method and wrapper have the same ones."""
     mine, around = (manifest.find_method(name) for name in ("mine", "around"))
     loader.load_hooks(mine, wrappers=[around])
     first = sys.modules["theirs.maths"]

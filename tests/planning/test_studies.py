@@ -21,14 +21,14 @@ from fedloom.planning.resources import backbone_sizes, cost
 
 
 def _travels(job):
-    """A job reaches its process as JSON, and is the same there."""
+    """Check that a job is the same after it travelled to its process as JSON, and return it."""
     assert job_specs.from_json(job_specs.to_json(job), type(job)) == job
     return job
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=name_of_study)
 def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
-    """What the rules ask of the plan, in the order of the rules."""
+    """The test asks of the plan what the rules ask, in the order of the rules."""
     plan = plan_of(path)
     select = plan.settings.select
     for dataset in select.datasets:
@@ -45,7 +45,7 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
     of_each_method = {}
     for run in plan.runs:
         method = plan.settings.methods[run.method]
-        grid = method.member.grid if method.member else run.method  # one of its members will do
+        grid = method.member.grid if method.member else run.method  # one member stands for all
         study = plan.study(run)
         of_each_method[run.backbone, grid, study.rounds, study.clients_per_round] = run, method
     for run, method in of_each_method.values():
@@ -81,7 +81,7 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
 
 
 def _traits(plan):
-    """The properties of a study that rules treat differently."""
+    """Return the properties of a study that rules treat differently."""
     settings = plan.settings
     select = plan.settings.select
     methods = [settings.methods[label] for label in {run.method for run in plan.runs}]
@@ -131,7 +131,7 @@ select:
 
 
 def test_snakemake_builds_a_study_that_has_what_all_others_have(tmp_path):
-    """The rules are the same for each of them."""
+    """One study with the properties of all others suffices, because they share the rules."""
     file = tmp_path / "everything.yaml"
     file.write_text(EVERYTHING)
     plan = plan_of(file)
@@ -144,7 +144,7 @@ def _training_jobs(plan):
 
 
 def _dry_run(path, plan, folder):
-    """Snakemake lists every training job, with the inputs that its method needs."""
+    """Check that Snakemake lists every training job, with the inputs that its method needs."""
     command = [sys.executable, "-m", "snakemake", "-n", "-s", ROOT / "Snakefile"]
     done = subprocess.run(
         [*command, "--quiet", "host", "--configfile", path, "--directory", folder],

@@ -19,7 +19,7 @@ ARTEFACTS = read_yaml(PAPERS / "artefacts.yaml")
 METRICS = {
     *(*COSTS, *COUNTS, COURSE, EACH_DOMAIN, "train_loss"),
     *("global", "participating_mean", "participating_worst", "held_out_mean"),
-}  # of a claim
+}  # the metrics of claims
 
 
 OF_PAPERS = [file for file in STUDIES if file.parent.name in ARTEFACTS]
@@ -54,7 +54,7 @@ def test_a_study_says_its_paper_and_what_it_shows(file):
 
 
 def test_pfpt_divides_and_its_rivals_train_as_their_released_codes():
-    """Table 5's ResNet-8 of four times the width, shifted images, and FEDIC's server."""
+    """Table 5 has a ResNet-8 of four times the width, shifted images and FEDIC's server steps."""
     four = settings_of(PAPERS / "pfpt/table4.yaml").partitions["pfpt_four_dir01"].settings
     cifar = settings_of(PAPERS / "pfpt/table1.yaml").partitions["pfpt_dir05"].settings
     assert {(each["kind"], each["min_images"]) for each in (four, cifar)} == {("class", 33)}
@@ -117,7 +117,7 @@ def test_all_rows_and_columns_of_every_published_table_stand_in_its_study(paper)
     ],
 )
 def test_estimates_count_the_clients_of_a_partition_by_domains(name, dataset, clients):
-    """As many as the paper says: the recipe states the domains."""
+    """The numbers are the papers'; the recipe of a data set states how many domains it has."""
     settings = settings_of(bundled_studies.file_of(name))
     scenario = next(each for each in settings.select.scenarios if each.dataset == dataset)
     (method, *_) = settings.select.methods
@@ -128,7 +128,7 @@ def test_estimates_count_the_clients_of_a_partition_by_domains(name, dataset, cl
 
 @pytest.mark.parametrize("paper", ARTEFACTS)
 def test_the_main_tables_of_every_paper_test_its_claims(paper):
-    """Each scenario of Table 1 stands for a setting, and the paper's method for its row."""
+    """A scenario of Table 1 stands for a setting of claims, and the paper's method for its row."""
     settings = settings_of(PAPERS / paper / "table1.yaml")
     entries = [settings.tables[label] for label in settings.select.tables]
     claims = [entry.settings for entry in entries if entry.kind == "claims"]
@@ -143,7 +143,7 @@ def test_the_main_tables_of_every_paper_test_its_claims(paper):
 
 
 def _deciding(claim, setting, table, settings):
-    """The scenarios of a study's table of claims that can decide a claim in one of its settings."""
+    """Return the scenarios of a table of claims that can decide a claim in one of its settings."""
     entry = table.settings
     study = settings.study
     metrics = {claim["metric"]}
@@ -179,7 +179,7 @@ def _deciding(claim, setting, table, settings):
 
 @pytest.mark.parametrize("paper", ARTEFACTS)
 def test_every_claim_is_decided_by_a_study_of_its_paper_or_says_why_none_can(paper):
-    """All its methods, in all its settings, on as many data sets as the paper has numbers of."""
+    """A claim needs runs of its methods in its settings, on as many data sets as the paper has."""
     tables = [
         (settings.tables[label], settings)
         for settings in (settings_of(file) for file in OF_PAPERS if file.parent.name == paper)
@@ -212,7 +212,7 @@ def test_claims_are_tested_on_the_runs_that_the_study_has_for_its_other_tables(f
 
 
 def test_sgpts_baselines_weigh_clients_as_sgpt_does():
-    """Its algorithm has N_i / N; pFedPG's server averages nothing of its clients."""
+    """SGPT's algorithm weighs clients by N_i / N, and pFedPG's server averages nothing."""
     for name in ("table1", "table2"):
         settings = settings_of(PAPERS / f"sgpt/{name}.yaml")
         methods = [settings.methods[label] for label in settings.select.methods]

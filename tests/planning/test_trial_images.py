@@ -20,7 +20,7 @@ from tuning_cases import labels_of, make_letters, tune_study
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory):
-    """The dataset, the partitions and the features of `settings_of`."""
+    """Return a folder with the dataset, the partitions and the features of `settings_of`."""
     return make_letters(tmp_path_factory)
 
 

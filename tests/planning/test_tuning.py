@@ -20,7 +20,7 @@ from tuning_cases import DEFAULT, RATES, labels_of, make_letters, settings_of
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory):
-    """The dataset, the partitions and the features of `settings_of`."""
+    """Return a folder with the dataset, the partitions and the features of `settings_of`."""
     return make_letters(tmp_path_factory)
 
 

@@ -16,12 +16,12 @@ CLIENTS_ARRIVE = {"of": "clients", "at": [2], "keep": False}
 ATTACKS = {"label_flip": {"flip": "next"}, "backdoor": {"target": 2, "poisoned": 0.5}, "audit": {}}
 
 
-ROUNDS = (1, 3, 5)  # in each of which another part of the classes is the newest
+ROUNDS = (1, 3, 5)  # another part of the classes is the newest in each of these rounds
 
 
 @pytest.fixture
 def stream(tmp_path):
-    """stream(wrapper, arrivals): PEP-FedPT, which reads priors, on a stream, and its hooks."""
+    """Return stream(wrapper, arrivals): a task and hooks of PEP-FedPT, which reads priors."""
 
     def make(name, arrivals):
         method = manifest.find_method("pep_fedpt")
@@ -49,7 +49,7 @@ def test_honest_clients_train_with_the_priors_that_they_are_evaluated_with(strea
 @pytest.mark.parametrize("name", ATTACKS)
 def test_priors_are_of_all_labels_that_a_client_has_trained_on(stream, name, keep):
     task, hooks = stream(name, CLASSES_ARRIVE | {"keep": keep})
-    labels = {k: {} for k in range(6)}  # by client and image
+    labels = {k: {} for k in range(6)}  # a label by client and image
     for number in ROUNDS:
         data = hooks.training_data(task=task.at(number))
         for client, rows in enumerate(data.train):

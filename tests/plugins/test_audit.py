@@ -27,7 +27,7 @@ privacy = sys.modules[PRIVACY.__module__]
 
 @pytest.fixture
 def run(tmp_path):
-    """run(wrappers, method, **options of the audit): a task and its hooks."""
+    """Return run(*wrappers, method, **options of the audit), which makes a task and its hooks."""
 
     def make(*names, method="head_tuning", seed=0, **options):
         plugin = manifest.find_method(method)
@@ -130,7 +130,7 @@ def frame(member, score, client=1):
 def test_auc_counts_the_pairs_that_are_in_order():
     rng = np.random.default_rng(0)
     member = rng.random(60) < 0.5
-    score = np.round(rng.normal(member, 1), 1)  # with ties
+    score = np.round(rng.normal(member, 1), 1)  # scores have ties
     pairs = [np.sign(a - b) / 2 + 0.5 for a in score[member] for b in score[~member]]
     bounds = [x for x in score if (score[~member] >= x).mean() <= 0.1]
     rate = max((score[member] >= x).mean() for x in bounds)
@@ -152,14 +152,14 @@ def test_the_attacker_may_take_as_many_non_members_as_the_rate_says():
 
 def test_a_model_that_knows_nothing_tells_nothing(run):
     task, hooks = run("audit")
-    table = membership(task, hooks, initial_state(task, hooks))  # a head of zeros
+    table = membership(task, hooks, initial_state(task, hooks))  # the head is zero
     assert privacy.attack(table["member"], -table["loss"], 0.05)[0] == 50
     rng = np.random.default_rng(0)
     found = []
     for _ in range(200):
         member = pd.Series(np.arange(200) < 100)
         found.append(privacy.attack(member, pd.Series(rng.normal(size=200)), 0.05)[0])
-    deviation = 100 * np.sqrt((100 + 100 + 1) / (12 * 100 * 100))  # Mann and Whitney, of one run
+    deviation = 100 * np.sqrt((100 + 100 + 1) / (12 * 100 * 100))  # of one run, by Mann and Whitney
     assert abs(np.mean(found) - 50) < 3 * deviation / np.sqrt(200)
     assert 0.8 * deviation < np.std(found) < 1.2 * deviation
 
@@ -193,8 +193,8 @@ def test_a_table_reads_the_runs_of_the_other_seeds(tmp_path):
 def test_shares_follow_from_one_step_of_a_head_where_a_class_is_absent():
     mean = np.array([2.0, -1.0, 0.5])
     shares = np.array([0.5, 0.3, 0.2, 0.0])
-    change = 0.1 * np.outer(shares - 1 / 4, mean)  # a step of a head of zeros, each feature `mean`
-    for scale in (1, 1e-3):  # as a clip does
+    change = 0.1 * np.outer(shares - 1 / 4, mean)  # one step from a zero head, features `mean`
+    for scale in (1, 1e-3):  # a clip scales the change
         guess = audit.guessed_shares(torch.tensor(scale * change), torch.tensor(mean))
         np.testing.assert_allclose(guess, shares, atol=1e-12)
 

@@ -20,12 +20,12 @@ from refusals import refused
 
 @pytest.fixture
 def run(tmp_path):
-    """run(wrappers, method, **options of the first): a task and its hooks; two of five attack."""
+    """Return a maker of a task and its hooks, in which two of five clients attack."""
     return attacked_runs(tmp_path)
 
 
 def stamped(images):
-    """Images [n, 16, 16, 1] with a square of 3 pixels, white where both halves are the same."""
+    """Return images [n, 16, 16, 1] with the trigger, a pattern of 3 x 3 pixels in a corner."""
     images = images.copy()
     images[:, 13:, 13:, 0] = [[255, 0, 0], [0, 255, 255], [0, 255, 255]]
     return images

@@ -23,8 +23,8 @@ from first_round import first_cohort, module, upload
         ("fedavg_pt", {}, {"head": 76_800, "shared_prompts": 7_680}),
         ("fedavg_pt", {"selection": True}, {"head": 76_800, "shared_prompts": 15_360}),
         ("scaffold_pt", {}, {"head": 2 * 76_800, "shared_prompts": 2 * 7_680}),
-        ("fedpr", {}, {"head": 76_800, "shared_prompts": 7_680}),  # 84,480: 8.4 M in 100 rounds
-        ("pfpt", {}, {"head": 76_800, "shared_prompts": 15_360}),  # the pool, to pick from
+        ("fedpr", {}, {"head": 76_800, "shared_prompts": 7_680}),  # 84,480, so 8.4 M in 100 rounds
+        ("pfpt", {}, {"head": 76_800, "shared_prompts": 15_360}),  # clients pick from the pool
         (  # 140,544 floats ("0.1 M"), and the counts behind q
             "sgpt",
             {},
@@ -56,7 +56,7 @@ def test_a_client_uploads_only_the_prompts_that_it_picked(tiny):
 
 
 def test_a_prompt_that_no_client_picked_stays_as_it_is(tiny):
-    """FedAvg, FedProx and GMM; all else of the pool has moved."""
+    """FedAvg, FedProx and GMM move the prompts of the pool that clients picked, and no others."""
     for name in ("fedavg_pt", "fedprox_pt", "gmm_pt"):
         task, hooks = tiny(name, selection=True, prompts=2, pool=12)
         start = initial_state(task, hooks)
@@ -72,7 +72,7 @@ def test_a_prompt_that_no_client_picked_stays_as_it_is(tiny):
 
 @pytest.mark.parametrize("sampled", [2, 5])
 def test_control_variates_sum_to_zero_around_the_servers(tiny, sampled):
-    """c = mean of c_k, whether all clients take part or some; and they are not all zero."""
+    """The server's c is the mean of all c_k, whether all clients take part or some of them."""
     task, hooks = tiny("scaffold_pt", prompts=2)
     task, ids = replace(task, clients_per_round=sampled), task.data.participating
     assert len(ids) == 5
@@ -90,7 +90,7 @@ def test_control_variates_sum_to_zero_around_the_servers(tiny, sampled):
 
 
 def test_a_control_variate_is_the_clients_mean_gradient(tiny):
-    """With one step: the gradient at x, whatever c and c_k were; and y = x - lr (g - c_k + c)."""
+    """After one step the new c_k is the gradient g at x, and y = x - lr (g - c_k + c)."""
     task, hooks = tiny("scaffold_pt", prompts=2)
     task = with_training(task, epochs=1, batch_size=1000)
     ids = task.data.participating[:3]
@@ -125,7 +125,7 @@ def test_a_control_variate_is_the_clients_mean_gradient(tiny):
 
 
 def random_params(like):
-    """Yield normal parameters of these shapes, other ones each time."""
+    """Yield parameters of the same shapes, drawn anew from a normal distribution each time."""
     generator = torch.Generator().manual_seed(0)
     while True:
         yield tensor_map(lambda v: torch.randn(v.shape, generator=generator), like)
@@ -153,7 +153,7 @@ def test_scaffold_refuses_what_its_control_variates_cannot_take(tiny, training):
 
 
 def test_deep_prompts_replace_those_of_the_block_before(tiny):
-    """FedVPT-D at blocks 2 and 5 by timm's own blocks, image by image."""
+    """Timm's own blocks compute FedVPT-D with prompts at blocks 2 and 5, image by image."""
     task, hooks = tiny("fedvpt_deep", blocks=[5, 2], prompts=3)
     generator = torch.Generator().manual_seed(0)
     width = task.backbone.width
@@ -191,13 +191,13 @@ def test_a_pool_must_hold_what_a_client_picks(tiny):
         task, hooks = tiny(name, selection=True, prompts=5, pool=4)
         with pytest.raises(FedLoomError, match=f"^{name}: option prompts is 5, but the pool hold"):
             hooks.init_server(task=task)
-    for options in ({"selection": True, "pool": 5}, {"pool": 4}):  # the latter without a pool
+    for options in ({"selection": True, "pool": 5}, {"pool": 4}):  # the second has no pool
         task, hooks = tiny("fedavg_pt", prompts=5, **options)
         assert len(hooks.init_server(task=task)["params"]["shared_prompts"]) == 5
 
 
 def _proximal(tiny, **options):
-    """FedProx's term [K] as a function of the parameters in float64, its start, and a point."""
+    """Return FedProx's term [K] as a function of float64 parameters, its start, and a point."""
     task, _ = tiny("fedprox_pt", **options)
     fedprox = module("fedprox_pt")
     generator = torch.Generator().manual_seed(0)
@@ -236,7 +236,7 @@ def test_the_released_proximal_gradient_has_norm_mu_half_and_none_at_the_start(t
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_the_server_steps_as_adam_on_the_pseudo_gradient(tiny, variant):
-    """Three rounds beside one torch Adam that is never put away."""
+    """One torch Adam, which keeps its moments, takes the same three steps beside the server."""
     options = {"server_lr": 0.05, "server_betas": [0.8, 0.95], "server_eps": 1e-3}
     task, hooks = tiny("fedopt_pt", variant=variant, **options)
     server = hooks.init_server(task=task)
@@ -259,7 +259,7 @@ def test_the_server_steps_as_adam_on_the_pseudo_gradient(tiny, variant):
 
 
 def test_the_pseudo_gradient_of_a_prompt_is_that_of_its_pickers(tiny):
-    """One step of Adam goes by the sign: towards them, and nowhere if no client picked it."""
+    """Adam's first step moves a prompt by lr towards its pickers, and not at all if it has none."""
     task, hooks = tiny("fedopt_pt", selection=True, prompts=1, pool=3, server_lr=0.01)
     server = hooks.init_server(task=task)
     pool = server["params"]["shared_prompts"]
@@ -275,7 +275,7 @@ def test_the_pseudo_gradient_of_a_prompt_is_that_of_its_pickers(tiny):
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_the_mixture_recovers_planted_centroids(tiny, variant):
-    """Clusters of several sizes, in a random order; each centroid in the row of its prompt."""
+    """Clients' prompts form clusters of several sizes; a centroid takes the row of its prompt."""
     task, hooks = tiny("gmm_pt", variant=variant, prompts=4)
     rng = np.random.default_rng(0)
     server = hooks.init_server(task=task)
@@ -357,7 +357,7 @@ def test_every_step_is_projected_and_other_parameters_are_not(tiny, optimizer):
 
 @pytest.mark.parametrize("name", ["gmm_pt", "centralised"])
 def test_the_prompts_of_some_rounds_are_kept_for_a_figure(tiny, name):
-    """PFPT's Fig. 3 and 5; every second round, and round 0."""
+    """Prompts for PFPT's Fig. 3 and 5 are kept before round 1 and after every second round."""
     task, hooks = tiny(name, prompts=2, history=2)
     task = with_training(task, epochs=1, batch_size=100)
     state = initial_state(task, hooks)

@@ -31,7 +31,7 @@ from whole_model_cases import (
 
 @pytest.fixture
 def case(tiny):
-    """case(name, **options): a task in float64 whose epochs are steps of plain SGD, and hooks."""
+    """Return case(name, **options): a task in float64 whose epochs are SGD steps, and its hooks."""
     return cases_of_last_weights(tiny)
 
 
@@ -70,7 +70,7 @@ def test_fedrep_fits_heads_to_the_body_then_the_body_to_the_heads(case, weighted
     close(state.server["params"], mean_of(bodies, shares_of(task, ids, weighted)))
     assert row.bytes_up == 3 * count_bytes(body)
     assert row.train_loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
-    received, stranger, _ = first_cohort(task, hooks, [0], state.server)  # held out
+    received, stranger, _ = first_cohort(task, hooks, [0], state.server)  # client 0 is held out
     found = hooks.personalize(task=task.at(1), received=received, clients=stranger)["head"][0]
     model = {"head": head} | state.server["params"]
     close(found, descend(model, entropy(task, 0), ["head"], 3)["head"])
@@ -98,7 +98,7 @@ def test_fedbabu_trains_the_body_under_a_fixed_head_and_fine_tunes_it(case, monk
     close(part(found, 0), {name: model[name] for name in parts})
     at_9 = with_training(task, schedule="exponential", decay=0.5).at(9)
     again = hooks.personalize(task=at_9, received=received, clients=clients)
-    close(again["head"][0], model["head"])  # all its images are one batch: in any order
+    close(again["head"][0], model["head"])  # one batch has all images, so order is no matter
     batch = task.data.batch([task.data.test[0]])
     answer = hooks.predict(
         task=task, received=received, clients=replace(clients, state=found), batch=batch

@@ -22,24 +22,24 @@ CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 
 
 def jolted(tree, size=0.5):
-    """Other values for every client, so that nothing is at its start."""
+    """Return the tree with other values for every client, so that nothing is at its start."""
     generator = torch.Generator().manual_seed(3)
     return tensor_map(lambda v: v + size * torch.randn(v.shape, generator=generator), tree)
 
 
 def exact(task):
-    """The CLIP in float64."""
+    """Return the task's CLIP in float64."""
     return deepcopy(task.backbone.model).double()
 
 
 def under(model, context, features, names):
-    """Logits and texts of one context [L, d]."""
+    """Return the logits and text features of one context [L, d]."""
     texts = clip_by_hand.features(model, context.double(), names)
     return clip_by_hand.logits(model, features.double(), texts), texts
 
 
 def words(model, text):
-    """The embedded words, without SOS and EOT."""
+    """Return the embedded words of a text, without SOS and EOT."""
     (ids,) = open_clip.tokenize(text)
     return model.token_embedding(ids[1 : len(text.split()) + 1])
 
@@ -88,7 +88,7 @@ def test_kgcoop_adds_the_mean_distance_from_the_written_texts(tiny):
 
 
 def by_sgd(task, context, client, weight):
-    """One epoch of torch's SGD in float64 on a client's images: the context, and the mean loss."""
+    """Return a client's context and mean loss after an epoch of torch's SGD in float64."""
     model = exact(task)
     names = task.data.classes
     training = task.training
@@ -118,7 +118,7 @@ def by_sgd(task, context, client, weight):
 def test_clients_train_towards_the_written_texts_and_send_the_context_or_keep_it(
     tiny, averaged, weight
 ):
-    """FedKgCoOp, KgCoOp and CoOp; second rounds start where first rounds ended."""
+    """The cases are FedKgCoOp, KgCoOp and CoOp; round 2 starts where round 1 ended."""
     task, hooks = tiny("kgcoop", averaged=averaged, weight=weight, template="one {}")
     state = initial_state(task, hooks)
     first = words(task.backbone.model, "a photo of a")
@@ -160,7 +160,7 @@ def test_a_client_alone_predicts_with_its_own_context_and_the_server_not_at_all(
 
 
 def test_cocoop_shifts_the_context_by_what_two_layers_make_of_each_image(tiny):
-    """In parts of few contexts at once, as it does where there are many images."""
+    """A limit lets it encode few contexts at once, as it does where there are many images."""
     task, hooks = tiny("cocoop", length=3, words="a photo of")
     received, clients, batch = first_cohort(task, hooks)
     generator = torch.Generator().manual_seed(5)
@@ -194,7 +194,7 @@ def test_cocoop_shifts_the_context_by_what_two_layers_make_of_each_image(tiny):
 def test_cocoops_meta_net_starts_as_torch_draws_linear_layers(tiny):
     task, hooks = tiny("cocoop")
     backbone = copy(task.backbone)
-    backbone.encode = lambda texts: torch.zeros(len(texts), 512)  # as many as a ViT-B/16 has
+    backbone.encode = lambda texts: torch.zeros(len(texts), 512)  # the width of a ViT-B/16
     task = replace(task, backbone=backbone)
     params = hooks.init_server(task=task)["params"]
     shapes = {"w1": (32, 512), "b1": (32,), "w2": (16, 32), "b2": (16,)}

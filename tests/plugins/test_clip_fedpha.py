@@ -44,7 +44,7 @@ def test_the_projection_is_on_the_weakest_directions():
 def test_the_released_projection_lies_inside_the_row_space():
     context = torch.randn(16, 40, generator=torch.Generator().manual_seed(0)).double()
     _, _, rows = np.linalg.svd(context.numpy(), full_matrices=False)
-    for rho, dropped in ((0.8, 3), (0.4, 9)):  # int(3.2), int(9.6)
+    for rho, dropped in ((0.8, 3), (0.4, 9)):  # 3 is int(3.2), 9 is int(9.6)
         found = module("fedpha", "released").projection(context, rho)
         expected = rows[dropped:].T @ rows[dropped:]
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-10)
@@ -54,7 +54,7 @@ def test_the_released_projection_lies_inside_the_row_space():
 
 
 def _projection_by_hand(context, variant, rho):
-    """Q [d, d] of a context [T, d], in float64."""
+    """Return the projection Q [d, d] of a context [T, d], in float64."""
     tokens, width = context.shape
     context = context.double().numpy()
     if variant == "released":
@@ -80,7 +80,7 @@ ALPHA = 1.65  # between the distances of a client's classes
     ],
 )
 def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_length, alpha):
-    """Of contexts of 4 and 8 tokens; the first is read behind its EOT in the released code.
+    """Clients have contexts of 4 and 8 tokens; the released code reads the first behind its EOT.
 
     Some classes are pushed and others are far enough apart if alpha is ALPHA.
     """
@@ -136,7 +136,7 @@ def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_le
 @pytest.mark.parametrize("variant", ["paper", "released"])
 @pytest.mark.parametrize("options", [{"lengths": [4, 6, 9]}, {"random_lengths": [4, 12]}])
 def test_predictions_are_those_of_the_local_context_by_hand(tiny, variant, options):
-    """As released, all read where the longest context that any client has would end."""
+    """The released code reads every context where the longest one of any client would end."""
     ids = [0, 2, 4]
     task, hooks = tiny("fedpha", variant=variant, global_length=3, **options)
     received, clients, batch = first_cohort(task, hooks, ids)

@@ -27,7 +27,7 @@ TRAINED = ("promptfl", "fedotp", "fedpgp", "fedpha")
 
 @pytest.mark.parametrize(("name", "parts"), [("fedotp", ["local"]), ("fedpgp", ["u", "v"])])
 def test_personal_parts_are_alike_on_all_clients_at_first(tiny, name, parts):
-    """As in the authors' code; FedPHA's are told apart by their option `same_start`."""
+    """The authors' code starts all clients alike; FedPHA alone has an option, `same_start`."""
     task, hooks = tiny(name)
     states = [hooks.init_client(task=task, client=k) for k in range(6)]
     other = hooks.init_client(task=replace(task, seed=1), client=0)
@@ -54,7 +54,7 @@ def test_fedpgp_adds_a_part_of_low_rank_and_contrasts_by_hand(tiny):
     params = {**received["params"], **clients.state}
     own = method.personal(params)
     assert torch.linalg.matrix_rank(own - params["sigma"]).tolist() == [2, 2, 2]
-    # from text features, class by class; the written prompt is encoded as a whole text
+    # text features, class by class, give the term; the written prompt is encoded as a whole text
     clip = task.backbone
     classes = task.data.classes
     of_written = clip.encode([f"X X X X X X {name}." for name in classes]).double().numpy()
@@ -132,7 +132,7 @@ def test_the_proximal_gradient_is_mu_times_the_distance(tiny):
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_context_that_the_tower_does_not_hold_is_refused_at_the_start(tiny, name):
-    """Of 77 places, 3 are for SOS, full stop and EOT, and 2 for "long delta"."""
+    """The text tower has 77 places: 3 for SOS, full stop and EOT, and 2 for "long delta"."""
     task, hooks = tiny(name, length=72)
     initial_state(task, hooks)
     hooks.init_client(task=task, client=0)
@@ -145,7 +145,7 @@ def test_a_context_that_the_tower_does_not_hold_is_refused_at_the_start(tiny, na
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_class_without_a_name_is_refused_at_the_start(tiny, name):
     task, hooks = tiny(name)
-    task.data.classes = ("alpha", "_", "gamma", "delta")  # of a folder "_", say
+    task.data.classes = ("alpha", "_", "gamma", "delta")  # a folder may be called "_"
     with pytest.raises(FedLoomError, match="class 1 of 4 has none"):
         initial_state(task, hooks)
 
@@ -180,7 +180,7 @@ def test_zero_shot_is_the_mean_of_its_templates(tiny):
 
 @pytest.mark.parametrize(("name", "batches"), [("promptfl", 1), ("fedotp", 4), ("fedvpt", 4)])
 def test_prompts_are_encoded_once_for_a_cohorts_test_images(tiny, name, batches):
-    """Where an image is its cached feature; patches and prompted images are memory."""
+    """This holds where an image is its cached feature; patches and prompted images take memory."""
     task, hooks = tiny(name)
     task = with_limits(task, images=18)
     received, clients, _ = first_cohort(task, hooks, [0, 1, 2])

@@ -26,12 +26,12 @@ def doubled(model):
 
 
 def exact(task):
-    """The CLIP in float64."""
+    """Return the task's CLIP in float64."""
     return doubled(task.backbone.model)
 
 
 def jolted(tree, size=0.5):
-    """Other values for every client, so that nothing is at its start."""
+    """Return the tree with other values for every client, so that nothing is at its start."""
     generator = torch.Generator().manual_seed(3)
     return tensor_map(lambda v: v + size * torch.randn(v.shape, generator=generator), tree)
 
@@ -73,7 +73,7 @@ def test_promptfolio_mixes_the_texts_of_a_shared_and_a_personal_context(tiny):
 
 
 def test_promptfolio_averages_the_shared_context_and_clients_keep_theirs(tiny):
-    """Two rounds of torch's SGD in float64; a client starts from the context that it kept."""
+    """Torch's SGD in float64 takes the same steps; a client starts from the context it kept."""
     task, hooks = tiny("promptfolio", length=3)
     task = with_training(task, epochs=1, batch_size=8)
     state = initial_state(task, hooks)
@@ -108,7 +108,7 @@ def test_promptfolio_averages_the_shared_context_and_clients_keep_theirs(tiny):
 
 
 def mma_tower(blocks, x, mask, layers, shared, scale):
-    """Tokens [N, T, d] behind blocks, of which the last ones have adapters."""
+    """Return tokens [N, T, d] behind blocks, of which the last ones have adapters."""
     count = len(shared["weight"])
 
     def layer(of, i, v):
@@ -124,7 +124,7 @@ def mma_tower(blocks, x, mask, layers, shared, scale):
 
 
 def mma_logits(task, params, pixels, scale):
-    """Logits [B, C] of one client's layers, in float64."""
+    """Return logits [B, C] of one client's layers, in float64."""
     model = exact(task)
     shared = params["shared"]
     texts = []
@@ -144,7 +144,7 @@ def mma_logits(task, params, pixels, scale):
 
 @pytest.mark.parametrize("depths", [(2, 1), (2, 2)])
 def test_pfedmma_adds_adapters_behind_the_last_blocks_of_both_towers(tiny, depths):
-    """And their gradients, alone, are as if the scale were 1."""
+    """The scale multiplies the adapters' outputs, while their gradients are as if it were 1."""
     torch.manual_seed(0)
     vision = {"layers": depths[0], "width": 24, "head_width": 8, "patch_size": 8, "image_size": 16}
     text = {"width": 16, "heads": 2, "layers": depths[1]}

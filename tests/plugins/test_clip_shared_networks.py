@@ -28,7 +28,7 @@ def numpy(tree):
 
 
 def one(tree, k):
-    """Client k's part of parameters in NumPy."""
+    """Return client k's part of parameters in NumPy."""
     return {name: one(v, k) if isinstance(v, dict) else v[k] for name, v in tree.items()}
 
 
@@ -36,7 +36,7 @@ def one(tree, k):
 
 
 def adapted(p, feature):
-    """att(I) * I of one image, of unit length."""
+    """Return att(I) * I of one image, scaled to unit length."""
     x = softmax(p["w2"] @ np.tanh(p["w1"] @ feature + p["b1"]) + p["b2"]) * feature
     return x / np.linalg.norm(x)
 
@@ -51,7 +51,7 @@ def test_fedclip_weighs_the_entries_of_an_image_by_hand(tiny):
     received, clients, batch = first_cohort(task, hooks)
     generator = torch.Generator().manual_seed(0)
     params = {
-        name: value + torch.randn(value.shape, generator=generator)  # other ones per client
+        name: value + torch.randn(value.shape, generator=generator)  # other values for every client
         for name, value in received["params"].items()
     }
     found = hooks.predict(task=task, received={"params": params}, clients=clients, batch=batch)
@@ -67,7 +67,7 @@ def test_fedclip_weighs_the_entries_of_an_image_by_hand(tiny):
 
 
 def test_fedclip_contrasts_the_images_of_a_batch_with_their_texts(tiny):
-    """Both ways, among the real images of the batch; two of one class are negatives."""
+    """The loss goes both ways among a batch's real images; two of one class are negatives."""
     task, hooks = tiny("fedclip")
     received, clients, _ = first_cohort(task, hooks)
     batch = task.data.batch([task.data.train[k][:n] for k, n in zip(clients.ids, (5, 3, 1))])  # noqa: B905
@@ -90,7 +90,10 @@ def test_fedclip_contrasts_the_images_of_a_batch_with_their_texts(tiny):
 
 
 def by_adam(task, start, client):
-    """One epoch of torch's Adam in float64, as the released code has it: batches of one skipped."""
+    """Return the parameters after one epoch of torch's Adam in float64.
+
+    Batches of one image are skipped, as in the released code.
+    """
     params = {name: value.double().clone().requires_grad_() for name, value in start.items()}
     settings = {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.2}
     optimizer = torch.optim.Adam(params.values(), task.training.lr, **settings)
@@ -114,11 +117,11 @@ def by_adam(task, start, client):
 
 
 def test_fedclip_makes_no_step_of_a_last_batch_of_one_image(tiny):
-    """Adam would decay the weights by it; a client of one image keeps what it received."""
+    """Such a step would only decay weights; a client of one image keeps what it received."""
     task, hooks = tiny("fedclip")
     ids = task.data.participating[:3]
     kept = list(task.data.train)
-    for k, count in zip(ids, (5, 6, 1), strict=True):  # in batches of four
+    for k, count in zip(ids, (5, 6, 1), strict=True):  # batches have four images
         kept[k] = kept[k][:count]
     task = with_training(task, epochs=1, lr=0.01)
     task = replace(task, data=replace(task.data, train=kept)).at(1)
@@ -156,7 +159,7 @@ def gelu(x):
 
 
 def context(p, names, heads):
-    """The generated context [m, d], head by head, token by token."""
+    """Return the generated context [m, d], computed head by head and token by token."""
     text = layer_norm(names, p["norm_keys"])
     asked = layer_norm(p["queries"], p["norm_queries"])
     q = asked @ p["q"]["weight"].T + p["q"]["bias"]
@@ -176,7 +179,7 @@ def context(p, names, heads):
 
 
 def jolted(params):
-    """Other parameters for every client, so that no bias is zero and no norm plain."""
+    """Return other parameters for every client, so that no bias is zero and no norm plain."""
     generator = torch.Generator().manual_seed(3)
     return tensor_map(lambda v: v + 0.3 * torch.randn(v.shape, generator=generator), params)
 
@@ -213,7 +216,7 @@ def test_fedtpg_refuses_heads_that_do_not_divide_the_width(tiny):
 
 
 def mixture(p, image, experts, heads, scale):
-    """h_c(x) of one image x [g] and one class, whose features under E experts are [E, g]."""
+    """Return h_c(x) of one image x [g] and one class, whose features under E experts are [E, g]."""
     q = p["q"]["weight"] @ image + p["q"]["bias"]
     k = experts @ p["k"]["weight"].T + p["k"]["bias"]
     v = experts @ p["v"]["weight"].T + p["v"]["bias"]
@@ -226,7 +229,7 @@ def mixture(p, image, experts, heads, scale):
 
 
 def cases():
-    """Gates, own prompts and experts of three clients, of whom the last has no expert."""
+    """Return gates, own prompts and experts of three clients, of whom the last has no expert."""
     generator = torch.Generator().manual_seed(5)
 
     def draw(*shape, size=0.2):
@@ -243,7 +246,7 @@ def cases():
 
 @pytest.mark.parametrize("role", ["trains", "predicts"])
 def test_pfedmoap_mixes_experts_by_hand(tiny, role):
-    """With every second of 16 entries, so that the reduction is seen."""
+    """The gate reads every second of 16 entries, so that a wrong reduction would be noticed."""
     task, hooks = tiny("pfedmoap", length=4, experts=3, gate_width=8, heads=2, scale=4.0, local=0.7)
     received, clients, batch = first_cohort(task, hooks)
     gate, prompts, experts, present = cases()
@@ -297,7 +300,7 @@ def test_pfedmoap_sends_the_nearest_prompts_of_others_that_took_part(tiny):
         first, second = sorted(far, key=far.__getitem__)[:2]
         assert torch.equal(sent["constants"]["experts"], pool[[first, second]])
         assert sent["constants"]["present"].all() and "own" not in sent["constants"]
-    new = hooks.download(task=task, server=server, client=3)  # for the first time
+    new = hooks.download(task=task, server=server, client=3)  # new to the server
     assert not new["constants"]["present"].any() and not new["constants"]["experts"].any()
 
 
@@ -319,7 +322,7 @@ def test_pfedmoap_answers_with_the_own_prompt_or_the_mean(tiny):
 
 
 def test_pfedmoap_trains_the_gate_only_beside_experts(tiny):
-    """Not even weight decay moves it before."""
+    """Not even weight decay moves the gate of a client that has no experts."""
     task, hooks = tiny("pfedmoap", length=4, experts=3)
     task = with_training(task, weight_decay=0.1)
     received, clients, _ = first_cohort(task, hooks)

@@ -17,7 +17,7 @@ from first_round import module
 
 @pytest.fixture
 def run(tmp_path):
-    """run(wrapper, **options): task and hooks of FedVPT in a wrapper; without one, plain."""
+    """Return run(wrapper, **options): a task, FedVPT's hooks in a wrapper, and its plain hooks."""
 
     def make(wrapper, **options):
         method = manifest.find_method("fedvpt")
@@ -32,14 +32,14 @@ def run(tmp_path):
 
 
 def uploads(task, hooks, state, ids, kept=None):
-    """What clients send in this round."""
+    """Return the updates that clients send in this round."""
     received = stack(download_to(task, hooks, state, ids)[1])
     clients = cohort(task, ids, [{}] * len(ids), wrapper_states=kept)
     return hooks.client_update(task=task, received=received, clients=clients)
 
 
 def changes(task, plain, state, ids):
-    """What training changes of every parameter [n], in float64, by client and path."""
+    """Return the change of every parameter [n] by training, in float64, by client and path."""
     before = dict(leaves(state.server["params"]))
     return [
         {
@@ -117,9 +117,9 @@ def test_top_k_without_memory_keeps_nothing(run):
 @pytest.mark.parametrize(
     ("vector", "sent"),
     [
-        ([0.5, -1.0, 1.0 + 1e-7, -0.5, 1.0 - 1e-7], [1, 2]),  # equal magnitudes, in order
+        ([0.5, -1.0, 1.0 + 1e-7, -0.5, 1.0 - 1e-7], [1, 2]),  # nearly equal magnitudes
         ([0.0, 0.0, 0.0], [0, 1]),
-        ([1e-3, 1e9, 2e-3, 1.5e-3], [1, 2]),  # one is huge
+        ([1e-3, 1e9, 2e-3, 1.5e-3], [1, 2]),  # one entry is huge
     ],
 )
 def test_the_largest_entries_are_sent(vector, sent):

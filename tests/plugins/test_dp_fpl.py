@@ -36,7 +36,7 @@ def logits(task, context, images):
 
 
 def basis(x):
-    """The Q of a QR whose R has a positive diagonal."""
+    """Return the Q of a QR decomposition whose R has a positive diagonal."""
     q, r = torch.linalg.qr(x)
     return q * r.diagonal().sign()
 
@@ -46,7 +46,7 @@ def private(gradient, limit, noise):
 
 
 def of_personal(gradient, personal, numbers, limit, std):
-    """The gradient of p_L [L, d], of that of the context and of what a step draws."""
+    """Return the gradient of p_L [L, d] from the context's gradient and a step's draws."""
     first, of_u, of_v, _ = numbers.split([D * R, L * R, R * D, L * D])
     u = basis(personal @ first.view(D, R))
     v = basis(personal.T @ u).T
@@ -60,7 +60,7 @@ def of_personal(gradient, personal, numbers, limit, std):
 
 @pytest.mark.parametrize(("epsilon", "limit"), [(0.0, 10.0), (300.0, 10.0), (3000.0, 0.02)])
 def test_rounds_are_those_of_sgd_with_noisy_gradients_of_low_rank(tiny, epsilon, limit):
-    """Without noise, with noise that is small enough to see the rest, and clipped."""
+    """The cases are no noise, noise small enough to see the rest, and clipped gradients."""
     task, hooks = tiny("dp_fpl", length=L, rank=R, epsilon=epsilon, limit=limit)
     task = with_training(task, batch_size=8, epochs=1)
     std = limit / 8 * math.sqrt(4 * math.log(1e5)) / epsilon if epsilon else 0.0  # 4 rounds
@@ -110,7 +110,7 @@ def test_rounds_are_those_of_sgd_with_noisy_gradients_of_low_rank(tiny, epsilon,
 
 
 def test_released_steps_have_one_momentum_and_the_last_clients_gradient(tiny):
-    """As the code has it: one optimiser whose parameters are loaded with each client's in turn."""
+    """The released code loads every client's parameters in turn into one optimiser."""
     task, hooks = tiny("dp_fpl", length=L, rank=R, variant="released")
     task = with_training(task, batch_size=8, lr=0.5)
     state = initial_state(task, hooks)

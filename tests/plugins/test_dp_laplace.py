@@ -75,13 +75,13 @@ def test_every_update_and_block_gets_noise_only_where_a_class_was_updated(tmp_pa
 
 
 def test_the_noise_of_an_update_is_that_of_its_window(tmp_path):
-    """Two rounds to a window: deviations are maxima, examples are sums, over both."""
+    """A window has two rounds: over both, deviations are maxima and examples are sums."""
     task, hooks = _run(tmp_path, period=2)
     plain = loader.load_hooks(manifest.find_method("pep_fedpt"))
     loud = initial_state(task, hooks)
     own = ("dp_laplace", "metrics")
     public = {key: value for key, value in loud.server.items() if key not in own}
-    quiet = State(public)  # from the same noisy start
+    quiet = State(public)  # starts from the same noisy prototypes
     statistics = []
     for number in (1, 2):
         at = task.at(number)
@@ -130,7 +130,7 @@ def test_pep_without_its_class_prompts_is_refused_too(tmp_path):
 
 
 def test_secret_noise_is_laplace_of_the_same_scale(tmp_path):
-    task = replace(_run(tmp_path)[0], secret=bytes(32))  # so that it does not fail by chance
+    task = replace(_run(tmp_path)[0], secret=bytes(32))  # fixed: no failure by chance
     task.wrappers["dp_laplace"].randomness = "secret"
     statistics = {"spread": torch.ones(3, 4), "count": torch.ones(4)}
     noise = torch.cat(

@@ -22,7 +22,7 @@ from whole_model_cases import (
 
 @pytest.fixture
 def case(tiny):
-    """case(name, **options): a task in float64 whose epochs are steps of plain SGD, and hooks."""
+    """Return case(name, **options): a task in float64 whose epochs are SGD steps, and its hooks."""
     return cases_of_last_weights(tiny)
 
 

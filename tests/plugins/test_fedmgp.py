@@ -21,14 +21,14 @@ CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 
 
 def drawn_groups(groups=3, length=2):
-    """Groups of three clients, of contexts and image prompts, far from their start."""
+    """Return groups of contexts and image prompts of three clients, far from their start."""
     generator = torch.Generator().manual_seed(3)
     shape = 3, groups, length, 16
     return {kind: 0.5 * torch.randn(shape, generator=generator) for kind in ("text", "image")}
 
 
 def of_texts(model, context, names):
-    """Features of "a photo of a <name>." whose first words a context [L, d] replaces."""
+    """Return features of "a photo of a <name>." whose first words a context [L, d] replaces."""
     features = []
     for ids in open_clip.tokenize([f"a photo of a {name}." for name in names]):
         x = model.token_embedding(ids)
@@ -39,7 +39,7 @@ def of_texts(model, context, names):
 
 
 def of_images(model, prompts, pixels):
-    """Features of images with prompts [L, d] behind their patches, before the tower's norm."""
+    """Return features of images whose patches are followed by prompts [L, d] before the norm."""
     visual = model.visual
     x = visual.conv1(pixels).flatten(2).mT
     first = visual.class_embedding.expand(len(x), 1, -1)
@@ -49,7 +49,7 @@ def of_images(model, prompts, pixels):
 
 
 def by_hand(task, groups, k, batch):
-    """Images' and texts' features, and logits, of every group of client k."""
+    """Yield images' and texts' features, and logits, of every group of client k."""
     model = deepcopy(task.backbone.model).double()
     pixels = (batch.images[k].double() / 255 - 0.5).permute(0, 3, 1, 2).expand(-1, 3, -1, -1) / 0.5
     for text, image in zip(groups["text"][k].double(), groups["image"][k].double(), strict=True):
@@ -206,7 +206,7 @@ def test_who_never_trained_predicts_with_the_shared_groups_alone(tiny):
 
 
 def test_the_baselines_of_table_1_have_the_options_of_the_released_configurations():
-    """Those that differ from the methods' defaults: studies/fedmgp/protocol.yaml says which."""
+    """The options checked differ from the defaults; papers/fedmgp/protocol.yaml lists them."""
     methods = load_plan([ROOT / "workflow/papers/fedmgp/table1.yaml"]).settings.methods
     assert methods["promptfl"].options["length"] == 16
     of_fedotp = {"length": 16, "mass": 0.8, "eps": 0.1}

@@ -23,7 +23,7 @@ from whole_model_cases import (
 
 @pytest.fixture
 def case(tiny):
-    """case(name, **options): a task in float64 whose epochs are steps of plain SGD, and hooks."""
+    """Return case(name, **options): a task in float64 whose epochs are SGD steps, and its hooks."""
     return cases_of_last_weights(tiny)
 
 
@@ -61,7 +61,7 @@ def test_clients_of_fedmix_exchange_means_of_images_and_labels(tiny):
 def test_every_step_of_every_client_draws_a_known_mean(tiny):
     task, hooks = tiny("fedmix", train=LAST, means=2)
     server = initial_state(task, hooks).server
-    server["means"]["images"] += torch.arange(12.0).view(6, 2, 1, 1, 1)  # which mean it is
+    server["means"]["images"] += torch.arange(12.0).view(6, 2, 1, 1, 1)  # tells means apart
     server["means"]["known"][[3, 5]] = True
     means = hooks.download(task=task, server=server, client=1)["constants"]["means"]
     clients = cohort(task, [1, 2], [{}, {}])
@@ -82,7 +82,7 @@ def test_every_step_of_every_client_draws_a_known_mean(tiny):
 
 
 def test_the_loss_of_fedmix_is_mixup_to_first_order(case):
-    """In pixels, by forward-mode differentiation of timm's model."""
+    """Autograd on timm's own model gives the slope of the loss in the pixels."""
     task, hooks = case("fedmix", ratio=0.3)
     params, clients, batch = random_case(task, hooks)
     batch.seen = (0, 0, 0)

@@ -18,7 +18,7 @@ ATTRIBUTES = ["a letter with a curved stroke", "a letter with one bar"]
 
 
 def jolted(params):
-    """Other parameters for every client, so that no bias is zero and no norm plain."""
+    """Return other parameters for every client, so that no bias is zero and no norm plain."""
     generator = torch.Generator().manual_seed(3)
     return tensor_map(lambda v: v + 0.2 * torch.randn(v.shape, generator=generator), params)
 
@@ -59,7 +59,7 @@ class PromptFormer(nn.Module):
 
 
 def with_prompts(tower, pixels, prompter):
-    """Features [B, d_joint] of one client's images, prompts behind the patches."""
+    """Return features [B, d_joint] of one client's images, with prompts behind the patches."""
     tower = copy.deepcopy(tower).double()
     x = tower.conv1(pixels.double()).flatten(2).mT
     x = torch.cat([tower.class_embedding.expand(len(x), 1, -1), x], 1) + tower.positional_embedding

@@ -15,7 +15,7 @@ from refusals import refused
 
 @pytest.fixture
 def run(tmp_path):
-    """run(wrappers, method, **options of the first): a task and its hooks; two of five attack."""
+    """Return a maker of a task and its hooks, in which two of five clients attack."""
     return attacked_runs(tmp_path)
 
 
@@ -48,7 +48,7 @@ def test_an_upload_that_is_packed_already_cannot_be_forged(run):
 
 
 def test_the_first_wrapper_acts_first_on_the_client_and_a_robust_mean_sees_both(run):
-    """Flipped labels, scaled, clipped; the server drops both attackers."""
+    """Attackers flip their labels, then scale their change; Krum on the server drops both."""
     task, hooks = run("label_flip", "forged_update", "krum")
     task.wrappers["forged_update"].scale = 100.0
     vars(task.wrappers["krum"]).update(byzantine=1, kept=3)

@@ -23,7 +23,7 @@ STREAM = {
 
 
 def reference_feature(task, params, image, newest):
-    """The class token of one image, with the prompts of the parts 0 to `newest`."""
+    """Return the class token of one image, with the prompts of the parts 0 to `newest`."""
     vit = task.backbone
     model = deepcopy(vit.model).double()
     tokens = vit.embed(image[None, None])[0, 0].double()  # [T, d]
@@ -38,7 +38,7 @@ def reference_feature(task, params, image, newest):
     for j, block in enumerate(model.blocks):
         if j < task.options.blocks:
             mixed = sum(w * params["prompts"][s, j] for s, w in enumerate(weights))
-            tokens = block(torch.cat([tokens, mixed])[None])[0][: len(tokens)]  # behind all others
+            tokens = block(torch.cat([tokens, mixed])[None])[0][: len(tokens)]  # prompts are last
         else:
             tokens = block(tokens[None])[0]
     return model.norm(tokens)[0]
@@ -51,7 +51,10 @@ def _plain(model, tokens):
 
 
 def a_client(tiny, part, at=(3,), count=1, **options):
-    """A task in the stream's part, a batch of one client or more, and tensors without a pattern."""
+    """Return a task in a part of the stream, its hooks, what clients received, and a batch.
+
+    Parameters and prototypes are drawn at random, so that they have no pattern.
+    """
     partition = STREAM | {"arrivals": STREAM["arrivals"] | {"at": [*at]}}
     task, hooks = tiny("fppl", partition=partition, prompts=2, blocks=2, **options)
     task = task.at([1, *at][part])
@@ -71,11 +74,11 @@ def a_client(tiny, part, at=(3,), count=1, **options):
 
 
 def test_parameters_start_as_uniform_draws_and_a_scale_of_one(tiny):
-    task, hooks = tiny("fppl", partition=STREAM, prompts=3, blocks=13)  # the backbone has twelve
+    task, hooks = tiny("fppl", partition=STREAM, prompts=3, blocks=13)  # the backbone has 12
     params = initial_state(task, hooks).server["params"]
     classes = task.num_classes
     width = task.backbone.width
-    expected = {  # shape, and the bound of the draws
+    expected = {  # shapes and bounds of the draws
         "prompts": ((2, 12, 3, width), 1),
         "keys": ((2, width), width**-0.5),
         "head": ((classes, width), width**-0.5),
@@ -87,7 +90,7 @@ def test_parameters_start_as_uniform_draws_and_a_scale_of_one(tiny):
         assert params[name].shape == shape
         assert params[name].min() < 0 < params[name].max()
         assert bound / 2 < params[name].abs().max() <= bound
-    assert not torch.isin(params["keys"], params["head"]).any()  # each has another stream
+    assert not torch.isin(params["keys"], params["head"]).any()  # they have separate streams
 
 
 @pytest.mark.parametrize("part", [0, 1])
@@ -149,7 +152,7 @@ def test_a_part_starts_as_the_one_before_until_it_is_trained(tiny):
 def test_prototypes_are_mean_features_of_the_classes_that_a_client_holds(tiny):
     task, hooks, received, clients, _ = a_client(tiny, 0, count=2)
     few, many = sorted(clients.num_examples)
-    assert few < many  # a batch of both is filled up
+    assert few < many  # so the smaller client's batch is filled up
     updates = hooks.client_update(task=task, received=received, clients=clients)
     for client, update in zip(clients.ids, updates, strict=True):
         params = tensor_map(lambda value: value.double(), update.payload["params"])
@@ -205,7 +208,7 @@ def test_the_server_weighs_parameters_by_training_images(tiny):
 
 
 def three_prototypes(tiny, **options):
-    """A task, uploads of two clients with three prototypes of two classes, and a head."""
+    """Return a task, a head, and two clients' uploads with three prototypes of two classes."""
     task, *_ = a_client(tiny, 0, debias_lr=0.01, **options)
     classes = task.num_classes
     width = task.backbone.width
@@ -221,7 +224,7 @@ def three_prototypes(tiny, **options):
 
 
 def reference_debiased(params, uploaded, batches):
-    """The head and bias after a step of Adam for each batch of (client, class), in float64."""
+    """Return head and bias after a step of Adam for each batch of (client, class), in float64."""
     head, bias = (params[k].clone().double().requires_grad_() for k in ("head", "bias"))
     optimizer = torch.optim.Adam([head, bias], lr=0.01)
     for batch in batches:
@@ -237,7 +240,7 @@ def reference_debiased(params, uploaded, batches):
 
 def test_debiasing_is_adam_on_all_prototypes_among_their_classes(tiny):
     task, params, uploaded, held = three_prototypes(tiny, debias_epochs=3)
-    task = with_training(task, batch_size=8)  # all in one step
+    task = with_training(task, batch_size=8)  # one step takes all prototypes
     result = fppl.debiased(task, params, uploaded, held)
     wanted = reference_debiased(params, uploaded, [[(0, 0), (0, 1), (4, 1)]] * 3)
     torch.testing.assert_close(result, wanted, atol=1e-5, rtol=1e-5)

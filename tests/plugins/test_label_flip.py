@@ -11,7 +11,7 @@ from fedloom.toolbox import draw_attackers
 
 @pytest.fixture
 def run(tmp_path):
-    """run(wrappers, method, **options of the first): a task and its hooks; two of five attack."""
+    """Return a maker of a task and its hooks, in which two of five clients attack."""
     return attacked_runs(tmp_path)
 
 

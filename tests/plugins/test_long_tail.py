@@ -40,7 +40,7 @@ def close(actual, expected):
 
 @pytest.fixture
 def case(tiny):
-    """case(name, **options): a task in float64 with few trained weights, and hooks."""
+    """Return case(name, **options): a task in float64 with few trained weights, and its hooks."""
 
     def make(name, **options):
         task, hooks = tiny(name, train=LAST, **options)
@@ -177,7 +177,7 @@ def test_the_server_of_fedic_has_images_of_held_out_clients_alone(tiny, tmp_path
 
 
 def calibrated_by_hand(params, z, each, tuned):
-    """Image by image, as the released code computes it."""
+    """Return calibrated logits, image by image, as the released code computes them."""
     result = []
     for i in range(len(tuned)):
         weights = [torch.sigmoid(params["client"] @ own[i] + params["client_bias"]) for own in each]
@@ -189,7 +189,7 @@ def calibrated_by_hand(params, z, each, tuned):
 
 
 def test_a_round_of_the_server_of_fedic_is_three_phases_of_steps(case):
-    """One step each, on all of the server's images at once; T = 3, balance = 0.7."""
+    """A phase takes one step on all of the server's images at once; T = 3, balance = 0.7."""
     options = {"temperature": 3.0, "balance": 0.7, "server_steps": 1, "server_lr": 0.2}
     task, hooks = case("fedic", server_batch=1000, **options)
     torch.manual_seed(1)
@@ -207,7 +207,7 @@ def test_a_round_of_the_server_of_fedic_is_three_phases_of_steps(case):
     flat = {"head": average["head"], **average["weights"]}
 
     def stepped(params, loss, decay=2e-4):
-        """The first step of Adam."""
+        """Return the parameters after the first step of Adam on a loss."""
         params = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
         slopes = torch.autograd.grad(loss(params), list(params.values()))
         result = {}
@@ -290,7 +290,7 @@ def test_they_train_a_resnet_and_its_running_statistics(name, tmp_path):
 
 
 def backbone_as_vit(backbone):
-    """tiny_task runs a ViT for its cache, which neither method needs."""
+    """Return a stand-in for the ViT that tiny_task runs for a cache, which neither method needs."""
     return SimpleNamespace(class_tokens=lambda images: torch.zeros(len(images), 13, 16))
 
 
@@ -298,7 +298,7 @@ def backbone_as_vit(backbone):
 
 
 def by_hand(kind, gradients, x, lr, momentum, betas, eps):
-    """Algorithm 2 of Reddi et al., number by number; adam with the bias correction of torch."""
+    """Return x after Algorithm 2 of Reddi et al., with the bias correction of torch for Adam."""
     m = 0.0
     v = 0.0 if kind == "adam" else eps**2
     for t, g in enumerate(gradients, 1):
@@ -323,7 +323,7 @@ def by_hand(kind, gradients, x, lr, momentum, betas, eps):
     [("sgd", 0.0), ("sgd", 0.9), ("adam", 0.0), ("yogi", 0.0), ("adagrad", 0.0)],
 )
 def test_the_server_steps_as_algorithm_2(kind, momentum):
-    """Of a tree of two levels, for four steps."""
+    """The server takes four steps on a tree of parameters that has two levels."""
     generator = np.random.default_rng(0)
     start = generator.normal(size=3)
     gradients = generator.normal(size=(4, 3)) * [1.0, 0.1, 3.0]

@@ -21,7 +21,7 @@ forward = module("pep_fedpt", "forward")
 
 
 def reference_weights(cls, prototypes, priors, tau):
-    """Eq. 13-15 and 23-24, class by class, in float64."""
+    """Return the weights of Eq. 13-15 and 23-24, class by class, in float64."""
     scores = np.zeros(len(prototypes))
     for c, mu in enumerate(prototypes):
         norms = np.linalg.norm(cls) * np.linalg.norm(mu)
@@ -64,7 +64,7 @@ def _upload(*prototypes):
 
 
 def test_prototypes_after_two_clients_and_two_periods(tiny):
-    """By hand: R = 2, rho = 0.25; client b lacks class 1 throughout, class 1 is absent later."""
+    """Client b lacks class 1, and in the second window all do; R = 2 and rho = 0.25."""
     task, hooks = tiny("pep_fedpt", period=2, momentum=0.25)
     start = torch.tensor([[[4.0, 0.0], [0.0, 8.0]]])  # mu_0 [S, C, d]
     server = {"params": {}, "constants": {"prototypes": start}, "window": pep.empty_window(start)}
@@ -86,7 +86,7 @@ def test_prototypes_after_two_clients_and_two_periods(tiny):
 
 
 def test_uploaded_prototypes_are_the_class_means_under_the_global_state(tiny):
-    """Eq. 10, with the class tokens taken block by block, image by image."""
+    """Eq. 10 is computed from class tokens that are taken block by block and image by image."""
     task, hooks = tiny("pep_fedpt", blocks=[2, 3])
     client = task.data.participating[0]
     received, clients, _ = first_cohort(task, hooks, [client])
@@ -128,7 +128,7 @@ def test_the_later_mix_replaces_the_earlier_one(tiny):
 
 @pytest.mark.parametrize("at_once", [256, 8])
 def test_class_means_of_ragged_clients(tiny, at_once):
-    """In one batch, and in several, over all of which the spread is the largest."""
+    """Images come in one batch or in several; the spread is the largest over all batches."""
     task = with_limits(tiny("head_tuning")[0], images=at_once, features=at_once)
     ids = task.data.participating
     clients = cohort(task, ids, [{} for _ in ids])
@@ -145,7 +145,7 @@ def test_class_means_of_ragged_clients(tiny, at_once):
 
 
 def test_the_warm_start_counts_a_class_that_a_client_lacks_as_zeros():
-    """Eq. 18-19, client by client in float64: the divisor is |S_0|, for every class."""
+    """Eq. 18-19 divide the sum over clients by |S_0|, for every class alike."""
     rng = np.random.default_rng(0)
     # [N, M, d]
     tokens = rng.normal(size=(9, 2, 3))
@@ -190,7 +190,7 @@ def test_class_prompts_and_the_tokens_of_all_test_images_are_artefacts(tiny):
 
 
 def test_soft_weights_are_means_over_all_test_images_of_a_class(tiny):
-    """Image by image; a class without test images has no row."""
+    """The means are computed image by image; a class without test images has no row."""
     task, hooks = tiny("pep_fedpt", blocks=[3, 2])
     labels = task.data.store.labels
     task.data.test[:] = [rows[labels[rows] != 1] for rows in task.data.test]
@@ -213,7 +213,7 @@ def test_soft_weights_are_means_over_all_test_images_of_a_class(tiny):
 
 
 def test_shown_class_tokens_are_of_a_few_images_drawn_once(tiny, monkeypatch):
-    """From batches of which some hold none of them; block 13 is the classifier's input."""
+    """Some batches hold none of the images shown; block 13 is the classifier's input."""
     task, hooks = tiny("pep_fedpt", blocks=[2, 3])
     task = with_limits(task, images=12)
     task.data.test[:] = [np.random.default_rng(0).permutation(rows) for rows in task.data.test]

@@ -22,18 +22,18 @@ from whole_model_cases import (
 
 @pytest.fixture
 def case(tiny):
-    """case(name, **options): a task in float64 whose epochs are steps of plain SGD, and hooks."""
+    """Return case(name, **options): a task in float64 whose epochs are SGD steps, and its hooks."""
     return cases_of_last_weights(tiny)
 
 
 def slope_on(task, pixels, labels):
-    """The gradient of a model's cross-entropy on some images."""
+    """Return a function of a model that gives the gradient of its cross-entropy on some images."""
     return torch.func.grad(lambda model: F.cross_entropy(answers(task, pixels, model), labels))
 
 
 @pytest.mark.parametrize(("variant", "count"), [("fo", 7), ("hf", 7), ("hf", 2)])
 def test_a_step_of_per_fedavg_is_that_of_algorithm_1(case, variant, count):
-    """With the exact Hessian, which `hf` approaches and `fo` leaves out."""
+    """The expected step has the exact Hessian, which `hf` approaches and `fo` leaves out."""
     task, hooks = case("per_fedavg", variant=variant, alpha=0.4, delta=1e-5)
     params, clients, _ = random_case(task, hooks)
     rows = [task.data.train[k][:count] for k in clients.ids]

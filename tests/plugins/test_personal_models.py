@@ -14,7 +14,7 @@ from fedloom.toolbox import Update, stack
 
 
 def descend(task, client, start, towards, lam, phase):
-    """SGD with momentum on one client's F_k + lam / 2 ||v - towards||^2, written out."""
+    """Return v after SGD with momentum on one client's F_k + lam / 2 ||v - towards||^2."""
     training = task.training
     v = {name: value.clone() for name, value in start.items()}
     buffer = {name: 0.0 for name in v}
@@ -82,7 +82,7 @@ def models_of(server):
 
 
 def best(task, server, client):
-    """The model of the lowest loss on a client's training images, summed in float64."""
+    """Return which model has the lowest loss, summed in float64, on a client's training images."""
     batch = task.data.batch([task.data.train[client]])
     losses = []
     for prompts, head in models_of(server):

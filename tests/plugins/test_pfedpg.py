@@ -31,7 +31,7 @@ HIDDEN = 5
 
 
 def random_phi(seed=0):
-    """Float64 arrays of every generator."""
+    """Return float64 arrays with the parameters of every generator."""
     rng = np.random.default_rng(seed)
     shapes = {
         "query": (WIDTH, HIDDEN),
@@ -48,7 +48,7 @@ def random_phi(seed=0):
 
 
 def generated(name, phi):
-    """By the plugin, as float64 NumPy."""
+    """Return the prompts that the plugin generates, as float64 NumPy."""
     as_tensors = build_tree((path, torch.from_numpy(value)) for path, value in leaves(phi))
     return generators.GENERATORS[name](as_tensors, as_tensors["descriptors"]).numpy()
 
@@ -84,7 +84,7 @@ def test_the_other_generators():
 
 
 def sent(task, hooks, server, ids):
-    """P_n [K, P, d] of these clients."""
+    """Return the prompts P_n [K, P, d] that these clients receive."""
     trees = [hooks.download(task=task, server=server, client=k) for k in ids]
     assert all(list(dict(leaves(tree))) == ["params/prompts"] for tree in trees)
     return torch.stack([tree["params"]["prompts"] for tree in trees])
@@ -96,7 +96,7 @@ def uploaded(ids, deltas):
 
 @pytest.mark.parametrize("generator", generators.GENERATORS)
 def test_a_server_step_is_the_vector_jacobian_product(tiny, generator):
-    """Against central differences, in float64; a client that sent nothing keeps its descriptor.
+    """The step equals central differences in float64; who sent nothing keeps its descriptor.
 
     The step brings every P_n closer to its P~_n; Eq. 5 as printed has the other sign.
     """
@@ -125,7 +125,7 @@ def test_a_server_step_is_the_vector_jacobian_product(tiny, generator):
 
 
 def test_only_the_delta_is_uploaded(tiny):
-    """K = 10 tokens of d = 768: 7,680 floats each way (Table 1), whatever the head's size."""
+    """Table 1 says that K = 10 tokens of d = 768 are 7,680 floats each way, for any head."""
     task, hooks = tiny("pfedpg")
     model = VisionTransformer(
         img_size=16, patch_size=8, embed_dim=768, depth=1, num_heads=1, mlp_ratio=1, num_classes=0
@@ -144,7 +144,7 @@ def test_only_the_delta_is_uploaded(tiny):
 
 
 def cross_entropy(task, prompts, head, rows):
-    """By timm's own modules, of a model that does hold these prompts: [n]."""
+    """Return the cross-entropy [n] of a model with these prompts, by timm's own modules."""
     model = task.backbone.model
     data = task.data
     images = torch.from_numpy(data.store.images(rows).copy())
@@ -157,7 +157,10 @@ def cross_entropy(task, prompts, head, rows):
 
 @pytest.fixture
 def second_round(tiny):
-    """make(inference): after a round with all clients, and a server step large enough to see."""
+    """Return make(inference): a task, hooks and state after one round with all clients.
+
+    The server's step is large enough to be seen.
+    """
 
     def make(inference):
         task, hooks = tiny("pfedpg", inference=inference, server_lr=0.5)
@@ -261,7 +264,7 @@ def test_an_untrained_head_is_the_clients_own_from_round_to_round(tiny):
 
 
 def test_published_tables_agree_with_each_other():
-    """pfedpg.yaml: what Tables 4 and 5 repeat of Tables 1 and 2."""
+    """Tables 4 and 5 of the paper repeat numbers of Tables 1 and 2."""
     paper = read(ROOT / "workflow/papers/pfedpg/numbers.yaml")["tables"]
     rows = {number: paper[number]["rows"] for number in paper}
     assert [len(rows[number]) for number in (1, 2, 3, 4, 5)] == [10, 10, 10, 5, 6]

@@ -29,7 +29,7 @@ from pfpt_cases import (
 
 @pytest.mark.parametrize("distance", [0.1, 100.0])
 def test_identical_clients_give_a_pool_of_one_clients_size(tiny, distance, monkeypatch):
-    """Near the old pool or far from it, in whatever order; equal prompts are one candidate."""
+    """Prompts lie near the old pool or far from it, in any order; equal ones are one candidate."""
     candidates = set()
     assign = matching.assign
 
@@ -90,7 +90,7 @@ def test_the_order_of_a_clients_prompts_changes_not_one_bit(tiny):
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_a_pool_that_changed_its_size_survives_a_checkpoint(tiny, tmp_path, monkeypatch, variant):
     task, hooks = tiny("pfpt", **SMALL, variant=variant)
-    monkeypatch.setattr(released, "TURNS", 5)  # to save time
+    monkeypatch.setattr(released, "TURNS", 5)  # fewer turns save time
     current = saved = initial_state(task, hooks)
     sizes = []
     for number in range(1, 5):
@@ -113,7 +113,7 @@ def test_a_client_trains_and_uploads_the_prompts_that_its_images_ask_for(tiny):
         assert update.payload.keys() == {"params"} and not update.client_state
         assert sent.keys() == {"head", "shared_prompts"}
         moved = (sent["shared_prompts"] - picked[k]).abs()
-        steps = 2 * -(-clients.num_examples[k] // 4)  # of Adam at lr 0.05
+        steps = 2 * -(-clients.num_examples[k] // 4)  # steps of Adam at lr 0.05
         assert moved.amin(1).min() > 0 and moved.max() < 0.1 * steps
 
 

@@ -15,7 +15,7 @@ from pfpt_cases import matching, moved_prompts, small_nets
 
 
 def _problem(seed, clients=3, each=2, count=5, width=4):
-    """Prompts w [m, n_t, d], phi and alpha [n, d], g [n], and an assignment z [m, n_t]."""
+    """Return prompts w [m, n_t, d], phi and alpha [n, d], g [n] and an assignment z [m, n_t]."""
     rng = np.random.default_rng(seed)
     w = rng.normal(size=(clients, each, width))
     phi = rng.normal(size=(count, width))
@@ -26,7 +26,7 @@ def _problem(seed, clients=3, each=2, count=5, width=4):
 
 
 def _term_by_term(w, phi, alpha, g, z):
-    """log P(w, z) by Eq. 8-10, in float64: every prompt, every coin."""
+    """Return log P(w, z) by Eq. 8-10, in float64, summed over every prompt and every coin."""
     result = 0.0
     for t, prompts in enumerate(w):
         for k, prompt in enumerate(prompts):
@@ -48,7 +48,7 @@ def _as_coded(w, phi, alpha, g, z):
 
 
 def _in_use(w, phi, alpha, g, z):
-    """L1 + L2 over the phi that somebody is assigned to."""
+    """Return L1 + L2 over the phi that somebody is assigned to."""
     used, places = np.unique(z, return_inverse=True)
     return _term_by_term(w, phi[used], alpha[used], g[used], places.reshape(z.shape))
 
@@ -73,7 +73,7 @@ def test_densities_as_matrix_products(seed):
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10_000), st.booleans())
 def test_assignment_equals_brute_force(seed, free):
-    """Client by client, the others' assignments being what they are when it is its turn."""
+    """Brute force goes client by client and keeps the other clients' assignments meanwhile."""
     w, phi, alpha, g, z = _problem(seed)
     g *= 3
     value = _in_use if free else _term_by_term
@@ -97,7 +97,7 @@ def test_assignment_equals_brute_force(seed, free):
 @pytest.mark.parametrize("unused_prompts", ["free", "penalised"])
 @pytest.mark.parametrize("server_lr", [1e-3, 1.0])
 def test_no_half_step_lowers_the_likelihood(tiny, monkeypatch, unused_prompts, server_lr):
-    """Also with a learning rate at which ascent falls: it then gives back its best point."""
+    """A learning rate of 1 makes the ascent fall; it must then return its best point."""
     options, nets = small_nets(tiny, 6, unused_prompts=unused_prompts, server_lr=server_lr)
     steps = []
     ascend = matching.ascend
@@ -130,7 +130,7 @@ def test_no_half_step_lowers_the_likelihood(tiny, monkeypatch, unused_prompts, s
         matching.summarise(options, *moved_prompts(seed), nets)
     assert all(after >= before - 1e-3 for before, after in steps)
     assert sum(after > before + 1e-3 for before, after in steps) > len(steps) / 3
-    if unused_prompts == "free":  # both half-steps speak of the same number
+    if unused_prompts == "free":  # both half-steps have the same likelihood
         ascents = steps[::2]
         assignments = steps[1::2]
         for (_, end), (begin, _) in zip(ascents, assignments, strict=True):
@@ -138,7 +138,7 @@ def test_no_half_step_lowers_the_likelihood(tiny, monkeypatch, unused_prompts, s
 
 
 def test_two_candidates_at_the_average_distance_differ_by_separation_nats(tiny):
-    """At alpha's lower bound, which a network that gives large negative numbers reaches."""
+    """This holds at alpha's lower bound, which large negative outputs of the network reach."""
     options, nets = small_nets(tiny, 6, separation=7.0)
     nets["alpha"]["outer"] = tensor_map(torch.zeros_like, nets["alpha"]["outer"])
     nets["alpha"]["outer"]["bias"] -= 100
@@ -146,7 +146,7 @@ def test_two_candidates_at_the_average_distance_differ_by_separation_nats(tiny):
     candidates = (candidates - candidates.mean(0)) / candidates.var(0).mean().sqrt()
     alpha, _ = matching.parameters(options, nets, candidates)
     density = matching.log_density(candidates, candidates, alpha)
-    nats = density.diagonal()[:, None] - density  # of being another candidate's prompt
+    nats = density.diagonal()[:, None] - density  # the cost of another candidate
     pairs = nats[~torch.eye(40, dtype=torch.bool)]
     assert pairs.mean().item() == pytest.approx(7, rel=1e-4)
     nets["alpha"]["outer"]["bias"] += 200
@@ -154,7 +154,7 @@ def test_two_candidates_at_the_average_distance_differ_by_separation_nats(tiny):
 
 
 def test_the_pool_moves_and_grows_with_the_prompts(tiny):
-    """Wherever prompts lie, and on whatever scale: candidates are standardised."""
+    """Candidates are standardised, so the place and the scale of the prompts are no matter."""
     options, nets = small_nets(tiny, 6)
     phi, uploaded = moved_prompts(0)
     pool, after = matching.summarise(options, phi, uploaded, nets)

@@ -34,7 +34,7 @@ def test_a_batch_takes_the_prompts_that_most_of_its_images_rank_high(tiny):
 
 
 def reference_aggregation(uploaded, nets, z, lr, turns):
-    """The authors' aggregation, in terms of their code: z_t is a matrix of ones and zeros [n_t, n].
+    """Return the pool by the authors' code, in which z_t is a matrix [n_t, n] of ones and zeros.
 
     The coin of prompt i is evaluated on n_t equal entries c_i, and the logarithms are summed.
     """
@@ -72,7 +72,7 @@ def reference_aggregation(uploaded, nets, z, lr, turns):
 
 
 def test_released_aggregation_step_by_step(tiny):
-    """In float64, with the same networks and first assignments."""
+    """Both aggregations run in float64 from the same networks and first assignments."""
     task, _ = tiny("pfpt", variant="released", hidden=5, server_lr=0.03)
     task.backbone.width = 3
     lengths = set()
@@ -93,7 +93,7 @@ def test_released_aggregation_step_by_step(tiny):
 
 
 def trained_on_one_tensor(task, received, clients):
-    """Clients whose pools are parameters around the same memory, trained one after another.
+    """Train clients whose pools are parameters around the same memory, one after another.
 
     Returns:
         That memory, and every client's head and query layer.
@@ -142,7 +142,7 @@ def test_released_clients_train_one_pool_in_memory_from_round_2_on(tiny):
 
 
 def test_without_a_shared_pool_every_round_is_as_the_first(tiny):
-    """Uploads differ, and do not depend on who else takes part."""
+    """Clients' uploads differ, and do not depend on who else takes part."""
     options = {"variant": "released", "shared_pool": False}
     task, hooks, _, received, clients, _ = after_training(tiny, **options)
     updates = hooks.client_update(task=task.at(2), received=received, clients=clients)
@@ -159,7 +159,7 @@ def test_without_a_shared_pool_every_round_is_as_the_first(tiny):
 
 
 def reference_hidden(task, image, prompts, inner):
-    """The head's first layer on the class token of one image [T, d], in float64."""
+    """Return the head's first layer on the class token of one image [T, d], in float64."""
     model = deepcopy(task.backbone.model).double()
     tokens = torch.cat([image[:1], prompts, image[1:]])[None].double()
     for block in model.blocks:
@@ -168,7 +168,7 @@ def reference_hidden(task, image, prompts, inner):
 
 
 def test_the_released_loss_image_by_image(tiny):
-    """In float64: dropout after the first layer, cross-entropy, and 0.01 times the similarity."""
+    """The loss has dropout after the first layer, cross-entropy and 0.01 times the similarity."""
     task, _, _, received, clients, updates = after_training(tiny, variant="released")
     trained = stack([update.payload["params"] for update in updates])
     batch = task.data.batch([task.data.train[k][:4] for k in clients.ids])
@@ -194,7 +194,7 @@ def test_the_released_loss_image_by_image(tiny):
 
 
 def test_test_images_pick_in_batches_as_large_as_in_training(tiny):
-    """Without dropout; the batches are cut from the first image on."""
+    """Tests have no dropout; their batches are cut from the first image on."""
     task, hooks, *_, clients, updates = after_training(tiny, variant="released", pool=12)
     trained = {"params": stack([update.payload["params"] for update in updates])}
     batch = task.data.batch([task.data.train[k][:7] for k in clients.ids])
@@ -241,7 +241,7 @@ def test_the_released_variant_learns(tmp_path, monkeypatch):
     task = with_training(task, lr=0.005)
     hooks = loader.load_hooks(method)
     losses = []
-    monkeypatch.setattr(released, "TURNS", 10)  # to save time
+    monkeypatch.setattr(released, "TURNS", 10)  # fewer turns save time
     state = initial_state(task, hooks)
     for number in range(1, 7):
         state, _ = train_round(task.at(number), hooks, state)

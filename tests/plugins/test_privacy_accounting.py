@@ -12,13 +12,13 @@ from sent_updates import wrapped_runs
 
 @pytest.fixture
 def run(tmp_path):
-    """run(wrappers, method, **options of the first): a task and its hooks."""
+    """Return a maker of a task and its hooks, in which wrappers lie around a method."""
     return wrapped_runs(tmp_path)
 
 
 @pytest.mark.parametrize(("sampling", "q"), [("poisson", 3 / 5), ("study", 1.0)])
 def test_epsilon_after_every_round_is_a_column_and_grows(run, sampling, q):
-    """With `study`, selection is not a part of the mechanism: epsilon is that of all clients."""
+    """Selection by the study is no part of the mechanism, so epsilon is that of all clients."""
     task, hooks = run("dp_gaussian", noise=2.0, delta=1e-4, sampling=sampling)
     state = initial_state(task, hooks)
     spent = []
@@ -31,7 +31,7 @@ def test_epsilon_after_every_round_is_a_column_and_grows(run, sampling, q):
 
 
 def hockey_stick(epsilon, q, z):
-    """The exact delta of one round of the sampled Gaussian mechanism, by integration."""
+    """Return the exact delta of a round of the sampled Gaussian mechanism, by integration."""
 
     def delta(p0, p1):
         def rest(x):
@@ -56,14 +56,14 @@ def test_epsilon_bounds_the_exact_one_of_a_round_and_is_not_far_from_it(q, z):
 
 
 def test_epsilon_of_many_rounds_without_sampling_is_that_of_one_with_less_noise():
-    """T Gaussians of multiplier z are one of z / sqrt(T)."""
+    """T Gaussians with noise multiplier z amount to one with z / sqrt(T)."""
     one = gaussian_epsilon(1.0, 1.0, 1, 1e-5)
     assert gaussian_epsilon(4.0, 1.0, 16, 1e-5) == pytest.approx(one, rel=1e-9)
     assert gaussian_epsilon(1.0, 0.1, 10, 1e-5) < gaussian_epsilon(1.0, 1.0, 10, 1e-5)
 
 
 def test_epsilon_is_not_negative_however_large_delta_is():
-    """Any mechanism is (0, delta)-private for a delta near 1; the formula alone gives -3.3."""
+    """A mechanism is always (0, delta)-private for a delta near 1; the formula gives -3.3."""
     assert gaussian_epsilon(4.0, 0.1, 1, 0.9999) == 0.0
     spent = [gaussian_epsilon(4.0, 0.1, 1, delta) for delta in (1e-5, 0.1, 0.5, 0.9, 0.9999)]
     assert spent == sorted(spent, reverse=True) and spent[0] > 0

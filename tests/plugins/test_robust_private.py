@@ -28,7 +28,7 @@ from shown_runs import filled, shown, table_job
 
 @pytest.fixture
 def run(tmp_path):
-    """run(wrappers, method, **options of the first): a task and its hooks."""
+    """Return a maker of a task and its hooks, in which wrappers lie around a method."""
     return wrapped_runs(tmp_path)
 
 
@@ -58,7 +58,7 @@ def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
 
 @pytest.fixture(scope="module")
 def almost_noiseless(tmp_path_factory):
-    """dp_gaussian around Head-Tuning with next to no noise: a task of 64 clients, and its hooks."""
+    """Return a task of 64 clients and hooks of dp_gaussian, which adds hardly any noise."""
     method = manifest.find_method("head_tuning")
     wrapper = manifest.find_method("dp_gaussian")
     task = tiny_task(method, tmp_path_factory.mktemp("private"), (wrapper,))
@@ -71,7 +71,7 @@ def almost_noiseless(tmp_path_factory):
 def test_no_client_adds_more_than_the_clip_however_float32_rounds(
     almost_noiseless, start, clip, entries
 ):
-    """64 clients that changed alike: what rounding gave one of them too much, it gave them all."""
+    """All 64 clients change alike, so what rounding adds to one of them it adds to all."""
     task, hooks = almost_noiseless
     vars(task.wrappers["dp_gaussian"]).update(clip=clip)
     before = torch.full((entries,), start)
@@ -89,7 +89,7 @@ RANDOMNESS = pytest.mark.parametrize("randomness", ["seeded", "secret"])
 @RANDOMNESS
 @pytest.mark.parametrize("sampling", ["study", "poisson"])
 def test_noise_of_z_times_the_clip_is_added_to_the_sum(run, sampling, randomness):
-    """Over many rounds: mean of the noise 0, its deviation z S / (q N)."""
+    """The noise of many rounds has the mean 0 and the deviation z S / (q N)."""
     task, hooks = run("dp_gaussian", clip=0.2, noise=1.5, sampling=sampling, randomness=randomness)
     start = torch.zeros(4, 16)
     heads = {k: torch.full((4, 16), 0.01 * k) for k in (1, 2, 3)}
@@ -177,7 +177,7 @@ def test_secret_draws_are_uniform_the_same_within_a_job_and_other_ones_in_anothe
 
 
 def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tmp_path):
-    """And the next rounds are drawn anew, so that each counts once in the budget."""
+    """Rounds after the saved ones are drawn anew, so that each counts once in the budget."""
     method = manifest.find_method("head_tuning")
     wrapper = manifest.find_method("dp_gaussian")
     job = tiny_job(method)
@@ -185,7 +185,7 @@ def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tm
     saved = {}
 
     def train(kill_in):
-        task = tiny_task(method, tmp_path, (wrapper,))  # a job makes a new one
+        task = tiny_task(method, tmp_path, (wrapper,))  # each job draws a new secret
         task.wrappers["dp_gaussian"].randomness = "secret"
         hooks = loader.load_hooks(method, wrappers=(wrapper,))
 

@@ -14,7 +14,7 @@ from sent_updates import sent_by, wrapped_runs
 
 @pytest.fixture
 def run(tmp_path):
-    """run(wrappers, method, **options of the first): a task and its hooks."""
+    """Return a maker of a task and its hooks, in which wrappers lie around a method."""
     return wrapped_runs(tmp_path)
 
 

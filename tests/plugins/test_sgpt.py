@@ -18,12 +18,15 @@ from sgpt_cases import drawn_task, losses, reference_group, reference_query
 
 @pytest.fixture
 def drawn(tiny):
-    """make(**options): a task, its hooks, and two clients with different parameters."""
+    """Return make(**options): a task, its hooks, and two clients with different parameters."""
     return drawn_task(tiny)
 
 
 def reference_logits(model, image, params, group, released):
-    """One image [T, d] through timm's blocks in float64, with its tokens kept in named places."""
+    """Return the logits of one image [T, d] by timm's blocks, in float64.
+
+    Its class token, group prompts, shared prompts and patches are kept apart by name.
+    """
     cls = image[:1]
     shared = []
     grouped = []
@@ -45,11 +48,11 @@ def reference_logits(model, image, params, group, released):
 @pytest.mark.parametrize("variant", ["paper", "released"])
 @pytest.mark.parametrize("query_block", [0, 7])
 def test_both_losses_are_equations_10_and_11(drawn, variant, query_block):
-    """One image at a time, in float64, with the client's own parameters."""
+    """The losses are computed one image at a time, in float64, with a client's own parameters."""
     task, _, received, clients, batch = drawn(variant=variant, query_block=query_block)
     released = variant == "released"
     norm = task.backbone.model.norm
-    norm.weight.copy_(torch.linspace(-1, 2, 16))  # as if it had been trained
+    norm.weight.copy_(torch.linspace(-1, 2, 16))  # as if the norm had been trained
     norm.bias.copy_(torch.linspace(0.5, -1, 16))
     shared = losses.shared_loss(task, received["params"], received, clients, batch)
     total, adds = losses.group_loss(task, received["params"], received, clients, batch)
@@ -91,7 +94,7 @@ def test_both_losses_are_equations_10_and_11(drawn, variant, query_block):
     ],
 )
 def test_table_3(tiny, options, expected):
-    """Trained parameters and their order, by hand: one phase of local training after the other."""
+    """Phases of local training that follow each other by hand train the same parameters."""
     task, hooks = tiny("sgpt", groups=3, **options)
     before = initial_state(task, hooks)
     first = ("head", "shared_prompts")
@@ -135,7 +138,7 @@ def test_table_3(tiny, options, expected):
 
 
 def uploaded(client, examples, selected, key, prompt):
-    """What a client sends, its keys and prompts all of one value."""
+    """Return what a client sends, with all keys of one value and all prompts of another."""
     shapes = {"head": (4, 16), "shared_prompts": (3, 1, 16), "group_prompts": (3, 3, 1, 16)}
     params = {name: torch.full(shape, float(prompt)) for name, shape in shapes.items()}
     params["keys"] = torch.full((3, 16), float(key))
@@ -143,7 +146,7 @@ def uploaded(client, examples, selected, key, prompt):
 
 
 def test_two_rounds_of_the_server_by_hand(tiny):
-    """Momentum 0.25 on keys, 0.75 on group prompts; nobody chooses group 2."""
+    """Keys have momentum 0.25, group prompts 0.75; nobody chooses group 2."""
     task, hooks = tiny("sgpt", groups=3, key_momentum=0.25, prompt_momentum=0.75)
     start = hooks.init_server(task=task)
     sent = {
@@ -176,7 +179,7 @@ def test_two_rounds_of_the_server_by_hand(tiny):
 
 
 def test_released_averages_small_groups_alike_and_has_momentum_from_round_1(tiny):
-    """By hand: 50 selections, 52 and none; momentum mixes in the initial keys and prompts."""
+    """Groups have 50, 52 and no selections; momentum mixes in the initial keys and prompts."""
     task, hooks = tiny(
         "sgpt", groups=3, variant="released", key_momentum=0.25, prompt_momentum=0.75
     )
@@ -201,7 +204,7 @@ def test_released_averages_small_groups_alike_and_has_momentum_from_round_1(tiny
     ],
 )
 def test_stacked_clients_equal_single_ones(tiny, options):
-    """Beyond the contract, which tries the defaults."""
+    """The contract checks this for the default options, and this test for others."""
     task, hooks = tiny("sgpt", groups=3, **options)
     task = with_training(task, epochs=1)
     states = []

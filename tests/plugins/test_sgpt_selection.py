@@ -17,7 +17,7 @@ from sgpt_cases import drawn_task, prompted, reference_group, reference_query, s
 
 @pytest.fixture
 def drawn(tiny):
-    """make(**options): a task, its hooks, and two clients with different parameters."""
+    """Return make(**options): a task, its hooks, and two clients with different parameters."""
     return drawn_task(tiny)
 
 
@@ -51,7 +51,7 @@ def test_a_batch_takes_the_group_of_most_of_its_images():
 
 
 def selections(task, hooks, keys, released, between_clients):
-    """Selections by client of two rounds [6, G], image by image, if nothing is ever learnt."""
+    """Return selections by client of two rounds [6, G], image by image, if nothing is learnt."""
     features = task.data.tokens(None)
     so_far = np.zeros(4)
     rows = []
@@ -70,9 +70,9 @@ def selections(task, hooks, keys, released, between_clients):
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_q_changes_between_rounds_or_between_clients(tiny, variant):
-    """Never within a client: in the paper's reading all clients see the counts of earlier rounds.
+    """The paper's q has the counts of earlier rounds, and is the same for all clients.
 
-    In the released code those of the clients that trained before count as well.
+    The released code also counts the clients that trained before in the same round.
     """
     task, hooks = tiny("sgpt", groups=4, variant=variant)
     task = with_features(task, np.ones((4, 16)), 2.0)
@@ -89,7 +89,7 @@ def test_q_changes_between_rounds_or_between_clients(tiny, variant):
 
 
 def with_features(task, centres, noise):
-    """The task with a feature cache of our own: class centres [C, d] and noise."""
+    """Return the task with other cached features: class centres [C, d] and noise."""
     rng = np.random.default_rng(0)
     labels = task.data.labels
     features = centres[labels.numpy()] + noise * rng.normal(size=(len(labels), centres.shape[1]))
@@ -122,7 +122,7 @@ def test_the_frequencies_spread_a_collapsed_start(tiny):
 
 
 def test_keys_and_prompts_by_coarse_label_select_the_labels(tiny):
-    """Classes a and c are of one coarse label, b and d of the other; also for held-out clients."""
+    """Classes 0 and 2 have one coarse label, 1 and 3 the other, also on held-out clients."""
     task, hooks = tiny("sgpt", groups=2)
     coarse = torch.tensor([0, 1, 0, 1])
     centres = np.zeros((4, 16))
@@ -154,7 +154,7 @@ def test_keys_and_prompts_by_coarse_label_select_the_labels(tiny):
 
 
 def test_the_majority_is_of_no_account_at_inference(drawn):
-    """An image's answer would depend on the images beside it."""
+    """A majority would make an image's answer depend on the images beside it."""
     task, hooks, received, clients, batch = drawn(majority=True)
     batch.source = with_features(task, np.zeros((4, 16)), 1.0).data
     cosine = selection.cosines(task, received["params"]["keys"], batch)

@@ -30,7 +30,7 @@ def _plugin(name):
 
 
 def _case(tiny, name, **options):
-    """A task in float64, random parameters [3, ...] of its method, and a batch."""
+    """Return a task in float64, random parameters [3, ...] of its method, clients and a batch."""
     task, hooks = tiny(name, **options)
     doubled(task)
     received, clients, batch = first_cohort(task, hooks)
@@ -44,7 +44,7 @@ def _pixels(task, batch, k):
 
 @pytest.mark.parametrize(("shared", "ranks"), [("both", []), ("a", [1, 3, 2]), ("b", [3, 1])])
 def test_lora_is_an_addition_to_the_weights(tiny, monkeypatch, shared, ranks):
-    """W + alpha / r B A in place of W: queries, keys, values and the output projection."""
+    """W + alpha / r B A takes the place of W in queries, keys, values and output projection."""
     targets = ["q", "k", "v", "proj"]
     options = {"rank": 3, "alpha": 6.0, "targets": targets, "shared": shared, "ranks": ranks}
     task, hooks = tiny("fedlora", **options)
@@ -178,7 +178,7 @@ def test_the_proximal_term_is_half_mu_times_the_squared_distance(tiny, name):
 
 @pytest.mark.parametrize("train", ["", "bias$"])
 def test_fedavg_steps_as_torch_does_and_weighs_by_images(tiny, train):
-    """One step on all images of each client: momentum, weight decay, clipping, the mean."""
+    """Clients take two steps on all of their images, with momentum, weight decay and clipping."""
     task, hooks = tiny("fedavg", train=train)
     training = {"epochs": 2, "batch_size": 64, "lr": 0.1, "clip": 0.5, "weight_decay": 0.01}
     task = with_training(doubled(task), **training)

@@ -19,7 +19,7 @@ from first_round import first_cohort, module
 
 
 def clustered(x, centroids, room):
-    """Sizes and centroids of one image's clusters, patch by patch as in the released code."""
+    """Return sizes and centroids of one image's clusters, by the released loop over patches."""
     centroids = centroids.copy()
     extra = np.zeros(len(room))
     for _ in range(100):
@@ -47,7 +47,7 @@ def clustered(x, centroids, room):
 
 
 def shares_of(x, keys, first, factor):
-    """Experts' shares of one image: the best of all matchings is found by trying them all."""
+    """Return the experts' shares of one image, after trying all matchings for the best."""
     count = len(first)
     room = np.full(count, int(len(x) // count * factor))
     room[: len(x) % count] += 1

@@ -16,7 +16,7 @@ from refusals import refused
 
 @pytest.fixture
 def run(tmp_path):
-    """run(wrappers, method, **options of the first): a task and its hooks; two of five attack."""
+    """Return a maker of a task and its hooks, in which two of five clients attack."""
     return attacked_runs(tmp_path)
 
 
@@ -25,7 +25,7 @@ DEFENCES = {"krum": {"byzantine": 1, "kept": 3}, "trimmed_mean": {"trim": 0.2}}
 
 @pytest.fixture
 def overflowing(run):
-    """overflowing(defences): a task whose one attacker sends infinity or NaN, and its hooks."""
+    """Return overflowing(*defences): a task and hooks, one client sending infinity or NaN."""
 
     def make(*defences, scale=1e300):
         task, hooks = run("forged_update", *defences, scale=scale, share=0.2)
@@ -80,7 +80,7 @@ def test_a_trimmed_mean_is_that_of_the_finite_updates(run):
 
 
 def test_an_update_whose_loss_is_not_finite_is_rejected_too(run):
-    """Else the round would end, with a line that names the wrapper, which cannot help."""
+    """The round would otherwise end with an error that names the wrapper, which cannot help."""
     task, hooks = run("trimmed_mean", trim=0.25)
     heads = torch.randn(5, 4, 16, generator=torch.Generator().manual_seed(4))
     losses = [0.5, torch.inf, 0.5, 0.5, 0.5]
@@ -110,7 +110,7 @@ def test_without_a_robust_mean_the_error_names_the_attack_and_the_client(overflo
 
 
 def test_a_client_that_diverged_and_was_rejected_has_no_loss(run):
-    """Its row is null there, and the round's mean is of the others."""
+    """The client's loss is null in its row, and the round's mean is that of the others."""
     task, hooks = run("trimmed_mean")
     diverged = task.data.participating[0]
     given = {}

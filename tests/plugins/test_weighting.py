@@ -13,18 +13,18 @@ BY_IMAGES = [
     *("pfedmma", "pfedmoap", "pfpt", "promptfl", "promptfolio", "sgpt", "trip"),
 ]
 ALIKE = ["centralised", "dp_fpl", "fedmgp", "fedmvp", "pep_fedpt", "scaffold_pt"]
-# the mean is trained on; means within clusters; a step along the sum of the clients' deltas;
-# nothing is sent, three times; no training
+# FEDIC trains the mean further, IFCA has means within clusters, pFedPG steps along the sum of
+# the clients' deltas, three methods send nothing, and one does not train
 NO_MEAN = [
     *("fedic", "ifca", "pfedpg"),
     *("singleset_full", "singleset_head", "singleset_vpt", "zero_shot_clip"),
 ]
-# whose server needs more than the mean of all uploads
+# methods whose server needs more than the mean of all uploads
 UNDECLARED = {
     *("centralised", "creff", "fedmix", "gmm_pt"),
     *("fppl", "pep_fedpt", "pfedmoap", "pfpt", "sgpt"),
 }
-AVERAGED = {  # of which parameters the server's are plain means in round 1; default: all
+AVERAGED = {  # parameters whose values on the server are means in round 1; default: all
     "creff": ["head"],  # norms hardly move without momentum
     "fedlora": ["head", "b/q", "b/v"],  # while B is near 0, A hardly moves
     "fppl": ["prompts"],  # the server trains the head, and one part's key has no gradient
@@ -68,7 +68,7 @@ def test_every_method_is_here():
 
 @pytest.mark.parametrize(("name", "options", "weighted"), CASES)
 def test_the_server_averages_what_clients_of_unequal_size_trained(tiny, name, options, weighted):
-    """In float64, parameter by parameter."""
+    """The means are computed in float64, parameter by parameter."""
     task, hooks = tiny(name, **OPTIONS.get(name, {}), **options)
     task, start = task.at(1), initial_state(task, hooks)
     by_size = sorted(task.data.participating, key=lambda k: len(task.data.train[k]))
@@ -80,7 +80,7 @@ def test_the_server_averages_what_clients_of_unequal_size_trained(tiny, name, op
         update.client = client
     sizes = torch.tensor([float(len(task.data.train[k])) for k in ids], dtype=torch.float64)
     after = hooks.aggregate(task=task, server=start.server, updates=updates)["params"]
-    after = dict(leaves(after))  # of backbone's weights by name, too
+    after = dict(leaves(after))  # paths name backbone weights, too
     uploaded = [dict(leaves(update.payload["params"])) for update in updates]
     for parameter in AVERAGED.get(name, list(uploaded[0])):
         values = torch.stack([params[parameter].double() for params in uploaded])

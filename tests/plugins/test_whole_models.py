@@ -24,7 +24,7 @@ from whole_model_cases import (
 
 @pytest.fixture
 def case(tiny):
-    """case(name, **options): a task in float64 whose epochs are steps of plain SGD, and hooks."""
+    """Return case(name, **options): a task in float64 whose epochs are SGD steps, and its hooks."""
     return cases_of_last_weights(tiny)
 
 
@@ -58,7 +58,7 @@ def test_models_that_are_trained_side_by_side_are_clipped_each_by_its_own_norm(c
     for update in hooks.client_update(task=task.at(1), received=received, clients=clients):
         moved = tensor_map(torch.sub, update.payload["params"], start)
         if name == "fedrod":
-            models = [moved, {"head": update.client_state["personal_head"]}]  # which was zero
+            models = [moved, {"head": update.client_state["personal_head"]}]  # it was zero
         else:
             models = [part(moved, m) for m in range(2)]
         for model in models:

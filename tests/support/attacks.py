@@ -9,7 +9,7 @@ IDS = [1, 2, 3, 4, 5]  # the participating clients of the tiny task
 
 
 def attacked_runs(tmp_path):
-    """run(wrappers, method, **options of the first): a task and its hooks; two of five attack."""
+    """Return a maker of a task and its hooks, in which two of five clients attack."""
 
     def make(*names, method="head_tuning", **options):
         plugin = manifest.find_method(method)

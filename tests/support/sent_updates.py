@@ -10,7 +10,7 @@ from fedloom.toolbox import Update
 
 
 def wrapped_runs(tmp_path):
-    """run(wrappers, method, **options of the first): a task and its hooks."""
+    """Return a maker of a task and its hooks, in which wrappers lie around a method."""
 
     def make(*names, method="head_tuning", **options):
         plugin = manifest.find_method(method)

@@ -21,7 +21,7 @@ def reference_group(h, keys, selected, floor):
 
 
 def drawn_task(tiny):
-    """make(**options): a task, its hooks, and two clients with different parameters."""
+    """Return make(**options): a task, its hooks, and two clients with different parameters."""
 
     def make(**options):
         task, hooks = tiny("sgpt", groups=4, shared_prompts=2, group_prompts=3, **options)

@@ -40,7 +40,7 @@ def labels_of(method, seed=0, **more):
 
 
 def make_letters(tmp_path_factory):
-    """The dataset, the partitions and the features of `settings_of`."""
+    """Return a folder with the dataset, the partitions and the features of `settings_of`."""
     folder = tmp_path_factory.mktemp("letters")
     here = Path.cwd()
     os.chdir(folder)

@@ -20,7 +20,7 @@ PLAIN = {
 
 
 def cases_of_last_weights(tiny):
-    """case(name, **options): a task in float64 whose epochs are steps of plain SGD, and hooks."""
+    """Return case(name, **options): a task in float64 whose epochs are SGD steps, and its hooks."""
 
     def make(name, epochs=1, **options):
         task, hooks = tiny(name, **{"train": LAST, **options})
