@@ -100,7 +100,7 @@ def test_a_study_that_ships_goes_by_its_name(tmp_path, monkeypatch, capsys):
 
 
 def test_domains_train_on_as_many_images_as_in_fedbn(capsys):
-    """On the whole lists of images, sgpt/table2 would take 25.9 days of a GPU."""
+    """The whole lists of images would take sgpt/table2 25.9 days of a GPU."""
     invoked("plan", "sgpt/table2")
     printed = capsys.readouterr().out
     hours = re.search(r"^one GPU +([\d.]+) h at 40 TFLOP/s \(assumed\)$", printed, re.M)

@@ -247,7 +247,7 @@ def _results(folder):
 
 @pytest.mark.slow
 def test_a_study_in_a_copied_folder_is_that_of_its_settings(tmp_path):
-    """Without the folder .snakemake, a table of the old settings once passed for one of the new."""
+    """A table of old settings once passed for one of new settings where .snakemake was missing."""
     changes = ("study.rounds=2", "methods.fedvpt.training.lr=0.5", "partitions.four.clients=3")
     words = [word for change in changes for word in ("--set", change)]
     first = tmp_path / "first"

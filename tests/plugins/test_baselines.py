@@ -90,7 +90,7 @@ def test_control_variates_sum_to_zero_around_the_servers(tiny, sampled):
 
 
 def test_a_control_variate_is_the_clients_mean_gradient(tiny):
-    """After one step the new c_k is the gradient g at x, and y = x - lr (g - c_k + c)."""
+    """The new c_k after one step is the gradient g at x, and y = x - lr (g - c_k + c)."""
     task, hooks = tiny("scaffold_pt", prompts=2)
     task = with_training(task, epochs=1, batch_size=1000)
     ids = task.data.participating[:3]

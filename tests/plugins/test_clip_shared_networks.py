@@ -117,7 +117,7 @@ def by_adam(task, start, client):
 
 
 def test_fedclip_makes_no_step_of_a_last_batch_of_one_image(tiny):
-    """Such a step would only decay weights; a client of one image keeps what it received."""
+    """A step on one image would only decay weights; a client of one image keeps what it got."""
     task, hooks = tiny("fedclip")
     ids = task.data.participating[:3]
     kept = list(task.data.train)

@@ -84,7 +84,7 @@ def test_top_k_costs_eight_bytes_an_entry(run):
 
 
 def test_top_k_remembers_what_it_did_not_send(run):
-    """Algorithm 1: sent = top_k(memory + change), memory = memory + change - sent."""
+    """Algorithm 1 sends top_k(memory + change), and the new memory is memory + change - sent."""
     task, hooks, plain = run("top_k", share=0.2)
     state = initial_state(task, hooks)
     client = 2

@@ -28,7 +28,7 @@ def case(tiny):
     return cases_of_last_weights(tiny)
 
 
-@pytest.mark.parametrize("name", ["fedrep", "per_fedavg"])  # of others: golden numbers
+@pytest.mark.parametrize("name", ["fedrep", "per_fedavg"])  # golden numbers test others
 def test_prompts_before_a_frozen_backbone_can_be_trained_instead(tiny, name):
     task, hooks = tiny(name, train="prompts", prompts=3)
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))

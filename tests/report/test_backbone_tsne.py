@@ -21,7 +21,10 @@ from shown_runs import draw
 
 @pytest.fixture
 def backbone(tmp_path):
-    """Twelve images of four classes, the last eight for testing; two blocks and the output."""
+    """Return features of twelve images of four classes, of two blocks and the output.
+
+    The last eight images are test images.
+    """
     images = tmp_path / "images.arrow"
     features = tmp_path / "f.safetensors"
     pixel = np.zeros((1, 1, 1), np.uint8)

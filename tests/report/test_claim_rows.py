@@ -69,7 +69,7 @@ def _agrees(printed, within):
 
 
 def test_no_paper_contradicts_its_claims_but_where_known():
-    """The claim that its own table denies is found by the numbers beside it."""
+    """Four papers have a claim that their own tables deny, as the printed numbers show."""
     against = [
         (paper, claim["says"])
         for paper in PAPERS
@@ -171,7 +171,7 @@ def test_labels_stand_for_the_rows_whose_plugin_and_options_they_have():
 
 
 def _labels(rows, **methods):
-    """The labels of rows among methods of a paper, by their plugins and options."""
+    """Return the labels of rows among methods of a paper, by their plugins and options."""
     config = deepcopy(default_config())
     config["methods"] = methods
     config["select"] |= {"methods": list(methods), "tables": [], "figures": []}
@@ -181,7 +181,7 @@ def _labels(rows, **methods):
 
 
 def test_a_title_is_no_match_where_the_row_states_other_options():
-    """pFedPG's FedVPT has ten prompts; a label of that title with one is another method."""
+    """pFedPG's FedVPT has ten prompts; a method of that title with one prompt is another."""
     rows = {"FedVPT": {"plugin": "fedvpt", "options": {"prompts": 10}}}
     one = {"plugin": "fedvpt", "title": "FedVPT"}
     ten = {"plugin": "fedvpt", "title": "FedVPT", "options": {"prompts": 10, "weighted": True}}
@@ -207,7 +207,7 @@ def test_free_options_may_have_any_value():
 
 
 def _study_labels(name, paper):
-    """The rows of a paper that the methods of a shipped study stand for."""
+    """Return the rows of a paper that the methods of a shipped study stand for."""
     settings = load_plan([bundled_studies.file_of(name)]).settings
     methods = [settings.methods[label] for label in settings.methods]
     methods = [m for m in methods if m.label in settings.select.methods]

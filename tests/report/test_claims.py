@@ -15,7 +15,10 @@ from shown_runs import RUN, filled, shown, table_files, table_job
 
 
 def _evaluation(path, accuracies, held_out=(), overall=None, domains="x", earlier=None):
-    """Clients with these accuracies in percent, of a hundred images each; and one round before."""
+    """Write an evaluation of clients with these accuracies in percent, of 100 images each.
+
+    The accuracies `earlier` are those of a round before.
+    """
     rows = [
         {
             "round": number, "client_id": k, "domain": domains[k % len(domains)],
@@ -41,7 +44,7 @@ CLAIM = {
 
 
 def _built(runs, **settings):
-    """The table of claims on methods a and b, which are the paper's A and B."""
+    """Return the table of claims on methods a and b, which are the paper's A and B."""
     paper = {"paper": "x", "citation": "Someone", "labels": {"A": "a", "B": "b"}}
     job = table_job("claims", **(paper | settings))
     return tables.kind(job).build(runs, job)
@@ -49,7 +52,7 @@ def _built(runs, **settings):
 
 @pytest.fixture
 def built(tmp_path):
-    """Builds the table of some claims on two methods, in scenario d/p (and d/q): three seeds."""
+    """Return build(*changes): a table of claims on two methods in d/p and d/q, three seeds each."""
 
     def build(*changes, **entry):
         runs = []
@@ -133,7 +136,7 @@ def test_every_metric_by_hand(built, change, difference):
 
 
 def test_every_row_above_is_compared_with_every_row_below(built):
-    """A is above B, and B is not above itself."""
+    """Row A is above row B, while row B is not above itself."""
     row = _only(built({"above": ["A", "B"], "below": ["B"]}))
     assert (row["difference"], row["rival"]) == (0, "B over B")
     row = _only(built({"above": ["A", "B"], "below": [], "from": {"wide": []}}))
@@ -149,7 +152,7 @@ def test_a_number_of_times_is_more_than_above(built):
 
 
 def _two_methods(tmp_path, **of_a):
-    """Runs of A, and of B with 60 % on three clients, in two seeds."""
+    """Return runs of A, and of B with 60 % on three clients, in two seeds."""
     runs = []
     for method, accuracies, more in (("a", [70, 80, 75], of_a), ("b", [60, 60, 60], {})):
         path = _evaluation(
@@ -173,7 +176,7 @@ def test_a_claim_on_each_domain_is_decided_by_that_where_the_difference_is_small
 
 
 def test_the_course_of_training_is_that_of_all_rounds(tmp_path):
-    """75 and 45 % by A, where B has 60 % after one round."""
+    """A has 45 and then 75 % in its two rounds, and B has 60 % in its only round."""
     runs = _two_methods(tmp_path, earlier=[40, 50, 45])
     (row,) = _claims(runs, CLAIM | {"metric": "course_mean"}).to_dict("records")
     assert row["difference"] == pytest.approx((75 + 45) / 2 - 60)
@@ -181,7 +184,7 @@ def test_the_course_of_training_is_that_of_all_rounds(tmp_path):
 
 @pytest.fixture
 def of_data_sets(tmp_path):
-    """Builds claims on two methods, whose accuracies on data sets differ by a number of points."""
+    """Return build(gaps, ...): claims on two methods that differ by a gap on each data set."""
 
     def build(gaps, *listed, **entry):
         runs = []
@@ -198,7 +201,7 @@ def of_data_sets(tmp_path):
 
 
 def test_an_average_is_over_all_scenarios_of_a_setting(of_data_sets):
-    """-3, 2 and 10 points are 3 on average, and are shown as one difference."""
+    """Differences of -3, 2 and 10 points are 3 on average, and are shown as one difference."""
     near = {"stands_for": {"x/p": ["near"], "y/p": ["near"], "z/p": ["near"]}}
     gaps = {"x": -3, "y": 2, "z": 10}
     (row,) = of_data_sets(gaps, CLAIM | {"average": True}, **near).to_dict("records")
@@ -209,7 +212,7 @@ def test_an_average_is_over_all_scenarios_of_a_setting(of_data_sets):
 
 
 def test_a_change_of_an_average_is_between_data_sets(of_data_sets):
-    """The lead grows from 2 on average to 10: on other data, whose partition is the same."""
+    """The lead grows from 2 points on average to 10 on another data set of the same partition."""
     grows = CLAIM | {"average": True, "from": {"wide": []}}
     gaps = {"x": 1, "y": 3, "z": 10}
     wide = {"x/p": ["wide"], "y/p": ["wide"]}
@@ -258,7 +261,7 @@ def test_what_cannot_be_tested_says_why(built, change, reason):
 
 
 def test_the_worst_of_many_rounds_is_that_of_the_mean_over_clients(built, monkeypatch):
-    """As PEP-FedPT reports iNaturalist: clients are many, and the worst of them always 0."""
+    """PEP-FedPT reports iNaturalist so, as the worst of its many clients is always at 0 %."""
     monkeypatch.setattr(shown_runs, "RUN", replace(RUN, reported=Reported((1,), (1,))))
     row = _only(
         built({"metric": "participating_worst", "below": ["A"], "below_metric": "held_out_mean"})

@@ -19,7 +19,7 @@ from shown_runs import draw
 
 @pytest.fixture
 def series(tmp_path):
-    """One run's files of every kind: 5 classes, 2 blocks and the output, 20 images."""
+    """Return a run's files of every kind: 5 classes, 2 blocks and the output, 20 images."""
     return series_of_kinds(tmp_path)
 
 

@@ -21,7 +21,7 @@ from shown_runs import draw, figure_job, shown
 
 @pytest.fixture
 def series(tmp_path):
-    """One run's files of every kind: 5 classes, 2 blocks and the output, 20 images."""
+    """Return a run's files of every kind: 5 classes, 2 blocks and the output, 20 images."""
     return series_of_kinds(tmp_path)
 
 
@@ -37,7 +37,7 @@ def test_every_kind_draws_the_same_bytes_twice(kind, series, tmp_path):
     assert not list(tmp_path.glob("*.fedloom-tmp"))
 
 
-# what a class, a domain, a column or a title may be called, and matplotlib takes as something else
+# a class, a domain, a column or a title may be called so, and matplotlib reads it as a formula
 NASTY = r"$x_{$ \frac{ 50% #1 & ~^ \ {"
 
 
@@ -52,7 +52,7 @@ NAMED = ("convergence", "shots", "lines", "bars", "accuracy_bars")  # legends of
     [*((kind, NASTY) for kind in ENTRIES), *((k, HIDDEN) for k in (*NAMED, "token_tsne"))],
 )
 def test_any_text_is_drawn_as_it_is(kind, text, series):
-    """As title, label of a dataset, class, domain, and name of a column."""
+    """The text is a title, a dataset's label, a class, a domain, and the name of a column."""
     (run,) = series[kind]
     settings = dict(ENTRIES[kind])
     if kind in ("soft_weights", "token_tsne"):

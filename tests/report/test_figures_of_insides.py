@@ -57,7 +57,7 @@ def test_block_accuracy_of_a_store(tmp_path):
 
 
 def weights_table(path, blocks, count, label):
-    """A run whose images of one class have the weight 0.5 on their own prompt, at every block."""
+    """Write weights 0.5 of one class's images on their own prompt at all blocks; return a run."""
     columns = {"block": np.repeat(blocks, count), "class": np.tile(range(count), len(blocks))}
     frame = pd.DataFrame(columns | {"label": label, "weight": 0.5 / (count - 1)})
     frame.loc[frame["class"] == label, "weight"] = 0.5

@@ -17,7 +17,10 @@ from shown_runs import shown, table_job
 
 @pytest.fixture
 def runs(tmp_path):
-    """Makes the runs of a grid, from {values on its axes: accuracy in percent} of each scenario."""
+    """Return make(axes, partitions, seeds): runs of a grid with given accuracies in percent.
+
+    `partitions` has, by scenario, {values on the axes: accuracy}.
+    """
 
     def make(axes, partitions, seeds=(0,)):
         items = []
@@ -55,7 +58,7 @@ def test_combinations_are_ranked_and_the_middle_is_left_out(runs):
     built = _built("ranked", series, best=2, worst=1)
     assert built.texts.titles == ["Rank", "lengths.0", "lengths.1", "Mean accuracy"]
     assert _rows(built) == [
-        ["1", "4", "8", "91.00 ± 1.41"],  # equal ones in the order of the grid
+        ["1", "4", "8", "91.00 ± 1.41"],  # equal ones keep the grid's order
         ["2", "16", "4", "91.00 ± 1.41"],
         ["...", "...", "...", "..."],
         ["5", "8", "8", "61.00 ± 1.41"],

@@ -14,7 +14,7 @@ from shown_runs import draw, shown
 
 @pytest.fixture
 def run(tmp_path):
-    """Makes a run with an evaluation of two clients and of all test images, in percent."""
+    """Return make(one, two, overall): a run with two clients' and the global accuracy in %."""
     made = []
 
     def make(one, two, overall=50, **values):
@@ -97,7 +97,7 @@ def test_a_line_goes_along_an_option_for_every_value_of_the_others(run):
 
 
 def test_values_that_are_no_numbers_stand_side_by_side(run):
-    """SGPT's Fig. 4: a line for shared prompts alone, one for group prompts beside them."""
+    """SGPT's Fig. 4 has a line for shared prompts alone and one for group prompts beside them."""
     other = LineStyle("#D55E00", 1, "s")
     series = [
         run(10, 20, method="s.1", member=_member("Shared", "s", blocks=[1])),
@@ -140,7 +140,7 @@ def test_points_in_space_have_the_colour_of_their_accuracy(run):
 
 
 def _selections():
-    """Client 3 takes part in rounds 1 and 4, client 8 in round 2."""
+    """Return a table in which client 3 takes part in rounds 1 and 4, and client 8 in round 2."""
     columns = {"client": [3, 3, 3, 3, 8, 8], "round": [1, 1, 4, 4, 2, 2], "group": [0, 1] * 3}
     return pd.DataFrame(columns | {"count": [5, 1, 7, 3, 9, 0]})
 

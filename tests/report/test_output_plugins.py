@@ -32,7 +32,7 @@ class Own(RunsFigure):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The folder `plugins` of the current folder, with the examples in it."""
+    """Return the folder `plugins` of the current folder, with the examples in it."""
     for name, kind in EXAMPLES.items():
         shutil.copytree(ROOT / f"examples/{kind}s/{name}", tmp_path / "plugins" / name)
     monkeypatch.chdir(tmp_path)
@@ -46,7 +46,7 @@ def write(folder, kind, code, name="own"):
 
 
 def plan(section, **entry):
-    """The plan of the default study with an output of this entry alone."""
+    """Return the plan of the default study with an output of this entry alone."""
     config = default_config()
     config["select"] |= {"tables": [], "figures": []} | {section: ["mine"]}
     config[section]["mine"] = entry
@@ -188,7 +188,7 @@ def test_the_command_of_its_kind_reads_a_plugin(folder, capsys):
 
 @pytest.fixture
 def run(tmp_path):
-    """A run of four clients that take part, whose means of rounds 2 and 3 are 10, 40, 60, 90 %."""
+    """Return a run of four clients whose means over rounds 2 and 3 are 10, 40, 60 and 90 %."""
     correct = {1: (0, 0, 0, 0, 0), 2: (5, 40, 50, 90, 1), 3: (15, 40, 70, 90, 1)}
     rows = [
         {"round": r, "client_id": k, "participating": k < 4, "num_test": 100, "num_correct": n}

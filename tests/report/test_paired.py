@@ -13,7 +13,7 @@ from fedloom.report.verdicts import difference as computed
 
 
 def _values(*seeds):
-    """Accuracies [1, K] by seed."""
+    """Return accuracies [1, K] by seed."""
     return {seed: np.array([row], float) for seed, row in enumerate(seeds)}
 
 
@@ -56,7 +56,7 @@ def test_the_bootstraps_interval_leaves_out_equal_shares_at_both_ends():
 
 
 def test_two_clients_are_resampled_and_one_number_of_a_run_is_not():
-    """With two clients a quarter of the draws takes the better one twice, a quarter the other."""
+    """A quarter of the draws takes the better of two clients twice, and a quarter the other."""
     above = _values([80.0, 60], [80.0, 60])
     below = _values([50.0, 50], [50.0, 50])
     found = difference(_pair(above, below))
@@ -68,7 +68,7 @@ def test_two_clients_are_resampled_and_one_number_of_a_run_is_not():
 
 
 def test_the_interval_over_seeds_is_students():
-    """Where all clients agree, the bootstrap over clients has no width."""
+    """The bootstrap over clients has no width where all clients agree."""
     differences = [1.0, 2.0, 4.5]
     above = _values(*([50 + d] * 4 for d in differences))
     below = _values(*([50] * 4,) * 3)
@@ -80,7 +80,7 @@ def test_the_interval_over_seeds_is_students():
 
 
 def test_seeds_that_agree_by_chance_leave_the_width_of_their_clients():
-    """Student's interval would have none: both seeds have a difference of 5."""
+    """Student's interval would have no width, because both seeds have a difference of 5."""
     above = _values([60, 70, 50, 60], [60, 50, 60, 70])
     below = _values(*([55] * 4,) * 2)
     found = difference(_pair(above, below))
@@ -88,7 +88,7 @@ def test_seeds_that_agree_by_chance_leave_the_width_of_their_clients():
 
 
 def test_clients_are_paired_within_a_seed():
-    """Clients differ by 30 points, methods by one on each of them: the bootstrap is that sure."""
+    """Clients differ by 30 points, but methods by one point on every client, which is certain."""
     level = np.linspace(50, 80, 12)
     above = _values(level + 1, level[::-1] + 1)
     below = _values(level, level[::-1])
@@ -109,7 +109,10 @@ def test_the_same_runs_give_the_same_interval():
 
 
 def _simulate(draw, seeds, clients, truth, spread, statistic):
-    """Methods that differ by `truth` in expectation; seeds, clients and images add noise."""
+    """Return terms of methods that differ by `truth` in expectation.
+
+    Seeds, clients and images add noise.
+    """
     above = {}
     below = {}
     for seed in range(seeds):
@@ -123,7 +126,7 @@ def _simulate(draw, seeds, clients, truth, spread, statistic):
 @pytest.mark.parametrize("seeds", [2, 5])
 @pytest.mark.parametrize(("statistic", "truth"), [("mean", 4.0), ("worst", 0.0)])
 def test_of_a_hundred_intervals_about_95_hold_the_truth(seeds, statistic, truth):
-    """A bootstrap over clients alone would hold it 75 times."""
+    """Intervals of a bootstrap over clients alone would hold the truth only 75 times."""
     draw = np.random.default_rng(7)
     trials = 300
     held = 0
@@ -156,7 +159,7 @@ def test_the_best_of_equals_is_no_finding(seeds):
 
 
 def _seeds_of(*differences):
-    """A comparison whose seeds have these differences, on every client."""
+    """Return a comparison whose seeds have these differences on every client."""
     return _pair(
         _values(*([50 + d] * 3 for d in differences)), _values(*([50] * 3 for _ in differences))
     )
@@ -185,7 +188,7 @@ def test_more_rivals_make_it_harder_to_refute_a_claim():
 
 
 def _spread(mean, deviation, seeds):
-    """A comparison whose seeds have this mean and standard deviation."""
+    """Return a comparison whose seeds have this mean and standard deviation."""
     steps = np.linspace(-1, 1, seeds)
     return _seeds_of(*(mean + deviation * steps / steps.std(ddof=1)))
 
@@ -212,7 +215,7 @@ def test_the_number_of_seeds_that_would_decide_four_times_in_five(
 
 
 def test_seeds_that_do_not_differ_decide_nothing():
-    """So it is with worst clients at 0 %, and with rounds counted in steps of an evaluation."""
+    """Worst clients at 0 % do not differ, nor do rounds counted in steps of an evaluation."""
     for value in (0, 2):
         found = decide([_seeds_of(value, value, value)], (0.5, None))
         assert (found.text, found.power) == (UNDECIDED, math.inf)
@@ -220,7 +223,7 @@ def test_seeds_that_do_not_differ_decide_nothing():
 
 
 def _agreeing(seeds):
-    """Seeds that agree on a difference of 0.5, over clients that do not."""
+    """Return a comparison whose seeds agree on a difference of 0.5, while clients do not."""
     clients = 50 + np.array([5.5, -4.5] * 4)
     return _pair(_values(*[clients] * seeds), _values(*[[50] * 8] * seeds))
 
@@ -264,7 +267,7 @@ def test_differences_within_a_bound():
 
 
 def test_a_bound_may_have_a_direction():
-    """Slightly better, by less than a point, is not slightly worse."""
+    """A bound of 0 to 1 point holds a slightly better method, but no slightly worse one."""
     better = (0, 1)
     assert decide([_seeds_of(0.5, 0.4, 0.6)], within=better).text == HOLDS
     assert decide([_seeds_of(-0.9, -0.8, -1.0)], within=better).text == FAILS

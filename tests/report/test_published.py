@@ -22,7 +22,7 @@ def _rows(paper, table):
 
 @pytest.mark.parametrize("paper", FILES)
 def test_both_readers_of_yaml_see_the_same_numbers(paper):
-    """5e-4 is a number to one of them and text to the other."""
+    """One of the readers of YAML might take 5e-4 for a number, and the other for a text."""
     tables = schema.read_yaml(FILES[paper])["tables"]
     assert tables == read(FILES[paper])["tables"]
     for table in tables.values():
@@ -82,9 +82,9 @@ def test_sgpt_repeats_what_pfedpg_prints():
         ("pfedpg", 30, 0.0051),
         ("sgpt", 14, 0.0051),
     ],
-)  # PEP-FedPT's averages are over clients
+)  # PEP-FedPT is missing: its averages are over clients
 def test_averages_over_domains_are_those_of_the_printed_domains(paper, count, tolerance):
-    """To the last digit, in every cell that prints domains."""
+    """Averages agree to the last digit, in every cell that prints domains."""
     tables = read(FILES[paper])["tables"].values()
     cells = [
         ([value[0] for name, value in cell.items() if name.startswith("domain_")], cell)
@@ -127,7 +127,7 @@ def test_a_cell_as_read_in_the_paper(paper, table, row, column, numbers):
 
 
 def test_what_peps_text_counts_is_what_its_table_prints():
-    """12 rounds of head, shared prompt, class prompts, and prototypes at three blocks."""
+    """PEP-FedPT sends head, shared prompt, class prompts and three blocks' prototypes 12 times."""
     numbers = 12 * (100 + 1 + 100 + 3 * 100) * 768
     cell = _rows("pep_fedpt", 6)["PEP-FedPT"]["CIFAR-100"]
     assert cell["million_params"] == [pytest.approx(numbers / 1e6, abs=0.05)]
@@ -167,7 +167,7 @@ def test_published_numbers_stand_beside_the_measured_ones():
 
 
 def test_parameters_are_of_one_client_in_one_round(tmp_path):
-    """In round 1 two clients sent 8 numbers each, in round 2 four sent 6 each."""
+    """Two clients sent 8 numbers each in round 1, and four sent 6 each in round 2."""
     columns = {"clients": [2, 4], "bytes_up": [64, 96], "bytes_down": [80, 160]}
     filled(columns, "rounds").to_parquet(tmp_path / "rounds.parquet")
     run = shown(rounds=tmp_path / "rounds.parquet")
@@ -187,7 +187,7 @@ def test_parameters_are_of_one_client_in_one_round(tmp_path):
     ],
 )
 def test_a_published_number_says_how_far_it_is_from_ours(mean, std, value, text):
-    """Ours are two seeds around the mean; one seed has no deviation."""
+    """Our runs are two seeds around the mean, or one seed, which has no deviation."""
     measured = [mean - std / 2**0.5, mean + std / 2**0.5] if std else [mean]
     runs = [shown(seed=seed) for seed in range(len(measured))]
     frame = summary.summarise(runs, [{"params_up": number} for number in measured])

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 # titles, and names of folders, are what a person may write
 SCRIPT = "<script>alert(1)</script> <b>&amp;</b> $x_{$"
 IMAGE = "<img src=x onerror=alert(1)>"
-CUT = {  # of the default study: fewer rounds, images and trials, the same labels
+CUT = {  # changes of the default study: fewer rounds, images and trials, the same labels
     r"^  rounds: .*": "  rounds: 2",
     r"^  seeds: .*": "  seeds: [0, 1]",
     r"^  clients_per_round: .*": "  clients_per_round: 2",
@@ -48,7 +48,7 @@ CUT = {  # of the default study: fewer rounds, images and trials, the same label
     r"{plugin: pep_fedpt}": f'{{plugin: pep_fedpt, title: "{SCRIPT}"}}',
     r"^  main: {kind: accuracy}": f'  main: {{kind: accuracy, title: "{SCRIPT}"}}',
 }
-# of a job, which Snakemake starts, and the processes of this test do not
+# the log of a job that Snakemake starts; the processes of this test write none
 LOG = f"on {IMAGE}, JOB_ID 7\nround 1\nround 2\ntook 3600.0 s\n"
 LOGGED = (
     {"event": "machine", "text": f"{IMAGE}, JOB_ID 7"},
@@ -116,7 +116,7 @@ def report(tmp_path_factory) -> Path:
 
 @pytest.fixture(params=WIDTHS)
 def page(request, browser, report):
-    """The report, freshly opened; no test may leave an error in the console."""
+    """Yield the report, freshly opened; no test may leave an error in the console."""
     size = {"width": WIDTHS[request.param], "height": 844, "deviceScaleFactor": 1}
     size["mobile"] = request.param == "phone"
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -249,7 +249,7 @@ def test_any_title_and_name_of_a_domain_is_shown_as_it_is(page):
     assert _column(page, 1)[1].startswith(SCRIPT)
     headings = [cell.get_attribute("textContent").strip() for cell in _all(page, "th")]
     assert IMAGE in headings
-    time.sleep(0.2)  # for a picture that is not there
+    time.sleep(0.2)  # a missing picture would load now
     assert page.execute_script("return document.images.length") == 6
 
 

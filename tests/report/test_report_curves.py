@@ -9,7 +9,7 @@ from shown_runs import shown
 
 
 def band(measure: str, *of_seeds: float) -> tuple[list[float], list[float], list[float]]:
-    """Lower edge, upper edge and mean of a chart of runs of one round."""
+    """Return lower edge, upper edge and mean of a chart of runs of one round."""
     runs = [shown(seed=seed) for seed in range(len(of_seeds))]
     shows = [
         Shown(run, {measure: pd.Series({1: value})}, {}, {}, [])

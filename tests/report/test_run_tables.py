@@ -36,7 +36,7 @@ def _train(tiny, name, folder, confusion=True, around=lambda hooks: hooks):
 
 @pytest.mark.parametrize("name", ["head_tuning", "fedotp"])
 def test_confusion_counts_every_answer_of_every_evaluation(tiny, tmp_path, name):
-    """FedOTP has no model of the server's: its clients' own answers are counted together."""
+    """FedOTP's server has no model, so the answers of its clients are counted together."""
     task, _, outputs = _train(tiny, name, tmp_path / "a")
     evaluation = read_table(outputs.evaluation).to_pandas()
     counts = read_table(outputs.confusion).to_pandas()
@@ -57,7 +57,7 @@ def test_confusion_counts_every_answer_of_every_evaluation(tiny, tmp_path, name)
 
 
 def test_confusion_is_of_the_models_own_answers(tiny, tmp_path):
-    """After two rounds, by a loop over images that shares no code with the evaluation."""
+    """A loop over images, which shares no code with the evaluation, counts answers of round 2."""
     task, hooks, outputs = _train(tiny, "head_tuning", tmp_path / "a")
     state = initial_state(task, hooks)
     for number in (1, 2):

@@ -88,7 +88,7 @@ def test_html(outputs):
 
 
 def _styled(page, text):
-    """The style of the first cell that holds `text`, by its id."""
+    """Return the style of the first cell that holds `text`, found by the cell's id."""
     (name, *_) = re.findall(rf'<td id="(\w+)"[^>]*>{text}</td>', page)
     rules = re.findall(r"^(#[^{]+)\{([^}]*)\}", page, re.MULTILINE)
     (body,) = (body for selectors, body in rules if f"#{name}" in re.split(r"[ ,]+", selectors))
@@ -101,7 +101,7 @@ NASTY = [r"a|b \ $x_{$ 50% #1 & ~^", "<b>bold</b>", "_x_", "two\nlines", "Mean",
 
 @pytest.mark.parametrize("text", NASTY)
 def test_any_text_stands_in_a_table_as_it_is(text, tmp_path):
-    """As a title, or a domain that is a heading, or a name that ends like one of our columns."""
+    """The text is a title, a domain in a heading, or a name that ends like one of our columns."""
     runs = [shown(title=text, method=m, dataset=d) for m in "ab" for d in "xy"]
     measured = [{f"domain_{text}": 1.0, "participating_mean": 2.0}] * 4
     texts = layout.texts(summary.summarise(runs, measured), table_kind("domains").column)

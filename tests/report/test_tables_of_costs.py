@@ -117,7 +117,7 @@ def test_lower_is_better_where_it_is():
     ],
 )  # fmt: skip
 def test_the_best_of_a_column_is_its_lowest_cost_or_highest_share(kind, settings, best):
-    """Bold in a printed table: of three methods with 1, 2 and 3."""
+    """Three methods have the values 1, 2 and 3, of which a printed table marks the best two."""
     runs = [run_of(method, seed) for seed in (0, 1) for method in "abc"]
     frame = summary.summarise(runs, [dict.fromkeys(best, float(n)) for n in (1, 2, 3)] * 2)
     shown = layout.texts(frame, table_kind(kind, **settings).column)

@@ -82,7 +82,7 @@ def test_a_papers_settings_stand_in_brackets_where_they_differ(tmp_path):
 
 
 def _store(name):
-    """Three training images of two classes in two domains, and one test image of the first."""
+    """Write a store of three training images of two classes and domains, and one test image."""
     rows = [(0, False, "a"), (1, False, "b"), (1, False, "b"), (0, True, "a")]
     examples = [store.Example(np.zeros((1, 1, 1), np.uint8), y, t, d) for y, t, d in rows]
     path = paths.path_for(paths.STORE, dataset=name)
@@ -100,7 +100,7 @@ def test_sizes_count_images_classes_and_domains(tmp_path, monkeypatch):
     )
     assert lines == [
         ["Dataset", "Classes", "Training images", "Test images", "Domains"],
-        ["digits", "2", "3", "1", "2"],  # a class without images counts not
+        ["digits", "2", "3", "1", "2"],  # classes without images do not count
         ["other", "2 (31)", "3 (3292)", "1 (813)", "2 (3)"],
     ]
     assert "Published, in brackets or a column: Fang et al." in caption

@@ -19,14 +19,14 @@ TRAINED = {"head": torch.full((3, 2), 0.5)}
 
 @pytest.fixture
 def peers(monkeypatch):
-    """The script, as a module."""
+    """Return the script as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("peers")
 
 
 @pytest.fixture
 def compared(peers, tmp_path):
-    """compared(params): check a plain loop that ends in `params`, FedLoom's being TRAINED."""
+    """Return compare(params), which checks `params` of a plain loop against FedLoom's TRAINED."""
     case = peers.Case("head_tuning", 4)
     world = peers.World(tmp_path, (case,), 2, 10, 0.1, 0.9, 10.0, "micro_vit", 32, "")
     world.write({"head_tuning/head": torch.zeros(3, 2)})
@@ -42,7 +42,7 @@ def compared(peers, tmp_path):
 
 @pytest.mark.parametrize(("by", "number"), [(5e-6, 1), (0.02, 2)])
 def test_arms_that_trained_the_same_are_timed(compared, by, number):
-    """In later rounds rounding has grown."""
+    """Rounding has grown in later rounds, so arms may differ more than in the first."""
     near = {"head": TRAINED["head"] + by}
     assert compared(near, number=number) == pytest.approx(by, rel=0.1)
 
@@ -114,7 +114,7 @@ def benchmark(monkeypatch):
 def test_a_small_round_is_timed_and_its_operations_are_counted(
     benchmark, monkeypatch, capsys, method
 ):
-    """Two images of micro size a client."""
+    """Clients have two images of micro size."""
     monkeypatch.setattr(benchmark, "SMALL", {"images": 2, "batch": 2, "epochs": 1})
     arguments = ["gpu.py", "--small", "--rounds", "1", "--methods", method]
     monkeypatch.setattr(sys, "argv", arguments)
@@ -136,14 +136,14 @@ OURS = (1.5, torch.ones(2, 3))
 
 @pytest.fixture
 def script(monkeypatch):
-    """The script, as a module."""
+    """Return the script as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("clip_loops")
 
 
 @pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedpha"])
 def test_all_arms_train_the_same(script, tiny, name):
-    """Two clients of unequal size, which do two steps and one."""
+    """The two clients have unequal sizes: one does two steps, and the other one step."""
     task, hooks = tiny(name)
     task = with_training(task, epochs=1)
     task.data.participating = [1, 2]

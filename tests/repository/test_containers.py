@@ -53,7 +53,7 @@ def test_a_recipe_installs_what_constraints_pin_and_copies_what_that_needs(recip
     (arguments,) = INSTALL.findall(text)
     extras = re.fullmatch(r"--no-cache-dir --constraint constraints.txt '\.\[(.*)\]'", arguments)
     unpinned = all_required(extras[1].split(",")) - pins().keys()
-    assert unpinned <= {"setuptools"}  # which pip freeze, and so constraints.txt, leaves out
+    assert unpinned <= {"setuptools"}  # pip freeze, and so constraints.txt, leaves it out
     build = ("pyproject.toml", "hatch_build.py", "constraints.txt")
     for file in (PROJECT["readme"], *PROJECT["license-files"], *build):
         assert re.search(rf"^( +|COPY ).*\b{re.escape(file)}\b", text, re.M), file

@@ -143,7 +143,7 @@ def test_the_functions_that_a_page_shows_are_those_of_its_whole_file():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A checkout for commands, with this interpreter as its .venv, and its own plugins."""
+    """Return a checkout for commands, with this interpreter as its .venv, and its own plugins."""
     folder = checkout.copy_to(tmp_path_factory.mktemp("checkout"))
     for name in ("benchmarks", "tests", "examples"):
         (folder / name).symlink_to(ROOT / name)
@@ -209,10 +209,10 @@ CHECKED = set()  # commands of make: one that two pages show is checked once
 
 @_pages_with("sh")
 def test_the_commands_of_a_page_work(page, folder, monkeypatch):
-    """They run in a checkout that has the files which the page's YAML blocks name.
+    """Commands run in a checkout that has the files which the page's YAML blocks name.
 
-    What takes minutes does not run: of make, the README's dry run is started, and of its other
-    targets, of Snakemake's options and of scripts it is read whether they exist.
+    Commands that take minutes do not run. Of make, only the README's dry run is started; its other
+    targets, the options of Snakemake and scripts are only checked to exist.
     """
     monkeypatch.chdir(folder)
     for block in blocks_of(page):

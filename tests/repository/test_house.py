@@ -32,7 +32,7 @@ INSIDE = {"functional_call", "model", "register_forward_hook", "register_forward
 
 
 def private_reach(text: str) -> list[str]:
-    """What a plugin's module imports or reads that is not public."""
+    """Return what a plugin's module imports or reads that is not public."""
     found = []
     for name in _imports(text):
         library = name.split(".")[0]
@@ -51,7 +51,7 @@ def private_reach(text: str) -> list[str]:
 
 
 def test_plugins_know_the_toolbox_and_nothing_else():
-    """Third parties' LoRA, MaPLe or FedEM can do the same: there is no private way in."""
+    """Third parties' plugins can do what ours do, because ours have no private way in."""
     plugins = [*discover_methods().values(), *discover_methods(ROOT / "examples/methods").values()]
     for plugin in plugins:
         for file in plugin.folder.rglob("*.py"):
@@ -96,7 +96,7 @@ def test_the_core_knows_no_method_by_name():
 
 
 def test_the_snakefile_needs_no_torch():
-    """Every job of a cluster parses it again."""
+    """Every job of a cluster parses the Snakefile again, and should not wait for torch."""
     modules = [m for m in _imports(_python_of_snakefile()) if m.startswith("fedloom")]
     assert "fedloom.planning.load_plan" in modules
     code = f"import sys, {', '.join(modules)}; plan = fedloom.planning.load_plan.load_plan([]); "
@@ -133,7 +133,7 @@ def test_the_floors_in_the_documentation_are_those_of_the_contract():
 
 
 def test_the_toolbox_needs_no_open_clip():
-    """It takes seconds to import, and ViT methods do without."""
+    """Importing open_clip takes seconds, and methods on a ViT do without it."""
     code = "import sys, fedloom.toolbox; sys.exit('open_clip' in sys.modules)"
     environment = {"PYTHONPATH": str(ROOT / "workflow")}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

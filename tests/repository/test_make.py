@@ -59,7 +59,7 @@ def test_a_missing_python_is_one_line_and_leaves_the_old_environment(checkout):
 
 
 def test_an_environment_is_made_once_per_set_of_versions(checkout):
-    (checkout / ".venv").mkdir()  # as an earlier version made it
+    (checkout / ".venv").mkdir()  # an earlier version made it so
     for _ in range(2):
         assert _make(checkout).returncode == 0
     assert _installs(checkout) == 1

@@ -18,7 +18,7 @@ NOTEBOOKS = {file.stem: file for file in (ROOT / "docs/notebooks").glob("*.ipynb
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A checkout in which the notebook on results has run its study."""
+    """Return a checkout in which the notebook on results has run its study."""
     folder = checkout.copy_to(tmp_path_factory.mktemp("checkout"))
     _execute("results", folder)
     return folder

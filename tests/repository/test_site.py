@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site, built strictly: a broken link, or a page outside of the navigation, fails."""
+    """Build the site strictly: a broken link, or a page outside of the navigation, fails."""
     folder = tmp_path_factory.mktemp("site")
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow"), "NO_MKDOCS_2_WARNING": "1"}
     # not --quiet, which would hide warnings from --strict as well
@@ -51,7 +51,7 @@ def test_the_site_loads_nothing_from_the_network(site):
 
 
 def test_the_site_can_be_searched_as_a_file(site):
-    """From a file, browsers start no worker and read no JSON: the theme takes these instead."""
+    """Browsers start no worker and read no JSON from a file; the theme takes these instead."""
     assert (site / "search/search_index.js").read_text().startswith("var __index = {")
     assert "assets/iframe-worker/shim.js" in (site / "index.html").read_text()
     assert "IFrameWorker" in (site / "assets/iframe-worker/shim.js").read_text()

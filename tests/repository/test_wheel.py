@@ -17,12 +17,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory) -> Path:
-    """The programs of an environment with the wheel and the packages of the tests."""
+    """Return the programs of an environment with the wheel and the packages of the tests."""
     folder = tmp_path_factory.mktemp("package")
     wheel = installed.build(sys.executable, folder)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
     pip = [sys.executable, "-m", "pip", "--python", folder / "env/bin/python", "install"]
-    options = ["--ignore-installed"]  # pip sees that of the tests, too
+    options = ["--ignore-installed"]  # pip also sees the packages of the tests
     subprocess.run([*pip, *options, wheel, "--quiet", "--no-deps", "--no-index"], check=True)
     (packages,) = folder.glob("env/lib/python*/site-packages")
     # an entry of a .pth file is searched for packages, but not for further .pth files, by which an

@@ -9,7 +9,10 @@ IDS = [1, 2, 3, 4, 5]  # the participating clients of the tiny task
 
 
 def attacked_runs(tmp_path):
-    """Return a maker of a task and its hooks, in which two of five clients attack."""
+    """Return make(*wrappers, method, **options): a task and its hooks; two of five attack.
+
+    The options are those of the first wrapper.
+    """
 
     def make(*names, method="head_tuning", **options):
         plugin = manifest.find_method(method)
@@ -26,7 +29,7 @@ def attacked_runs(tmp_path):
 
 
 def uploads(task, hooks):
-    """What the participating clients send in round 1."""
+    """Return what the participating clients send in round 1."""
     return checks.upload(task, hooks, 1, initial_state(task, hooks), IDS)[1]
 
 

@@ -9,7 +9,7 @@ STUDIES = bundled_studies.all_studies()
 
 
 def name_of_study(file):
-    """The name that a study must have in `study.name`, by its file."""
+    """Return the name that a study must have in `study.name`, by its file."""
     folder = file.parent.name
     stem = file.stem
     return stem if folder == "micro" else f"{folder}_{stem}"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def make_clip(kind: type, joint: int, vision: dict, text: dict, **more) -> Any:
-    """A CLIP of open_clip in evaluation mode, off its first values."""
+    """Return a CLIP of open_clip in evaluation mode, with parameters off their first values."""
     torch.manual_seed(0)
     model = kind(joint, vision, text, **more)
     for parameter in model.parameters():  # biases and norms start at 0 and 1, hiding mistakes
@@ -22,10 +22,10 @@ def make_clip(kind: type, joint: int, vision: dict, text: dict, **more) -> Any:
 
 
 def features_behind(model: Any, context: Tensor, names, longest: int) -> Tensor:
-    """Features [C, d_joint] of a context [L, d] as FedPHA's released code has them.
+    """Return features [C, d_joint] of a context [L, d] as FedPHA's released code has them.
 
-    Texts are tokenised for a context of `longest` tokens. The learned one takes its place; what is
-    missing at the end is filled with zero vectors; the EOT is looked up in the tokens.
+    Texts are tokenised for a context of `longest` tokens. The learned context takes its place, zero
+    vectors fill what is missing at the end, and the EOT is looked up in the tokens.
     """
     tokens = open_clip.tokenize(["x " * longest + name.replace("_", " ") + "." for name in names])
     features = []
@@ -40,10 +40,10 @@ def features_behind(model: Any, context: Tensor, names, longest: int) -> Tensor:
 
 
 def features(model: open_clip.CLIP, context: Tensor, names) -> Tensor:
-    """The same, read at the EOT right behind the context, as CoOp does."""
+    """Return features [C, d_joint] read at the EOT right behind the context, as CoOp does."""
     return features_behind(model, context, names, len(context))
 
 
 def logits(model: open_clip.CLIP, images: Tensor, text: Tensor) -> Tensor:
-    """Logits [B, C] of image features [B, d_joint] and text features [C, d_joint]."""
+    """Return logits [B, C] of image features [B, d_joint] and text features [C, d_joint]."""
     return model.logit_scale.exp() * images @ text.T

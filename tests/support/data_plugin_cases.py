@@ -24,7 +24,10 @@ def drop_examples(folder, *names):
 
 
 def dropping(tmp_path, monkeypatch):
-    """drop(*names) makes these examples the plugins of this process; returns their folder."""
+    """Return put(*names), which makes examples the plugins of this process.
+
+    It returns the folder of these plugins.
+    """
 
     def put(*names):
         folder = drop_examples(tmp_path, *names)
@@ -36,7 +39,7 @@ def dropping(tmp_path, monkeypatch):
 
 
 def entry_of(section, **entry):
-    """Settings of an entry of the config, checked and with their defaults."""
+    """Return the default study's settings with this entry, checked and with defaults."""
     config = default_config()
     config[section]["mine"] = entry
     config["select"] |= {section: ["mine"]}

@@ -9,7 +9,7 @@ from fedloom.federated.task import Task
 
 
 def doubled(task: Task) -> Task:
-    """The task with its backbone in float64 and off its first values, pixels included."""
+    """Return the task with backbone and pixels in float64, and weights off their first values."""
     torch.manual_seed(0)
     backbone = task.backbone
     for parameter in backbone.model.parameters():
@@ -24,7 +24,7 @@ def doubled(task: Task) -> Task:
 
 
 def features(task: Task, pixels: Tensor, weights: dict[str, Tensor]) -> Tensor:
-    """Features [B, d] of normalised pixels by timm's own forward pass, with these weights."""
+    """Return features [B, d] of normalised pixels by timm's own forward pass with these weights."""
     model = copy.deepcopy(task.backbone.model)
     return torch.func.functional_call(model, weights, (pixels,))
 
@@ -34,6 +34,6 @@ def logits(task: Task, pixels: Tensor, head: Tensor, weights: dict[str, Tensor])
 
 
 def images_of(task: Task, client: int, part: str = "train") -> tuple[Tensor, Tensor]:
-    """All of a client's images as normalised pixels, and their labels."""
+    """Return all of a client's images as normalised pixels, and their labels."""
     batch = task.data.batch([getattr(task.data, part)[client]])
     return task.backbone.pixels(batch.images[0]), batch.labels[0]

@@ -18,7 +18,10 @@ def plugin(name):
 
 
 def runs_of_examples(tmp_path):
-    """run(name, **options): a task and hooks of an example; wrappers are around Head-Tuning."""
+    """Return make(name, **options): a task and hooks of an example.
+
+    Wrappers lie around Head-Tuning by default.
+    """
 
     def make(name, around="head_tuning", **options):
         own = plugin(name)

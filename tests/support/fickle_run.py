@@ -66,12 +66,12 @@ class Fickle:
 
 
 def fickle_runs(tmp_path_factory):
-    """The run alone, and wrapped."""
+    """Return a run of the method alone and one in a wrapper, by whether it is wrapped."""
     return {wrapped: Fickle(tmp_path_factory.mktemp("run"), wrapped) for wrapped in (False, True)}
 
 
 def fickle_of(runs, request):
-    """A run, wrapped where the test's parameter `hook` is one of wrappers; it behaves at first."""
+    """Return a run that behaves at first, wrapped if the test's `hook` is one of wrappers."""
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     run = runs[parameters.get("hook") in hookspecs.UNPACKING]
     run.change.clear()

@@ -53,7 +53,7 @@ def artefact_table(path, columns):
 
 
 def series_of_kinds(tmp_path):
-    """One run's files of every kind: 5 classes, 2 blocks and the output, 20 images."""
+    """Return a run's files of every kind: 5 classes, 2 blocks and the output, 20 images."""
     draw = np.random.default_rng(0)
 
     def vectors(count):

@@ -14,12 +14,12 @@ from fedloom.data.store import ImageStore
 
 
 def dataset_spec(**entry):
-    """An entry of the config's `datasets` with its defaults, checked as a config is."""
+    """Return an entry of the config's `datasets` with its defaults, checked as a config is."""
     return dataset_entry("mine", entry)
 
 
 def build(folder, **entry):
-    """The store of a data set, made in `folder`, and its receipt."""
+    """Make the store of a data set in `folder`, and return the store and its receipt."""
     settings = dataset_spec(**entry)
     sources.build_store(settings.pop("source"), settings, folder / "images.arrow")
     return ImageStore(folder / "images.arrow"), json.loads((folder / "images.json").read_text())
@@ -36,7 +36,7 @@ def save(path, image):
 
 
 def image_folder(root, *layers, count=4, suffix=".png", mode="RGB"):
-    """`count` images in every root/a/b, a of the first layer, b of the second ..."""
+    """Write `count` images into every root/a/b, a being of the first layer, b of the second."""
     places = [root]
     for names in layers:
         places = [place / name for place in places for name in names]
@@ -53,7 +53,10 @@ def png(seed, **options):
 
 
 def write_parquet(path, labels, start=0, structs=True, names=None, **columns):
-    """One image per label, the k-th of seed start + k; with names as Hugging Face gives them."""
+    """Write one image per label, the k-th of seed start + k.
+
+    The names of classes are stored as Hugging Face stores them.
+    """
     data = [png(start + k) for k in range(len(labels))]
     image = [{"bytes": d, "path": f"{k}.png"} for k, d in enumerate(data)] if structs else data
     table = pa.table({"image": image, "label": labels, **columns})

@@ -9,7 +9,7 @@ DOMAINS = ["ink", "oil", "wax"]
 
 
 def dataset(seed, count=600):
-    """Labels, test split and domains; every class has training and test images."""
+    """Return labels, test split and one domain; every class has training and test images."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, count)
     labels[: 4 * CLASSES] = np.repeat(np.arange(CLASSES), 4)
@@ -19,7 +19,10 @@ def dataset(seed, count=600):
 
 
 def with_domains(seed, count=900):
-    """Three domains of different size, in which every class has training and test images."""
+    """Return labels, test split and three domains of different size.
+
+    Every class has training and test images in every domain.
+    """
     labels, test, _ = dataset(seed, count)
     rng = np.random.default_rng(seed)
     domains = rng.choice(DOMAINS, count, p=[0.2, 0.3, 0.5])
@@ -31,7 +34,7 @@ def with_domains(seed, count=900):
 
 
 def make(spec, seed=0, data=None):
-    """The partition's table, in which no client is tested on a class that it does not train on."""
+    """Return a partition's table; clients must be tested on classes that they train on."""
     labels, test, domains = data or dataset(0)
     table = divide_dataset(
         labels, test, domains, {"held_out": 0.0, "rest_to_last": False} | spec, seed

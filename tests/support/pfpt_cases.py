@@ -12,7 +12,7 @@ SMALL = {"prompts": 3, "pool": 6}
 
 
 def moved_prompts(seed, clients=4, each=3, width=6, spread=0.3, pool=7):
-    """A pool and what clients made of some of its prompts, each [n, d] and [m, n_t, d]."""
+    """Return a pool [n, d], and what clients made of some of its prompts [m, n_t, d]."""
     generator = torch.Generator().manual_seed(seed)
     phi = torch.randn(pool, width, generator=generator)
     picked = [torch.randperm(pool, generator=generator)[:each] for _ in range(clients)]
@@ -21,14 +21,14 @@ def moved_prompts(seed, clients=4, each=3, width=6, spread=0.3, pool=7):
 
 
 def small_nets(tiny, width, **options):
-    """Options, and networks for prompts of that width."""
+    """Return options, and networks for prompts of this width."""
     task, _ = tiny("pfpt", **options)
     task.backbone.width = width
     return task.options, networks.init_nets(task)
 
 
 def after_training(tiny, **options):
-    """Task, hooks, server, and what three clients received, are, and sent in round 1."""
+    """Return task, hooks, server, and what three clients received, are, and sent in round 1."""
     task, hooks = tiny("pfpt", **SMALL | options)
     server = hooks.init_server(task=task)
     received, clients, _ = first_cohort(task, hooks, server=server)

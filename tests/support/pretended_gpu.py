@@ -98,14 +98,14 @@ class GPU(TorchDispatchMode):
         known = {id(x.inside): x for x in there}  # a written tensor stays the same
         if device != CUDA:
             return out
-        if torch.Tag.inplace_view in func.tags:  # as squeeze_: the outer tensor's shape as well
+        if torch.Tag.inplace_view in func.tags:  # like squeeze_, it changes the outer shape, too
             with no_dispatch():
                 func(*args, **kwargs)
         return _map(lambda x: known[id(x)] if id(x) in known else OnGPU(x), out)
 
 
 def _refuse_mixed(func: Any, name: str, args: tuple, here: list[torch.Tensor]) -> None:
-    """Allow single numbers beside tensors of the GPU, and indices into one of them."""
+    """Refuse tensors of two devices, but for single numbers and indices into a GPU's tensor."""
     written = func._schema.is_mutable and any(x is args[0] for x in here)
     indices = args[1] if name in INDEXED and isinstance(args[0], OnGPU) else ()
     shapes = [tuple(x.shape) for x in here if x.dim() and not any(x is i for i in indices)]

@@ -26,7 +26,7 @@ def lines(path, rows):
 
 
 def halves(train, test, classes):
-    """Labels of two halves with these numbers of images of every class, and the counts."""
+    """Return labels of two halves with these numbers of images of every class, and the counts."""
     labels = np.arange(classes)
     counts = {"train": train * classes, "test": test * classes, "classes": classes}
     return (np.repeat(labels, train), np.repeat(labels, test)), counts
@@ -46,7 +46,7 @@ def cifar100(root, monkeypatch):
 
 
 def cifar100_lt(root, monkeypatch):
-    """101 images of the first class, one of the last: 101 * 100^(-i/99), rounded down."""
+    """Write 101 images of the first class and one of the last: floor(101 * 100^(-i/99))."""
     labels, counts = halves(101, 1, 100)
     names = [f"c{k}" for k in range(100)]
     torchvision_files.cifar(root, monkeypatch, datasets.CIFAR100, *labels, names)
@@ -106,7 +106,7 @@ def mmafedb(root, monkeypatch):
 
 
 def coop(base, name, classes, images):
-    """A split as CoOp's: 3 training, 1 validation and 2 test images of every class."""
+    """Write a split as CoOp's: 3 training, 1 validation and 2 test images of every class."""
     split = {"train": [], "val": [], "test": []}
     for label in range(classes):
         for half, numbers in (("train", (0, 1, 2)), ("val", (3,)), ("test", (4, 5))):
@@ -172,7 +172,7 @@ def fgvc_aircraft(root, monkeypatch):
 
 
 def names_of_wordnet(root):
-    """CoOp's classnames.txt, in which two names occur twice."""
+    """Write CoOp's classnames.txt, in which two names occur twice."""
     names = ["tench", "missile", "missile", "sunglasses", "sunglasses", "great white shark"]
     ids = ["n01440764", "n03773504", "n04008634", "n04355933", "n04356056", "n99999999"]
     lines(root / "classnames.txt", map(" ".join, zip(ids, names, strict=True)))
@@ -271,12 +271,12 @@ def terra_incognita(root, monkeypatch):
 
 
 def by_lists(root, name, prefix, where, train, more):
-    """Lists of every domain and half, with `train` images of every class and more to test on.
+    """Write lists of every domain and half, with `train` images of every class and some tests.
 
     Args:
-        prefix: of paths in the lists.
+        prefix: what paths in the lists begin with.
         where: folder of the lists.
-        more: number of test images of the first domain's first class; one more in the next.
+        more: number of test images of the first domain's first class; the next domain has one more.
     """
     entry = recipes.find_recipe(name).entry
     classes = entry.get("keep_classes", ["The_Eiffel_Tower", "t-shirt"])
@@ -320,7 +320,7 @@ def office_caltech10(root, monkeypatch):
 
 
 def inaturalist_user(root, monkeypatch):
-    """Three users with 16 images or more, one with 15; four classes; test images without users."""
+    """Write three users with 16 images or more and one with 15, and test images without users."""
     users = {"5": 16, "6": 20, "7": 17, "8": 15}
     rows = []
     k = 0
@@ -367,7 +367,7 @@ def imagenet_lt(root, monkeypatch):
 
 
 def several(makers, root, monkeypatch):
-    """The counts of several data sets by the names of their domains, and of the whole."""
+    """Make several data sets; return their counts, those of halves, and those of the whole."""
     made = {make.__name__: make(root / make.__name__, monkeypatch) for make in makers}
     halves = {
         name: {half: counts[half] for half in ("train", "test") if half in counts}

@@ -10,7 +10,10 @@ from fedloom.toolbox import Update
 
 
 def wrapped_runs(tmp_path):
-    """Return a maker of a task and its hooks, in which wrappers lie around a method."""
+    """Return make(*wrappers, method, **options): a task and its hooks.
+
+    The options are those of the first wrapper.
+    """
 
     def make(*names, method="head_tuning", **options):
         plugin = manifest.find_method(method)
@@ -30,6 +33,6 @@ def update(client, examples=1, received=None, **params):
 
 
 def sent_by(task, hooks, ids):
-    """What clients send in round 1, and the task in which they do."""
+    """Return the task of round 1, and what clients send in it."""
     state = initial_state(task, hooks)
     return checks.upload(task, hooks, 1, state, ids)

@@ -11,7 +11,7 @@ losses, prompted, selection = (module("sgpt", name) for name in ("losses", "prom
 
 
 def reference_group(h, keys, selected, floor):
-    """Eq. 6 for one image, group by group."""
+    """Return the group that Eq. 6 gives to one image, computed group by group."""
     q = selected / max(selected.sum(), 1)
     scores = [
         (h @ k / np.linalg.norm(h) / np.linalg.norm(k) - 1) * (share + floor)
@@ -38,7 +38,10 @@ def drawn_task(tiny):
 
 
 def reference_query(model, token, query_block, released):
-    """h(x) [d] in float64 from a class token [d]; the released code norms and rectifies it."""
+    """Return h(x) [d] in float64 from a class token [d].
+
+    The released code norms and rectifies it.
+    """
     h = token.double()
     if released:  # the cached final token is normed already
         h = (model.norm(h) if query_block else h).relu()

@@ -34,12 +34,12 @@ NOTHING = PlotInputs((), (), (), None, {})
 
 
 def shown(**values: object) -> PlottedRun:
-    """RUN with other values."""
+    """Return RUN with other values."""
     return replace(RUN, **values)
 
 
 def filled(rows: Any, table: str) -> pd.DataFrame:
-    """Rows of a run's table with all of its columns; those not given are 0, "" or False."""
+    """Return rows of a run's table with all columns; those not given are 0, "" or False."""
     frame = pd.DataFrame(rows)
     given = {column: frame[column] for column in frame}
     zeros = {
@@ -62,7 +62,7 @@ def figure_job(kind: str = "convergence", **settings: object) -> FigureJob:
 
 
 def table_kind(kind: str = "accuracy", **settings: object) -> Any:
-    """The class of a kind of table, with these keys."""
+    """Return an instance of a kind of table, with these keys."""
     return tables.kind(table_job(kind, **settings))
 
 
@@ -73,5 +73,5 @@ def draw(kind: str, series: list, **settings: object) -> style.Figure:
 
 
 def table_files(folder: Path) -> dict[str, Path]:
-    """The files that a table is written into."""
+    """Return the files that a table is written into."""
     return {kind: folder / f"t.{kind}" for kind in paths.TABLE_FORMATS}

@@ -8,7 +8,10 @@ from shown_runs import filled, shown
 
 
 def evaluation_table(path, correct, rounds=(1, 2)):
-    """Clients 0 and 1 take part, client 2 is held out; 10 and 20 and 10 test images."""
+    """Return an evaluation in which clients 0 and 1 take part and client 2 is held out.
+
+    They have 10, 20 and 10 test images.
+    """
     rows = [
         {
             "round": r,
@@ -30,7 +33,7 @@ def evaluation_table(path, correct, rounds=(1, 2)):
 
 
 def rounds_table(path, losses):
-    """The rounds of a run on ten classes, by its training losses."""
+    """Write the rounds of a run on ten classes, by its training losses; return the path."""
     numbers = range(1, len(losses) + 1)
     columns = {"round": numbers, "train_loss": losses, "guessing_loss": math.log(10)}
     filled(columns, "rounds").to_parquet(path)

@@ -13,7 +13,7 @@ def _checksum(content: bytes) -> str:
 
 
 def cifar(root, monkeypatch, kind, train, test, names):
-    """CIFAR-10 or CIFAR-100; `train` and `test` are labels. Returns the pixels of every batch."""
+    """Write CIFAR-10 or CIFAR-100 with the labels `train` and `test`; return batches' pixels."""
     folder = root / kind.base_folder
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -38,13 +38,13 @@ def cifar(root, monkeypatch, kind, train, test, names):
 
 
 def _idx(array):
-    """The file format of MNIST."""
+    """Return an array in the file format of MNIST."""
     head = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
     return head + array.astype(np.uint8).tobytes()
 
 
 def mnist(root, kind, train, test):
-    """MNIST or Fashion-MNIST; `train` and `test` are labels."""
+    """Write MNIST or Fashion-MNIST; `train` and `test` are labels."""
     raw = root / kind / "raw"
     raw.mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -55,7 +55,7 @@ def mnist(root, kind, train, test):
 
 
 def svhn(root, monkeypatch, train, test):
-    """SVHN, in which the digit 0 has the label 10; `train` and `test` are digits."""
+    """Write SVHN, in which the digit 0 has the label 10; `train` and `test` are digits."""
     from scipy.io import savemat
 
     root.mkdir(parents=True, exist_ok=True)

@@ -34,24 +34,24 @@ def shaken(tree):
 
 
 def random_case(task, hooks):
-    """Random parameters [3, ...] in float64, what clients keep, and a batch of each."""
+    """Return random parameters [3, ...] in float64, the clients, and a batch of each."""
     received, clients, batch = first_cohort(task, hooks)
     clients = replace(clients, state=shaken(clients.state))
     return shaken(received["params"]), clients, batch
 
 
 def part(tree, k):
-    """Client k's, or component k's, part of a stacked tree."""
+    """Return client k's, or component k's, part of a stacked tree."""
     return tensor_map(lambda v: v[k].detach(), tree)
 
 
 def answers(task, pixels, model):
-    """Logits by timm of a model {"head": ..., "weights": ...}."""
+    """Return timm's logits of a model {"head": ..., "weights": ...}."""
     return logits(task, pixels, model["head"], model.get("weights", {}))
 
 
 def descend(model, loss, parts, steps, lr=0.2):
-    """Plain gradient descent of some parts of a model."""
+    """Return a model after plain gradient descent of some of its parts."""
     for _ in range(steps):
         moving = {name: model[name] for name in parts}
         slopes = torch.func.grad(lambda own, rest: loss(rest | own))(moving, model)
@@ -60,7 +60,7 @@ def descend(model, loss, parts, steps, lr=0.2):
 
 
 def slopes_of(value, params):
-    """Gradient of a sum by parameter."""
+    """Return the gradient of the sum of `value`, by parameter."""
     flat = dict(leaves(params))
     return build_tree(
         zip(flat, torch.autograd.grad(value.sum(), tuple(flat.values())), strict=True)
@@ -68,7 +68,7 @@ def slopes_of(value, params):
 
 
 def entropy(task, client):
-    """The cross-entropy of a model on all of a client's training images."""
+    """Return a function: a model's cross-entropy on all of a client's training images."""
     pixels, labels = images_of(task, client)
     return lambda model: F.cross_entropy(answers(task, pixels, model), labels)
 

@@ -21,7 +21,7 @@ def _costs(seed=0, least=0.0, most=1.0, dtype=torch.float64):
 
 
 def _as_authors(cost, mass, eps, iterations, threshold, balanced):
-    """Plans of one client [B, C, M, N] and the number of iterations, by FedOTP's two loops.
+    """Return one client's plans [B, C, M, N] and the iterations, by FedOTP's two loops.
 
     `entropic_COT_fast` caps the rows' scalings at 1 and watches the columns'; `Sinkhorn` does not
     cap, and watches the rows'. Both average the change over all problems of the batch.
@@ -50,7 +50,7 @@ def _as_authors(cost, mass, eps, iterations, threshold, balanced):
 def test_logarithms_begin_where_a_product_of_two_kernels_would_leave_the_range(
     monkeypatch, eps, logarithms
 ):
-    """In float32 at a cost of 2, exp(-2 / eps) squared is the smallest number at eps 0.0458."""
+    """The square of exp(-2 / eps), at a cost of 2, is float32's smallest number at eps 0.0458."""
     calls = []
     scale = transport._scale_logarithms
     monkeypatch.setattr(
@@ -64,8 +64,8 @@ def test_logarithms_begin_where_a_product_of_two_kernels_would_leave_the_range(
 @pytest.mark.parametrize("eps", [0.1, 0.002])
 @pytest.mark.parametrize("mass", [0.3, 0.8, 0.95, None])
 def test_the_plan_is_that_of_pot(mass, eps):
-    """Without a mass it is balanced; otherwise every prompt receives its bound, mass / N."""
-    import ot  # takes seconds, and every worker imports every file
+    """A plan without a mass is balanced; otherwise every prompt receives its bound, mass / N."""
+    import ot  # the import takes seconds, and every worker imports every file
 
     cost, mask = _costs(least=0.7, most=0.7 + 8 * eps)
     limits = {"iterations": 5000, "threshold": 0.0, "balanced": mass is None}
@@ -87,7 +87,7 @@ def test_the_plan_is_that_of_pot(mass, eps):
 
 
 @pytest.mark.parametrize(("mass", "balanced"), [(0.8, False), (1.0, False), (1.0, True)])
-@pytest.mark.parametrize("eps", [0.1, 0.005])  # the latter with logarithms
+@pytest.mark.parametrize("eps", [0.1, 0.005])  # the second needs logarithms
 def test_iterations_are_the_authors_and_stop_where_theirs_do(mass, balanced, eps):
     cost, mask = _costs(most=8 * eps)
     for iterations, threshold in ((1, 0.0), (2, 0.0), (7, 0.0), (5000, 1e-2), (5000, 1e-3)):
@@ -104,7 +104,7 @@ def test_iterations_are_the_authors_and_stop_where_theirs_do(mass, balanced, eps
 
 
 def test_without_more_said_there_are_100_iterations_at_most_and_the_threshold_is_a_thousandth():
-    """FedOTP's MAX_ITER and THRESH."""
+    """The defaults are FedOTP's MAX_ITER and THRESH."""
     for most, stopped in ((2.0, False), (1.0, True)):
         cost, mask = _costs(most=most)
         plan = transport_plan(cost, mask, 0.8, 0.1)
@@ -119,9 +119,9 @@ def test_without_more_said_there_are_100_iterations_at_most_and_the_threshold_is
 
 
 def test_a_client_stops_by_itself_and_padding_has_no_say():
-    for eps in (0.1, 0.001):  # plain, and with logarithms
+    for eps in (0.1, 0.001):  # the second needs logarithms
         cost, mask = _costs()
-        cost[1] *= 30  # needs many more iterations
+        cost[1] *= 30  # this client needs many more iterations
         mask[0, 2] = False
         together = transport_plan(cost, mask, 0.8, eps)
         for k in range(2):
@@ -133,7 +133,7 @@ def test_a_client_stops_by_itself_and_padding_has_no_say():
 
 @pytest.mark.parametrize(("mass", "balanced"), [(0.8, False), (1.0, True)])
 def test_plans_of_a_small_eps_are_finite_in_single_precision(mass, balanced):
-    """FedOTP's value for few shots: exp(-cost / 0.01) is 0 from a cost of 1.04 on."""
+    """FedOTP has eps 0.01 for few shots, where exp(-cost / eps) is 0 from a cost of 1.04 on."""
     cost, mask = _costs(least=1.0, most=1.3, dtype=torch.float32)
     assert (torch.exp(-cost / 0.01).amax((-2, -1)) == 0).any(), "whole problems would vanish"
     plan = transport_plan(cost, mask, mass, 0.01, balanced=balanced)

@@ -23,7 +23,7 @@ def _pools(clients, size, width, seed=0):
 
 
 def _by_hand(queries, keys, count):
-    """Votes image by image; the sum of cosines breaks ties, then the index."""
+    """Return the picks of votes, image by image; sums of cosines, then indices break ties."""
     queries = queries.double().numpy()
     keys = keys.double().numpy()
     votes = np.zeros(len(keys))
@@ -37,7 +37,7 @@ def _by_hand(queries, keys, count):
 
 
 def _task(tiny, features):
-    """A task whose cached features are those given, from the first image on."""
+    """Return a task whose cached features are those given, from the first image on."""
     task, _ = tiny("head_tuning")
     table = torch.zeros(len(task.data.labels), features.shape[1])
     table[: len(features)] = features
@@ -48,7 +48,7 @@ def _task(tiny, features):
 
 @pytest.mark.parametrize("at_once", [256, 12])
 def test_every_training_image_votes(tiny, at_once):
-    """In one batch, and in several whose last rows are padding for the smaller clients."""
+    """Images come in one batch, or in several whose last rows are padding of smaller clients."""
     task = with_limits(tiny("head_tuning")[0], images=at_once, features=at_once)
     ids = task.data.participating
     task.data.train[ids[0]] = task.data.train[ids[0]][:2]
@@ -62,7 +62,7 @@ def test_every_training_image_votes(tiny, at_once):
 
 
 def test_padding_does_not_vote(tiny):
-    """A client of three images beside one of many: its first image fills up its batch."""
+    """A client has three images beside one with many, so its first image fills up its batch."""
     axes = torch.eye(4)
     task = _task(tiny, torch.cat([axes[[0, 1, 1]], axes[[2]].expand(9, 4)]))
     a, b = task.data.participating[:2]
@@ -89,9 +89,9 @@ def test_ties_go_to_the_nearer_prompt_then_to_the_first(tiny):
     clients = cohort(task, task.data.participating[:1], [{}])
     even = torch.stack([axes[3], axes[0], axes[1]])[None]
     assert top_prompts(task, clients, even, 1).tolist() == [[1]]
-    nearer = torch.stack([axes[3], axes[0] + axes[2], axes[1]])[None]  # a vote each
+    nearer = torch.stack([axes[3], axes[0] + axes[2], axes[1]])[None]  # both have a vote
     assert top_prompts(task, clients, nearer, 1).tolist() == [[2]]
-    # two prompts alike: of equal votes and equal sums, whichever order they are in
+    # two equal prompts have equal votes and equal sums, in whichever order they are
     twins = torch.stack([axes[3], axes[0] + axes[1], axes[0] + axes[1]])[None]
     assert top_prompts(task, clients, twins, 2).tolist() == [[1, 2]]
 

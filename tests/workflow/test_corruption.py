@@ -92,7 +92,7 @@ def test_the_checkpoint_of_a_run(tiny, tmp_path):
     outputs = tiny_outputs(tmp_path, 2)
     two = tiny_job(manifest.find_method("head_tuning"), last=2)
     training_job.train_rounds(task, hooks, two, None, outputs, "same")
-    flip(outputs.checkpoint, -3)  # of a tensor's last number
+    flip(outputs.checkpoint, -3)  # in a tensor's last number
     with pytest.raises(FedLoomError, match=r"checkpoint.safetensors: .*delete it"):
         training_job.train_rounds(task, hooks, two, None, outputs, "same")
 
@@ -123,7 +123,7 @@ def test_a_damaged_table_is_refused(tmp_path, damage):
     files.write_table(path, _rows())
     if damage == "bit":
         _flip_page(path)
-        pq.read_table(path)  # goes unnoticed without verification
+        pq.read_table(path)  # other readers do not notice it
     elif damage == "cut":
         path.write_bytes(path.read_bytes()[:-1])
     else:
@@ -146,7 +146,7 @@ def _flip_page(path):
 
 
 def _run_tables(folder):
-    """Small tables of a run and its partition, as jobs write them, by what reads each."""
+    """Write small tables of a run and its partition, as jobs do; return their files."""
     rows = {
         "evaluation": {"client_id": [0, 1], "domain": ["ink", None], "backdoor_rate": [0.5, None]},
         "rounds": {"round": [1, 2], "train_loss": [2.0, 1.0]},
@@ -170,13 +170,13 @@ def _run_tables(folder):
 
 
 def _content(path):
-    """What the readers of a table see of it."""
+    """Return what the readers of a table see of it."""
     columns = run_tables.PARTITION_SCHEMA if path.stem == "partition" else metrics.columns_of(path)
     return files.read_table(path, columns), files.read_facts(path)
 
 
 def test_a_flipped_bit_in_a_tables_footer_or_pages_is_refused_or_changes_nothing(tmp_path):
-    """Any position, one drawn bit of it: a renamed column, other rows, other pages, a traceback."""
+    """A bit flips at drawn positions, which might rename a column or end in a traceback."""
     draw = random.Random(0)
     for path in _run_tables(tmp_path):
         whole = path.read_bytes()
@@ -195,7 +195,7 @@ def test_a_flipped_bit_in_a_tables_footer_or_pages_is_refused_or_changes_nothing
 
 
 def test_a_renamed_column_and_pages_of_another_column_are_refused(tmp_path):
-    """In each place of the footer that has the name of a column."""
+    """A bit of a column's name flips, in each place of the footer that has the name."""
     (path, *_) = _run_tables(tmp_path)
     footer = pq.ParquetFile(path).metadata.serialized_size
     whole = path.read_bytes()
@@ -210,7 +210,7 @@ def test_a_renamed_column_and_pages_of_another_column_are_refused(tmp_path):
 def test_a_table_of_another_reader_or_version_needs_no_digest(tmp_path):
     (path, *_) = _run_tables(tmp_path)
     table = files.read_table(path)
-    pq.write_table(table, path)  # as FedLoom before 1.1
+    pq.write_table(table, path)  # FedLoom did so before 1.1
     assert files.read_table(path).equals(table)
 
 
@@ -278,7 +278,7 @@ def test_a_jobs_rows_are_verified_when_they_are_joined(tmp_path):
 
 @pytest.fixture
 def described(tmp_path):
-    """A file with a receipt, and that receipt's file."""
+    """Return a file with a receipt, and that receipt's file."""
     path = tmp_path / "images.arrow"
     path.write_bytes(b"pixels")
     write_receipt(path, classes=["cat", "dog"], images=2)
@@ -286,7 +286,7 @@ def described(tmp_path):
 
 
 def test_a_flipped_bit_of_a_receipt_or_of_its_file_is_refused(described):
-    """A letter of a class name would be another prompt."""
+    """Another letter in the name of a class would make another prompt."""
     path, receipt = described
     flip(path, 0)
     refused(path, lambda: check_receipt(path))
@@ -346,7 +346,7 @@ def test_what_a_killed_process_was_writing_is_swept_by_the_next_writer(tmp_path)
 
 
 def test_what_is_written_elsewhere_is_swept_a_day_after_its_last_write(tmp_path):
-    """Of a process of another machine nobody here knows whether it lives."""
+    """Nobody here knows whether a process of another machine lives."""
     name = f".a.arrow.0badcafe-{os.getpid()}-00000000{temporary.ENDING}"
     old = tmp_path / "old" / name
     used = tmp_path / "used" / name

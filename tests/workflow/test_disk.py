@@ -30,7 +30,7 @@ from fedloom.planning.load_plan import load_plan
 
 @pytest.fixture
 def full(tmp_path):
-    """A file system of 128 KiB."""
+    """Yield the folder of a file system of 128 KiB."""
     folder = tmp_path / "full"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(folder)]
@@ -149,13 +149,13 @@ def test_results_that_are_no_folder_are_one_line(tmp_path, monkeypatch, case):
 
 
 def test_looking_needs_no_folder_that_can_be_written_to(tmp_path, monkeypatch):
-    """A dry run, and runs of others that may only be read."""
+    """Dry runs must work where the results are those of others and may only be read."""
     (tmp_path / "results").mkdir()
     monkeypatch.chdir(tmp_path)
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK and access(path, mode))
     assert load_plan().runs
-    monkeypatch.setattr(sys, "executable", "true")  # in place of Snakemake
+    monkeypatch.setattr(sys, "executable", "true")  # this replaces Snakemake
     assert launch.run_study(dry=True) == 0
     with pytest.raises(FedLoomError, match=r"^results: "):
         launch.run_study()
@@ -217,7 +217,7 @@ def test_a_log_on_a_full_disk_hides_no_error(full, monkeypatch, capsys):
 def test_a_home_that_cannot_be_written_is_no_problem(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    script = tmp_path / "python"  # in place of Snakemake
+    script = tmp_path / "python"  # this replaces Snakemake
     script.write_text("#!/bin/sh\necho cache $XDG_CACHE_HOME\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
@@ -239,7 +239,7 @@ def test_on_a_terminal_snakemake_explains_a_failure_after_the_display(
             time.sleep(0.1)
         print("display", file=sys.stderr)
 
-    script = tmp_path / "python"  # in place of Snakemake
+    script = tmp_path / "python"  # this replaces Snakemake
     script.write_text(f"#!/bin/sh\necho why >&2\nexit {code}\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
@@ -254,7 +254,7 @@ def test_a_lock_of_a_snakemake_at_work_is_not_removed(tmp_path, monkeypatch):
     script = tmp_path / "snakemake"
     script.write_text("#!/bin/sh\nsleep 20\n")
     with subprocess.Popen(["sh", str(script)]) as plain:
-        while str(script) not in psutil.Process(plain.pid).cmdline():  # it has none at its start
+        while str(script) not in psutil.Process(plain.pid).cmdline():  # it is empty at first
             assert plain.poll() is None
         with pytest.raises(FedLoomError, match=f"process {plain.pid}.* is running here"):
             launch.remove_stale_lock([])

@@ -32,21 +32,21 @@ def _sleeping():
 
 @pytest.fixture(scope="module")
 def lasting():
-    """The Snakemake of the tests that leave its server as it is."""
+    """Yield a stand-in for the Snakemake of the tests that leave its server as it is."""
     with _sleeping() as process:
         yield process
 
 
 @pytest.fixture
 def fresh():
-    """A Snakemake that no other test has."""
+    """Yield a stand-in for a Snakemake that no other test has."""
     with _sleeping() as process:
         yield process
 
 
 @pytest.fixture
 def snakemake(request, lasting):
-    """A process that stands for the Snakemake whose jobs these are."""
+    """Return a process that stands for the Snakemake whose jobs these are."""
     if "fresh" in request.fixturenames:
         return request.getfixturevalue("fresh")
     _soon(lambda: len(_servers(lasting)) <= 1)  # the last test's job has ended
@@ -55,7 +55,7 @@ def snakemake(request, lasting):
 
 @pytest.fixture
 def start(snakemake, tmp_path):
-    """Starts a job of the rule that imports least, in an empty folder."""
+    """Return start(), which starts a job of the rule that imports least, in an empty folder."""
     environment = os.environ | {job_server.VARIABLE: f"test{snakemake.pid}:{snakemake.pid}"}
 
     def start(*arguments: str, rule: str = "choose", **environ: str) -> subprocess.Popen:
@@ -92,7 +92,7 @@ def _soon(condition) -> None:
 def _blocked(
     start, snakemake, tmp_path: Path, ignores_usr1: bool = False
 ) -> tuple[subprocess.Popen, psutil.Process]:
-    """Start a job that waits for ever, to open its log, and return its client and its process.
+    """Start a job that waits for ever to open its log; return its client and its process.
 
     The client knows by then that the job has begun; else it would run the job itself.
     """
@@ -167,7 +167,7 @@ def test_signals_reach_the_job(start, fresh, tmp_path, number):
 
 
 def test_a_signal_that_the_client_ignores_is_ignored_by_the_job(start, fresh, tmp_path):
-    """As the job script of a scheduler arranges it, for all jobs but training."""
+    """Job scripts of schedulers let all jobs but those of training ignore the signal."""
     client, process = _blocked(start, fresh, tmp_path, ignores_usr1=True)
     client.send_signal(signal.SIGUSR1)
     time.sleep(0.2)
@@ -197,7 +197,7 @@ def test_a_job_ends_with_its_killed_client(start, snakemake, tmp_path):
     client, process = _blocked(start, snakemake, tmp_path)
     client.kill()
     _soon(lambda: not process.is_running())
-    assert start().wait() == 2  # and the server lives on
+    assert start().wait() == 2  # the server lives on
 
 
 def test_a_job_ends_whose_client_was_killed_before_it_began(tmp_path):
@@ -248,7 +248,7 @@ def test_a_job_imports_for_itself_where_its_snakemake_has_ended(start, fresh):
 
 
 def test_a_job_imports_for_itself_where_the_servers_name_is_taken(start, fresh):
-    """The names of sockets are everybody's to see; who took one need not accept."""
+    """Everybody sees the names of sockets, and a process that took one need not accept."""
     with contextlib.ExitStack() as opened:
         taken = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         threads = os.environ.get("OMP_NUM_THREADS", "")
@@ -265,7 +265,7 @@ def test_a_job_imports_for_itself_where_the_servers_name_is_taken(start, fresh):
 
 
 def _library(tmp_path: Path) -> Path:
-    """The library in a copy of the checkout, for tests that edit it."""
+    """Return the library in a copy of the checkout, for tests that edit it."""
     return checkout.copy_to(tmp_path / "checkout") / "workflow"
 
 
@@ -286,7 +286,7 @@ def test_a_job_that_cannot_be_imported_says_so_and_disturbs_no_other(start, fres
 
 
 def test_jobs_run_the_library_as_it_is_now(start, fresh, tmp_path):
-    """Also when a file that a server has imported was changed back to what the plan knows."""
+    """This holds even after a file that a server imported was changed to what the plan knows."""
     library = _library(tmp_path)
     file = library / "fedloom/jobs/choose_job.py"
     planned = file.read_text()

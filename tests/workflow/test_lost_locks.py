@@ -26,7 +26,7 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture
 def flock_fails(monkeypatch):
-    """flock_fails(number): every lock of a file fails with this error."""
+    """Return fail(number), which makes every lock of a file fail with this error."""
 
     def fail(number: int) -> None:
         def flock(file: int, operation: int) -> None:
@@ -80,7 +80,7 @@ def test_a_file_that_two_write_at_once_is_always_that_of_one(tmp_path):
 
 @pytest.fixture
 def train(tiny, tmp_path, monkeypatch):
-    """train(folder, at, meanwhile, dies): train four rounds, and return the job's files.
+    """Return make(folder, at, meanwhile, dies), which trains four rounds and returns the files.
 
     Before round `at` it calls `meanwhile`; before round `dies` it is interrupted.
     """
@@ -112,13 +112,13 @@ def assert_same(first: training_job.Outputs, second: training_job.Outputs) -> No
 
 @pytest.mark.parametrize("at", [1, 2, 4])
 def test_a_job_that_another_overtakes_writes_the_same_bytes(train, at):
-    """In the midst of a round, a second job of the same rounds begins, and ends first."""
+    """A second job of the same rounds begins in the midst of a round, and ends first."""
     assert_same(train("straight"), train("shared", at, lambda: train("shared")))
 
 
 @pytest.mark.parametrize("at", [2, 3])
 def test_a_checkpoint_that_two_jobs_wrote_is_resumed_rightly_or_refused(train, tmp_path, at):
-    """The second dies after round 3, and the first after round 3 too; a third resumes."""
+    """A second job and then the first die after round 3, and a third job resumes."""
 
     def second():
         with pytest.raises(KeyboardInterrupt):

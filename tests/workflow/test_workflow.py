@@ -78,7 +78,7 @@ def _start(
 
 
 def _hear_ctrl_c() -> None:
-    """A shell that starts the tests in the background makes them, and all below, deaf to it."""
+    """Let the process hear Ctrl-C, to which a shell makes all processes in its background deaf."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -90,7 +90,7 @@ def _run(folder: Path, *words: str) -> str:
 
 
 def _would_run(folder: Path) -> list[tuple[str, str | None]]:
-    """Rule and method of every job that a dry run lists."""
+    """Return rule and method of every job that a dry run lists."""
     output = _run(folder, "snakemake", "-n", "--quiet", "host")
     blocks = re.split(r"\n(?:local)?rule ", output)[1:]
     methods = [re.search(r"wildcards:.*\bmethod=(\w+)", block) for block in blocks]
@@ -100,13 +100,13 @@ def _would_run(folder: Path) -> list[tuple[str, str | None]]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished study of two rounds, and what it printed."""
+    """Return the folder of a finished study of two rounds, and what it printed."""
     folder = _checkout(tmp_path_factory.mktemp("checkout"), rounds=2)
     return folder, _run(folder)
 
 
 def _evaluations(folder: Path) -> dict[str, bytes]:
-    """The bytes of every method's evaluation."""
+    """Return the bytes of every method's evaluation."""
     paths = folder.glob("results/runs/digits/six/micro_vit/*/seed0/evaluation.parquet")
     return {path.parts[-3]: path.read_bytes() for path in paths}
 
@@ -253,7 +253,7 @@ def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number)
 
 
 def test_waiting_jobs_are_not_checked_again_and_again(finished):
-    """Snakemake does so after every job while it has a limit of jobs per second."""
+    """Snakemake checks them after every job while it has a limit of jobs per second."""
     folder, _ = finished
     (folder / "unlimited.py").write_text(
         "import sys\n"

@@ -8,7 +8,7 @@ import tiny_study
 
 @pytest.fixture(scope="session")
 def slurm():
-    """A Slurm of one node; without the programs, tests are skipped, and in CI they fail."""
+    """Yield a Slurm of one node; without the programs, tests are skipped, and in CI they fail."""
     plugins = ("snakemake_executor_plugin_slurm", "snakemake_executor_plugin_cluster_generic")
     lacking = [f"no {name}; pip install 'fedloom[test]'" for name in plugins if not find_spec(name)]
     reason = one_node.missing() or ", ".join(lacking)
@@ -22,12 +22,12 @@ def slurm():
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory):
-    """A checkout in which data and caches are made, and nothing is trained."""
+    """Return a checkout in which data and caches are made, and nothing is trained."""
     return tiny_study.prepare(tmp_path_factory.mktemp("tiny") / "prepared")
 
 
 @pytest.fixture(scope="session")
 def straight(prepared, tmp_path_factory):
-    """Evaluations of runs that were never disturbed."""
+    """Return evaluations of runs that were never disturbed."""
     folder = tiny_study.copy(prepared, tmp_path_factory.mktemp("straight") / "checkout")
     return tiny_study.straight(folder)

@@ -19,7 +19,7 @@ PROFILES = {
 
 @pytest.fixture
 def parsed(monkeypatch):
-    """parsed(profile): its settings as Snakemake's command line has them."""
+    """Return parse(profile): a profile's settings as Snakemake's command line has them."""
     monkeypatch.chdir(ROOT)
 
     def parse(profile: str):
@@ -53,7 +53,7 @@ def test_jobs_of_slurm_are_signalled_before_their_time_is_over(parsed):
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """program(name, script): a program of that name comes first in PATH."""
+    """Return write(name, script), which puts a program of that name first in PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def write(name: str, script: str) -> None:

@@ -18,7 +18,7 @@ GENERIC = (
 
 
 def log_of(folder: Path, seed: int) -> str:
-    """What the job that trains a run has written to its log."""
+    """Return what the job that trains a run has written to its log."""
     run = tiny_study.RUN.format(seed).replace("results/runs", "results/logs/train")
     with suppress(FileNotFoundError):  # not there yet, or removed by Snakemake before a new attempt
         return (folder / run / f"rounds/{ROUNDS:04}.log").read_text()
@@ -30,19 +30,19 @@ def rounds_done(folder: Path, seed: int) -> bool:
 
 
 def job_of(folder: Path, seed: int) -> str:
-    """Slurm's id of the job that trains a run, as its log gives it."""
+    """Return Slurm's id of the job that trains a run, as its log gives it."""
     return re.match(r"on \S+, SLURM_JOB_ID (\d+)\n", log_of(folder, seed))[1]
 
 
 def resumed_after(folder: Path, seed: int) -> int:
-    """The round after which the job went on; 0 if it did not."""
+    """Return the round after which the job went on, or 0 if it did not."""
     line = re.search(r"resumed after round (\d+)", log_of(folder, seed))
     return int(line[1]) if line else 0
 
 
 @pytest.fixture(scope="module")
 def disturbed(slurm, prepared, tmp_path_factory):
-    """A study of two runs on Slurm: its folder, the disturbed jobs, their last rounds.
+    """Return the folder of a study of two runs on Slurm, disturbed jobs, and their last rounds.
 
     The first run's job is cancelled, the second's is told to stop, and when others have taken their
     places, Snakemake is killed and started again.

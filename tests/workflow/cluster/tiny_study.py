@@ -39,7 +39,7 @@ select:
   figures: []
 """
 RUN = "results/runs/digits/six/micro_vit/head_tuning/seed{}"
-# the last of what a training job writes
+# the last files that training jobs write
 TARGETS = tuple(f"{RUN.format(seed)}/rounds/{ROUNDS:04}.json" for seed in SEEDS)
 SCENARIO = partial(SimpleNamespace, dataset="digits", partition="six", backbone="micro_vit")
 COMMAND = (sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml")
