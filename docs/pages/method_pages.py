@@ -24,16 +24,9 @@ def as_markdown(text: str) -> str:
 
 def link(paper: Paper) -> str:
     """Return the citation, linked if method.toml gives a DOI, an arXiv number or an address."""
-    target = paper.link
-    if not target:
+    if not paper.address:
         return cell(paper.citation)
-    if not target.startswith("http"):
-        target = (
-            f"https://doi.org/{target}"
-            if target.startswith("10.")
-            else f"https://arxiv.org/abs/{target.removeprefix('arXiv:')}"
-        )
-    return f"[{cell(paper.citation)}]({target})"
+    return f"[{cell(paper.citation)}]({paper.address})"
 
 
 def facts(plugin: Plugin) -> str:

@@ -40,9 +40,8 @@ def look(capsys, tmp_path, monkeypatch, program):
     def run() -> tuple[list[str], list[str]]:
         status = doctor.print_findings()
         lines = capsys.readouterr().out.splitlines()
-        wrong, well = (
-            [t[6:] for t in lines if t.startswith(mark)] for mark in ("FIX   ", "ok    ")
-        )
+        wrong = [line.removeprefix("FIX   ") for line in lines if line.startswith("FIX   ")]
+        well = [line.removeprefix("ok    ") for line in lines if line.startswith("ok    ")]
         assert len(wrong) + len(well) == len(lines)
         assert status == bool(wrong)
         return wrong, well

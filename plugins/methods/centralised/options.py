@@ -11,8 +11,9 @@ class Options:
     """The class of task.options."""
 
     train: str
-    """What is trained together with the head: `prompts`; nothing else (`head`); or the backbone's
-    weights in whose names this regular expression finds a match (empty: all weights)."""
+    """Part of the model that is trained together with the head: `prompts`; nothing else (`head`);
+    or the backbone's weights in whose names this regular expression finds a match (empty: all
+    weights)."""
 
     prompts: int
     """Number of prompt tokens at the first block, with `train: prompts`."""

@@ -23,5 +23,5 @@ class Options:
     finds a match. Empty: all weights; 'bias$': only biases (BitFit)."""
 
     statistics: Literal["averaged", "kept", "frozen"]
-    """What happens to the running statistics of a ResNet's batch norm: they are `averaged` with the
+    """Treatment of the running statistics of a ResNet's batch norm: they are `averaged` with the
     weights, `kept` on the client (FedBN), or `frozen` at the backbone's. A ViT has none."""

@@ -57,9 +57,10 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
             f"{options.byzantine} needs {needed}; raise study.clients_per_round or lower it"
         )
 
-    # the updates nearest to their neighbours
-    # updates that were left out count among the f
+    # the number of attackers that are left: each update that was left out counts as one of the f
     byzantine = max(0, options.byzantine - (len(sent) - len(updates)))
+
+    # the updates nearest to their neighbours
     vectors = torch.stack([fl.flatten(update.payload).double() for update in updates])
     score = scores(vectors, byzantine).tolist()
     best = sorted(range(len(updates)), key=lambda i: (score[i], updates[i].client))

@@ -23,8 +23,9 @@ class Arrivals(Keys):
     """Classes, domains or clients that arrive in parts while a run trains."""
 
     of: Literal["classes", "domains", "clients"]
-    """What is divided into parts that arrive one after another. The seed determines the division.
-    Clients that train on a part are tested on its images from its arrival to the end of the run."""
+    """Says what is divided into parts that arrive one after another. The seed determines the
+    division. Clients that train on a part are tested on its images from its arrival to the end of
+    the run."""
     at: Several[Annotated[int, Field(ge=2)]]
     """Rounds in which a further part arrives, in ascending order. The first part is there from
     round 1, so [11, 21] makes three parts."""

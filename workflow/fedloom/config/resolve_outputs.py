@@ -183,7 +183,7 @@ def _published_numbers(
     if output.entry.needs().shows == "datasets":
         labels = [scenario.dataset for scenario in output.scenarios]
     columns = [*map(str, output.scenarios), "average"]
-    printed = {column for row in rows.values() for column in row}
+    printed = set().union(*rows.values())
     for key, ours, theirs in (("rows", labels, rows), ("columns", columns, printed)):
         for label, name in entry.get(key, {}).items():
             (where / key).check_known(label, ours, "the study has no")

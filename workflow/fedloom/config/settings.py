@@ -130,7 +130,7 @@ class BackboneSettings:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is assumed about weights from a file, since the file does not state it."""
+        """The assumptions about weights from a file, which the file does not state."""
         name = self.settings["name"]
         keys = self.settings
         if name in MICRO or local_weights(self) is None:

@@ -58,12 +58,21 @@ class Paper(Keys):
     equations: str | None = None
     """Equations and algorithms of the paper that the plugin computes."""
 
+    @property
+    def address(self) -> str | None:
+        """The web address of the paper, made from its DOI or arXiv number; None without a link."""
+        if not self.link or self.link.startswith("http"):
+            return self.link
+        if self.link.startswith("10."):
+            return f"https://doi.org/{self.link}"
+        return f"https://arxiv.org/abs/{self.link.removeprefix('arXiv:')}"
+
 
 class Artefact(Keys):
     """A table that the hook `artefact` of a method, or `audit_table` of a wrapper, returns."""
 
     description: str
-    """What the table holds."""
+    """Says what the table holds."""
     options: JsonDict = Field({})
     """Values of options with which the hook returns the table. Default: it returns the table with
     any values."""
@@ -79,7 +88,7 @@ class Look(Keys):
 
 
 class Cost(Keys):
-    """What a method adds to the memory and the time of a job.
+    """The memory and the time that a method adds to those of a job.
 
     The images, the backbone and the number of clients are known without these facts.
     """
@@ -126,16 +135,16 @@ class Plugin(PluginManifest):
     extra_families: Items[Literal["resnet"]] = ()
     """Other kinds of backbone on which the method trains without changes."""
     needs: Items[Literal["features", "patches", "prototypes"]] = ()
-    """What is computed before the runs. `features`: the final class token of every image, or with
-    CLIP the image's feature (batch.features). `patches`: the projected patch tokens, only with CLIP
-    (batch.patches). `prototypes`: the warm start of Eq. 18-19 of PEP-FedPT, only with a ViT
-    (task.prototypes)."""
+    """Caches that the method reads; jobs compute them before the runs. `features`: the final class
+    token of every image, or with CLIP the image's feature (batch.features). `patches`: the
+    projected patch tokens, only with CLIP (batch.patches). `prototypes`: the warm start of Eq.
+    18-19 of PEP-FedPT, only with a ViT (task.prototypes)."""
     forward_inputs: Items[Literal["images", "texts"]] = Field(
         default_factory=lambda keys: FORWARD_INPUTS[keys.get("family")]
     )
-    """What the method runs through the backbone in a training step. The number of images and
-    clients that are computed at once follows from it. Default: images, and with CLIP also texts. []
-    if the method only reads caches."""
+    """Inputs that the method runs through the backbone in a training step. They determine the
+    number of images and clients that are computed at once. Default: images, and with CLIP also
+    texts. [] if the method only reads caches."""
     artefacts: dict[Identifier, Artefact] = Field({})
     """Tables by name, which the hook `artefact` of a method, or `audit_table` of a wrapper,
     returns."""
@@ -174,10 +183,10 @@ class Plugin(PluginManifest):
     to rounding (secure masks). The method and the other wrappers must then need no more than this
     sum (see `aggregation` and `updates`), and `fedloom check` compares with a wider tolerance."""
     updates: Literal["unread", "dropped", "read"] = "read"
-    """What a wrapper does with the clients' updates. `unread`: it does not look at them. `dropped`:
-    it leaves out some of them, without looking at them. It must be listed after a wrapper with
-    `preserves = "sum"`. `read`: it reads or changes them. It cannot be combined with such a
-    wrapper."""
+    """Says how a wrapper treats the clients' updates. `unread`: it does not look at them.
+    `dropped`: it leaves out some of them, without looking at them. It must be listed after a
+    wrapper with `preserves = "sum"`. `read`: it reads or changes them. It cannot be combined with
+    such a wrapper."""
     rejects_non_finite: bool = False
     """True if the hook `receive` of a wrapper leaves out updates that hold NaN or infinity. Such
     updates then reach that hook. Without such a wrapper they end the run with an error."""

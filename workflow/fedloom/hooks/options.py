@@ -99,7 +99,7 @@ def check_value(value: JsonValue, schema: JsonDict, where: KeyPath) -> None:
 
 
 class Fault(NamedTuple):
-    """What is wrong in a value: the keys and indices that lead to it, and a message."""
+    """A fault in a value: the keys and indices that lead to it, and a message."""
 
     steps: tuple[str | int, ...]
     message: str

@@ -67,7 +67,7 @@ def describe_method(name: str) -> str:
         "backbone": plugin.family,
         "needs": ", ".join(plugin.needs),
         "paper": plugin.paper.citation,
-        "link": _address(plugin.paper.link),
+        "link": plugin.paper.address,
         "equations": plugin.paper.equations,
         "file": plugin.file,
     }
@@ -87,15 +87,6 @@ def describe_method(name: str) -> str:
         lines += ["", "artefacts (tables that the figures lines, scatter and bars can show)"]
         lines += [f"  {name}: {entry.description}" for name, entry in plugin.artefacts.items()]
     return "\n".join(lines)
-
-
-def _address(link: str | None) -> str | None:
-    """Return the address of a paper; a link may be an address, a DOI or an arXiv number."""
-    if not link or link.startswith("http"):
-        return link
-    if link.startswith("10."):
-        return f"https://doi.org/{link}"
-    return f"https://arxiv.org/abs/{link.removeprefix('arXiv:')}"
 
 
 def _describe_key(name: str, schema: JsonDict) -> str:

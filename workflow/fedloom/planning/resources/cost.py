@@ -89,9 +89,8 @@ def job_seconds(plan: Plan) -> dict[str, dict[Path, float]]:
         seconds = dict[Path, float]()
         for file, labels in jobs[rule].items():
             work = estimate_job(plan.settings, rule, labels)
-            seconds[file] = (
-                FORK_SECONDS + work.seconds + work.operations / CORE_OPERATIONS_PER_SECOND
-            )
+            computing = work.operations / CORE_OPERATIONS_PER_SECOND
+            seconds[file] = FORK_SECONDS + work.seconds + computing
 
         # a rule without jobs is left out
         if seconds:
@@ -113,7 +112,6 @@ def _disk(settings: Settings, jobs: Jobs) -> dict[str, float]:
         # patches: all tokens at the end, in half the bytes
         if job.cache == "patches":
             rows = size.tokens / 2
-        megabytes[job.cache] += (
-            contents(datasets[job.dataset]).images * rows * size.width * MB_PER_FLOAT
-        )
+        floats = contents(datasets[job.dataset]).images * rows * size.width
+        megabytes[job.cache] += floats * MB_PER_FLOAT
     return dict(megabytes)

@@ -55,7 +55,7 @@ MAX_TRAINING_MINUTES = 1440
 
 @dataclass(frozen=True)
 class Work:
-    """What a job takes, on top of the libraries."""
+    """The memory and the computation of a job, on top of the libraries."""
 
     # megabytes of memory, if the job has no GPU
     megabytes: float
@@ -68,7 +68,7 @@ class Work:
 
 
 class Resources(NamedTuple):
-    """What a job asks a cluster for: memory of the host in 10^6 bytes, and a limit in minutes."""
+    """The request of a job to a cluster: memory of the host in 10^6 bytes, and minutes."""
 
     mem_mb: int
     runtime: int
@@ -151,14 +151,13 @@ def request(
 
 def estimate_job(settings: Settings, rule: str, wildcards: Wildcards) -> Work:
     """Estimate a job of this rule, which its wildcards name."""
-    w = wildcards
     dataset = settings.datasets[wildcards.dataset]
     images = contents(dataset).images
     if rule == "dataset":
         return Work(500, seconds=60 * images / IMAGES_READ_PER_MINUTE)
 
     # a backbone passes over all images; while it is loaded, memory holds its weights twice
-    size = sizes(settings.backbones[w.backbone])
+    size = sizes(settings.backbones[wildcards.backbone])
     loaded = 2 * size.weights
     if rule == "cache":
         passing = memory.CACHED_AT_ONCE * size.passing
@@ -172,18 +171,18 @@ def estimate_job(settings: Settings, rule: str, wildcards: Wildcards) -> Work:
     if rule == "artefact":
         # for TEST_SETS, every client answers all test images of these datasets
         labels: tuple[str, ...] = ()
-        if w.artefact == TEST_SETS:
-            others = settings.partitions[w.partition].settings.get("transfer_to", ())
-            labels = (w.dataset, *others)
+        if wildcards.artefact == TEST_SETS:
+            others = settings.partitions[wildcards.partition].settings.get("transfer_to", ())
+            labels = (wildcards.dataset, *others)
         shared = sum(contents(settings.datasets[label]).test for label in labels)
 
         # any other artefact is assumed to cost as much as an evaluation
-        run = workload(settings, w, w.method)
+        run = workload(settings, wildcards, wildcards.method)
         megabytes, operations = run.evaluation()
         operations += run.encoding(run.all_clients * shared)
         return Work(1000 + loaded + megabytes, operations, host=1000 + loaded)
 
-    return estimate_run(settings, w, job_factory.rounds_of(settings, w))
+    return estimate_run(settings, wildcards, job_factory.rounds_of(settings, wildcards))
 
 
 def estimate_run(settings: Settings, labels: Run | Wildcards, rounds: range | None = None) -> Work:

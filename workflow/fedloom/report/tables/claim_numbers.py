@@ -85,10 +85,10 @@ class StudyNumbers:
         for scenarios, way in zip(place, (weight, -weight), strict=True):
             for scenario in scenarios:
                 share = way / len(scenarios)
-                terms.append(self.term(self.runs[scenario][row], metric, share, scenario))
+                terms.append(self._term(self.runs[scenario][row], metric, share, scenario))
         return terms
 
-    def term(
+    def _term(
         self, runs: list[PlottedRun], metric: str, weight: float, scenario: ScenarioLabels
     ) -> Term:
         """Return a method's metric in one scenario, by seed, as a term of a difference.
