@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.data.partition import divide_dataset
-from fedloom.federated.evaluate import answer_test_sets, evaluate
+from fedloom.federated.evaluate import evaluate
+from fedloom.federated.evaluate_test_sets import evaluate_test_sets
 from fedloom.federated.round import initial_state, train_round
 from partitioned import CLASSES, DOMAINS, dataset, with_domains
 from refusals import refused
@@ -191,7 +192,7 @@ def test_clients_that_have_arrived_answer_unseen_images_which_are_in_no_part(tin
     first = [k for k, rows in enumerate(task.at(1).data.test) if len(rows)]
     assert len(first) == 3
     for number, clients in ((1, first), (2, [*range(6)])):
-        rows = answer_test_sets(task.at(number), hooks, initial_state(task, hooks))
+        rows = evaluate_test_sets(task.at(number), hooks, initial_state(task, hooks))
         for name in ("own", "base", "novel"):
             assert [row.evaluation.client_id for row in rows if row.test_set == name] == clients
         assert not any(key.startswith("part_") for row in rows for key in row.columns())

@@ -17,7 +17,8 @@ from fedloom.common.files import read_table
 from fedloom.common.ids import UNASSIGNED
 from fedloom.config.partitions import novel_numbers
 from fedloom.data.partition import divide_dataset
-from fedloom.federated.evaluate import answer_test_sets, received_by
+from fedloom.federated.cohorts import prepare_clients
+from fedloom.federated.evaluate_test_sets import evaluate_test_sets
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion, Score
 from fedloom.hooks import manifest
@@ -122,7 +123,7 @@ def _trained(tiny, name):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_participating_client_answers_its_own_all_base_and_all_novel_images(tiny, name):
     task, hooks, state = _trained(tiny, name)
-    rows = answer_test_sets(task, hooks, state)
+    rows = evaluate_test_sets(task, hooks, state)
     table = pd.DataFrame([row.columns() for row in rows]).set_index(["test_set", "client_id"])
     stored = task.data.store.labels
     test = task.data.store.test
@@ -137,7 +138,7 @@ def test_every_participating_client_answers_its_own_all_base_and_all_novel_image
 
 def test_a_learned_context_is_put_before_names_that_no_client_has_seen(tiny):
     task, hooks, state = _trained(tiny, "promptfl")
-    table = pd.DataFrame([row.columns() for row in answer_test_sets(task, hooks, state)])
+    table = pd.DataFrame([row.columns() for row in evaluate_test_sets(task, hooks, state)])
     names = ["beta", "gamma"]
     numbers = [1, 2]
     rows = np.flatnonzero(task.data.store.test & np.isin(task.data.store.labels, numbers))
@@ -175,7 +176,7 @@ def test_one_model_answers_once_as_each_of_its_clients(tiny):
     each = Counted(apart=True)
     keys = ["test_set", "client_id"]
     frames = [
-        pd.DataFrame([row.columns() for row in answer_test_sets(task, counted, state)])
+        pd.DataFrame([row.columns() for row in evaluate_test_sets(task, counted, state)])
         for counted in (once, each)
     ]
     pd.testing.assert_frame_equal(*(f.sort_values(keys).reset_index(drop=True) for f in frames))
@@ -191,10 +192,10 @@ def test_as_many_clients_answer_at_once_as_the_set_with_the_most_classes_lets(ti
 
     def received(task, hooks, state, ids):
         cohorts.append(ids)
-        return received_by(task, hooks, state, ids)
+        return prepare_clients(task, hooks, state, ids)
 
-    monkeypatch.setattr("fedloom.federated.evaluate.received_by", received)
-    answer_test_sets(task, hooks, state)
+    monkeypatch.setattr("fedloom.federated.evaluate_test_sets.prepare_clients", received)
+    evaluate_test_sets(task, hooks, state)
     assert cohorts[1:] == [[k] for k in task.data.participating], "after the server's model"
 
 

@@ -9,7 +9,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract import checks, driver
 from fedloom.contract.tiny import tiny_task
-from fedloom.federated.evaluate import received_by
+from fedloom.federated.cohorts import prepare_clients
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.machine.install import ROOT
@@ -49,7 +49,7 @@ def test_bytes_are_counted_as_sent_and_hooks_see_what_was_unpacked(tmp_path, hal
     state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     head = task.num_classes * task.backbone.width
     assert row.bytes_up == row.bytes_down == 3 * 2 * head  # three clients, two bytes
-    received, _ = received_by(task.at(1), hooks, state, [SERVER_MODEL])
+    received, _ = prepare_clients(task.at(1), hooks, state, [SERVER_MODEL])
     assert received["params"]["head"].dtype == torch.float32
     kept = state.server["params"]["head"]
     assert torch.equal(received["params"]["head"][0], kept.half().float())

@@ -13,7 +13,8 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_task
-from fedloom.federated.evaluate import evaluate, evaluate_globally, received_by
+from fedloom.federated.cohorts import prepare_clients
+from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion
 from fedloom.federated.state import HOST, PersonalStates, State
@@ -48,7 +49,7 @@ def test_every_client_is_evaluated_without_and_with_it(run):
     rows = evaluate(task, hooks, state)
     keys = [(row.client_id, row.personalized) for row in rows]
     assert keys == [(k, flag) for k in range(6) for flag in (False, True)]
-    received, clients = received_by(task, hooks, state, [0])  # client 0 is held out
+    received, clients = prepare_clients(task, hooks, state, [0])  # client 0 is held out
     own = hooks.personalize(task=task, received=received, clients=clients)
     assert not torch.equal(own["bias"], clients.state["bias"])
     head = state.server["params"]["head"]
@@ -115,7 +116,7 @@ def test_a_client_that_never_trained_starts_from_what_it_is_sent(run):
     state.server["params"]["head"] = state.server["params"]["head"] + 1
     module = sys.modules["fedloom_plugins.fickle.plugin"]
     change["unseen_client_state"] = lambda task, own: {"bias": module.SENT["params"]["head"][:, 0]}
-    received, clients = received_by(task, hooks, state, [0])
+    received, clients = prepare_clients(task, hooks, state, [0])
     assert torch.equal(clients.state["bias"][0], state.server["params"]["head"][:, 0])
     assert received["params"]["head"].shape == (1, 4, 16), "without a client axis, and stacked"
 

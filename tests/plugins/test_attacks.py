@@ -8,7 +8,7 @@ from attacks import IDS, attacked_runs
 from fedloom.common.files import read_table
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
-from fedloom.federated.evaluate import answer_test_sets
+from fedloom.federated.evaluate_test_sets import evaluate_test_sets
 from fedloom.federated.round import initial_state
 from fedloom.hooks import manifest
 from fedloom.toolbox import draw_attackers
@@ -82,5 +82,5 @@ def test_a_job_that_is_stopped_under_an_attack_resumes(run, tmp_path):
 
 def test_attackers_do_not_answer_images_of_other_data_either(run):
     task, hooks = run("label_flip", method="zero_shot_clip")
-    rows = answer_test_sets(task.at(1), hooks, initial_state(task, hooks))
+    rows = evaluate_test_sets(task.at(1), hooks, initial_state(task, hooks))
     assert {row.evaluation.client_id for row in rows} == set(IDS) - set(draw_attackers(task, 0.4))

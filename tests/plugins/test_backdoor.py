@@ -11,7 +11,8 @@ from attacks import attacked_runs
 from changed_task import with_training
 from fedloom.config.settings import Reported
 from fedloom.data import federation
-from fedloom.federated.evaluate import evaluate, received_by
+from fedloom.federated.cohorts import prepare_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state
 from fedloom.report.metrics import accuracies
 from fedloom.toolbox import draw_attackers
@@ -104,7 +105,7 @@ def test_a_personalised_client_has_the_rate_of_its_personal_model(run):
     for k, images in enumerate(poisoned.test):
         if not len(images):
             continue
-        received, clients = received_by(task, hooks, state, [k])
+        received, clients = prepare_clients(task, hooks, state, [k])
         own = hooks.personalize(task=task, received=received, clients=clients)
         batch = poisoned.batch([images])
         rates = []

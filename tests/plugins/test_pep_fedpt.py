@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from changed_task import with_limits
 from fedloom.common.errors import FedLoomError
-from fedloom.federated.evaluate import compute_artefact, received_by
+from fedloom.federated.cohorts import prepare_clients
+from fedloom.federated.evaluate import compute_artefact
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
@@ -197,7 +198,7 @@ def test_soft_weights_are_means_over_all_test_images_of_a_class(tiny):
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     given = {(j, label): [] for j in (2, 3) for label in (0, 2, 3)}
     for client, rows in enumerate(task.data.test):
-        received, clients = received_by(task.at(1), hooks, state, [client])
+        received, clients = prepare_clients(task.at(1), hooks, state, [client])
         batch = task.data.batch([rows])
         passed = forward.forward(task, received["params"], received, clients, batch, 3)
         for j, weights in zip((2, 3), passed.weights, strict=True):
@@ -226,7 +227,7 @@ def test_shown_class_tokens_are_of_a_few_images_drawn_once(tiny, monkeypatch):
     assert found.groupby("block").size().to_dict() == dict.fromkeys(range(1, 14), 3)
     known = []
     for client, rows in enumerate(task.data.test):
-        received, clients = received_by(task.at(4), hooks, state, [client])
+        received, clients = prepare_clients(task.at(4), hooks, state, [client])
         batch = task.data.batch([rows])
         passed = forward.forward(task, received["params"], received, clients, batch, 13)
         tokens = torch.stack(passed.class_tokens)[:, 0]  # [13, B, d]

@@ -13,7 +13,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.cli.inspect.downlink import downlink_floats
 from fedloom.common.trees import build_tree, leaves, tensor_map
 from fedloom.config.reading import read
-from fedloom.federated.evaluate import evaluation_cohorts
+from fedloom.federated.cohorts import evaluation_cohorts
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.federated.state import PersonalStates

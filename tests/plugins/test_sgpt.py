@@ -8,7 +8,8 @@ import torch
 
 from changed_task import with_facts, with_training
 from fedloom.common.errors import FedLoomError
-from fedloom.federated.evaluate import compute_artefact, received_by
+from fedloom.federated.cohorts import prepare_clients
+from fedloom.federated.evaluate import compute_artefact
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.toolbox import train_locally
@@ -102,7 +103,7 @@ def test_table_3(tiny, options, expected):
     trained = {"I": first, "II": second, "I + II": (*first, *second)}
     names = set().union(*(trained[block] for block in expected))
     assert set(before.server["params"]) == names
-    received, clients = received_by(task, hooks, before, task.data.participating[:3])
+    received, clients = prepare_clients(task, hooks, before, task.data.participating[:3])
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
     params = received["params"]
     counts = received.get("constants")
@@ -258,7 +259,7 @@ def test_without_groups_it_is_a_vit_with_deep_prompts(tiny):
     assert state.server.keys() == {"params"}
     assert state.server["params"].keys() == {"head", "shared_prompts"}
     deep, other = tiny("fedvpt_deep", blocks=task.options.shared_blocks)
-    received, clients = received_by(task, hooks, state, [1, 2])
+    received, clients = prepare_clients(task, hooks, state, [1, 2])
     batch = task.data.batch([task.data.test[k] for k in (1, 2)])
     found, expected = (
         h.predict(task=t, received=received, clients=clients, batch=batch)

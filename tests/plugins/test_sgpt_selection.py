@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from changed_task import with_training
-from fedloom.federated.evaluate import compute_artefact, received_by
+from fedloom.federated.cohorts import prepare_clients
+from fedloom.federated.evaluate import compute_artefact
 from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select_for_round, train_round
 from fedloom.toolbox import SERVER_MODEL, cosine_similarity
@@ -142,7 +143,7 @@ def test_keys_and_prompts_by_coarse_label_select_the_labels(tiny):
     clusters = set(zip(images["group"], images["cluster"], strict=True))
     assert len(clusters) == 2, "k-means finds the same two, by whichever names"
     for ids in ([SERVER_MODEL], list(range(task.data.num_clients))):
-        received, clients = received_by(task, hooks, state, ids)
+        received, clients = prepare_clients(task, hooks, state, ids)
         rows = [task.data.test[0]] if ids == [SERVER_MODEL] else task.data.test
         batch = next(iterate_examples(task, rows))
         found = hooks.predict(task=task, received=received, clients=clients, batch=batch)

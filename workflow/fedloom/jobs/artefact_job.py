@@ -8,7 +8,8 @@ from fedloom.common.files import write_table
 from fedloom.common.receipts import check_receipt
 from fedloom.federated import rows
 from fedloom.federated.build_task import build_task, with_datasets
-from fedloom.federated.evaluate import answer_test_sets, compute_artefact
+from fedloom.federated.evaluate import compute_artefact
+from fedloom.federated.evaluate_test_sets import evaluate_test_sets
 from fedloom.federated.state import State
 from fedloom.hooks.manifest import TEST_SETS
 from fedloom.machine.device import prepare_torch
@@ -40,7 +41,7 @@ def run(job: ArtefactJob, threads: int) -> None:
         needs = spec.method.needs
         files = {name: paths.other_inputs(name, run, needs) for name in names}
         task = with_datasets(task, files, task.data.device)
-        answers = [row.columns() for row in answer_test_sets(task, hooks, kept)]
+        answers = [row.columns() for row in evaluate_test_sets(task, hooks, kept)]
         table = pa.Table.from_pylist(answers, schema=rows.TEST_SETS_SCHEMA)
     else:
         table = pa.table(compute_artefact(task, hooks, kept, job.artefact))
