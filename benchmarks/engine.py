@@ -132,7 +132,7 @@ def all_clients() -> Any:
     """Train all clients of a round as one batch, and evaluate 256 images at once."""
     wide = memory.BatchLimits(floats=2**62)
     stack = ExitStack()
-    for name in ("clients_at_once", "images_at_once"):
+    for name in ("max_clients", "max_images_per_pass"):
         real = getattr(memory, name)
         widened = lambda *given, real=real, **_: real(*given[:2], limits=wide)  # noqa: E731
         stack.enter_context(patch.object(memory, name, widened))

@@ -48,13 +48,13 @@ def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny):
     task, _ = tiny("fedvpt")  # batches of 4 images, of 5 tokens of 16 floats
     assert task.backbone.image_floats == 5 * 16
     task = with_limits(task, floats=3 * 4 * 5 * 16)
-    assert groups.clients_at_once(task, PROMPTS) == 3
+    assert groups.clients_trained_at_once(task, PROMPTS) == 3
     parts = with_training(task, micro_batch=2)
-    assert groups.clients_at_once(parts, PROMPTS) == 6, "half a batch is in flight"
+    assert groups.clients_trained_at_once(parts, PROMPTS) == 6, "half a batch is in flight"
     from_caches = with_facts(task, forward_inputs=())
-    assert groups.clients_at_once(from_caches, PROMPTS) > 1000, "caches alone"
-    assert groups.clients_at_once(with_facts(task, stacked=False), PROMPTS) == 1
-    assert groups.clients_at_once(with_limits(task, floats=1), PROMPTS) == 1, "at least one"
+    assert groups.clients_trained_at_once(from_caches, PROMPTS) > 1000, "caches alone"
+    assert groups.clients_trained_at_once(with_facts(task, stacked=False), PROMPTS) == 1
+    assert groups.clients_trained_at_once(with_limits(task, floats=1), PROMPTS) == 1, "at least one"
 
 
 def _on_gpu(task, monkeypatch, bytes_of_gpu=80e9):
@@ -77,7 +77,9 @@ def test_clients_train_at_once_whose_activations_fit_half_of_what_a_gpu_has_left
     whole = _besides(task) + images + 2 * 3 * client
 
     def at_once(bytes_of_gpu, *states, task=task):
-        return groups.clients_at_once(_on_gpu(task, monkeypatch, bytes_of_gpu), PROMPTS, *states)
+        return groups.clients_trained_at_once(
+            _on_gpu(task, monkeypatch, bytes_of_gpu), PROMPTS, *states
+        )
 
     assert (at_once(whole), at_once(whole - 1)) == (3, 2)
     assert at_once(client) == 1, "at least one"
@@ -90,18 +92,18 @@ def test_clients_train_at_once_whose_activations_fit_half_of_what_a_gpu_has_left
 
 def test_images_stay_on_a_gpu_of_twice_their_size():
     assert memory.stays_on_gpu(5, 10) and not memory.stays_on_gpu(6, 10)
-    left = memory.activation_bytes(100, weights=10, states=5, images=50)
+    left = memory.free_activation_bytes(100, weights=10, states=5, images=50)
     assert left == memory.ACTIVATION_SHARE * 35
-    left = memory.activation_bytes(100, weights=10, states=5, images=51)
+    left = memory.free_activation_bytes(100, weights=10, states=5, images=51)
     assert left == memory.ACTIVATION_SHARE * 85
-    assert memory.activation_bytes(10, weights=10, states=5, images=0) == 0
+    assert memory.free_activation_bytes(10, weights=10, states=5, images=0) == 0
 
 
 def test_prompts_before_all_classes_take_their_part_of_a_gpu(tiny, monkeypatch):
     task, _ = tiny("promptfl")
     client = 11 * 4 * task.backbone.text_floats(task.data.classes)
     whole = _besides(task) + 2 * 3 * client
-    assert groups.clients_at_once(_on_gpu(task, monkeypatch, whole), PROMPTS) == 3
+    assert groups.clients_trained_at_once(_on_gpu(task, monkeypatch, whole), PROMPTS) == 3
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet50"])
@@ -188,19 +190,21 @@ def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny):
     for name in task.data.classes:
         tokens += len(task.backbone._text.ids(f"{name}.")) + 1  # one for the EOT
     task = with_limits(task, text_floats=3 * tokens * width * depth)
-    assert groups.clients_at_once(task, PROMPTS) == 3
+    assert groups.clients_trained_at_once(task, PROMPTS) == 3
     assert groups.clients_evaluated_at_once(task, State({"params": PROMPTS})) == 3
     task = with_limits(task, floats=6 * 4 * task.backbone.image_floats)
     both = with_facts(task, forward_inputs=("images", "texts"))
-    assert groups.clients_at_once(both, PROMPTS) == 2, "a third for texts, a sixth for images"
+    assert groups.clients_trained_at_once(both, PROMPTS) == 2, (
+        "a third for texts, a sixth for images"
+    )
 
 
 def test_images_are_evaluated_at_once_that_fit_the_caches_of_a_cpu(tiny):
     task, _ = tiny("fedvpt")
-    assert groups.images_at_once(with_limits(task, floats=50 * 5 * 16)) == 50
+    assert groups.images_per_pass(with_limits(task, floats=50 * 5 * 16)) == 50
     task = with_limits(task, floats=5 * 16)
-    assert groups.images_at_once(task) == memory.MIN_IMAGES_PER_PASS
-    assert groups.images_at_once(with_facts(task, features_only=True)) == 4096
+    assert groups.images_per_pass(task) == memory.MIN_IMAGES_PER_PASS
+    assert groups.images_per_pass(with_facts(task, features_only=True)) == 4096
 
 
 def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny):

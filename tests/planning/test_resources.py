@@ -162,7 +162,7 @@ def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, n
     task = with_training(task, batch_size=batch)
     hooks = loader.load_hooks(method)
     received = initial_state(task, hooks).server["params"]
-    assert planned == min(5, groups.clients_at_once(task, received))
+    assert planned == min(5, groups.clients_trained_at_once(task, received))
 
 
 @pytest.mark.parametrize(

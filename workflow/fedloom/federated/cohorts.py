@@ -26,9 +26,9 @@ def evaluation_cohorts(
     by_size = sorted(ids, key=lambda k: (len(task.data.test[k]), k))
     sizes = [len(task.data.test[k]) for k in by_size]
 
-    clients_at_once = groups.clients_evaluated_at_once(task, state)
-    images_at_once = groups.images_at_once(task)
-    for group in groups.groups_by_images(sizes, clients_at_once, images_at_once):
+    max_clients = groups.clients_evaluated_at_once(task, state)
+    max_images = groups.images_per_pass(task)
+    for group in groups.groups_by_images(sizes, max_clients, max_images):
         yield prepare_clients(task, hooks, state, sorted(by_size[k] for k in group))
 
 
@@ -79,7 +79,7 @@ def personalize_cohort(task: Task, hooks: Hooks, received: Tree, clients: Cohort
     # split the cohort: `personalize` may train, which takes more memory than prediction
     received_by_first = tensor_map(lambda value: value[0], received)
     state_of_first = tensor_map(lambda value: value[0], clients.state)
-    at_once = groups.clients_at_once(task, received_by_first, state_of_first)
+    at_once = groups.clients_trained_at_once(task, received_by_first, state_of_first)
 
     trees: list[Tree] = []
     for group in groups.equal_groups(len(clients), at_once):

@@ -14,7 +14,7 @@ from fedloom.machine import memory, transfers
 from fedloom.machine.memory import ClientStep
 
 
-def clients_at_once(task: Task[Any], *states: Tree) -> int:
+def clients_trained_at_once(task: Task[Any], *states: Tree) -> int:
     """Return how many clients may train as one batch.
 
     `states` are the trees that each client receives and keeps.
@@ -23,14 +23,14 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
     return memory.cohort_size(
         task.data.num_clients,
         step,
-        _activation_bytes(task, step),
+        _free_activation_bytes(task, step),
         task.limits,
         stacked=task.plugin.stacked,
         whole_cohorts=task.plugin.whole_cohorts,
     )
 
 
-def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
+def _free_activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
     """Return how many bytes the activations of a step may take on a GPU; None on a CPU."""
     device = task.data.device
     if device.type != "cuda":
@@ -45,7 +45,7 @@ def _activation_bytes(task: Task[Any], step: ClientStep) -> float | None:
     else:
         images = 0
     kept = step.states(task.clients_per_round, task.limits)
-    return memory.activation_bytes(transfers.gpu_bytes(device), weights, kept, images)
+    return memory.free_activation_bytes(transfers.gpu_bytes(device), weights, kept, images)
 
 
 def client_step(task: Task[Any], *states: Tree) -> ClientStep:
@@ -86,10 +86,10 @@ def clients_evaluated_at_once(task: Task[Any], state: State) -> int:
         state_bytes=count_bytes(sent) + count_bytes(one_client),
         text_floats=_floats_of_texts(task, texts),
     )
-    return min(memory.clients_at_once(step, limits=task.limits), images_at_once(task))
+    return min(memory.max_clients(step, limits=task.limits), images_per_pass(task))
 
 
-def images_at_once(task: Task[Any]) -> int:
+def images_per_pass(task: Task[Any]) -> int:
     """Return how many images a pass without training encodes at once.
 
     For a method that reads only cached features, it is the number of images whose features are read
@@ -98,7 +98,7 @@ def images_at_once(task: Task[Any]) -> int:
     if task.plugin.features_only:
         return task.limits.features
     on_gpu = task.data.device.type != "cpu"
-    return memory.images_at_once(task.backbone.image_floats, on_gpu, task.limits)
+    return memory.max_images_per_pass(task.backbone.image_floats, on_gpu, task.limits)
 
 
 def equal_groups(count: int, width: int) -> list[range]:
@@ -106,8 +106,8 @@ def equal_groups(count: int, width: int) -> list[range]:
 
     The groups have equal sizes, up to one client.
     """
-    number = -(-count // width)
-    starts = [-(-count * group // number) for group in range(number + 1)]
+    group_count = -(-count // width)
+    starts = [-(-count * group // group_count) for group in range(group_count + 1)]
     return [range(start, stop) for start, stop in pairwise(starts)]
 
 
@@ -132,7 +132,7 @@ def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
 def iterate_examples(task: Task, rows: list[np.ndarray]) -> Iterator[Batch]:
     """Yield all images of K clients, in order, as batches [K, B].
 
-    A batch has at most `images_at_once` images. Where a client has run out of images, `batch.mask`
+    A batch has at most `images_per_pass` images. Where a client has run out of images, `batch.mask`
     is false, and the client's first image fills up the batch.
 
     Args:
@@ -140,8 +140,8 @@ def iterate_examples(task: Task, rows: list[np.ndarray]) -> Iterator[Batch]:
     """
     # the fewest batches, of about equal size
     longest = max(map(len, rows))
-    number = -(-longest // max(1, images_at_once(task) // len(rows)))
-    width = -(-longest // number)
+    batch_count = -(-longest // max(1, images_per_pass(task) // len(rows)))
+    width = -(-longest // batch_count)
 
     # each batch has the next rows of every client; a client may have no rows left
     batches: list[list[np.ndarray]] = []

@@ -228,7 +228,7 @@ def collect_updates(
 
     # train the clients in groups, as large as is fast and as fits into memory
     updates: list[Update] = []
-    at_once = groups.clients_at_once(task, delivered[0], personal[0])
+    at_once = groups.clients_trained_at_once(task, delivered[0], personal[0])
     for group in groups.equal_groups(len(ids), at_once):
         # move what the clients of this group have kept to the device
         group_ids = [ids[k] for k in group]

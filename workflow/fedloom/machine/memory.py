@@ -107,12 +107,12 @@ class ClientStep:
     @property
     def kept(self) -> float:
         """The bytes of activations that are kept for the backward pass."""
-        of_images = float(self.images * self.image_bytes)
-        if of_images:
-            of_images *= 1 + self.prompt_floats / self.image_floats
+        image_activations = float(self.images * self.image_bytes)
+        if image_activations:
+            image_activations *= 1 + self.prompt_floats / self.image_floats
         if self.trains_weights:
-            of_images *= SAVED_IF_WEIGHTS_TRAIN
-        return of_images + 4 * SAVED_FLOATS * self.text_floats
+            image_activations *= SAVED_IF_WEIGHTS_TRAIN
+        return image_activations + 4 * SAVED_FLOATS * self.text_floats
 
     def states(self, clients: int, limits: BatchLimits = USUAL_BATCH_LIMITS) -> float:
         """Return the bytes of all copies of states in a round of `clients`, with the uploads."""
@@ -156,7 +156,7 @@ def forward_counts(inputs: Sequence[str], passes: int | str, images: float) -> F
     return ForwardCounts(image_passes * images, text_passes)
 
 
-def images_at_once(
+def max_images_per_pass(
     image_floats: int, on_gpu: bool = False, limits: BatchLimits = USUAL_BATCH_LIMITS
 ) -> int:
     """Return how many images a pass without training encodes at once."""
@@ -171,7 +171,7 @@ def stays_on_gpu(size: float, gpu_bytes: float) -> bool:
     return size <= RESIDENT_SHARE * gpu_bytes
 
 
-def activation_bytes(gpu_bytes: float, weights: float, states: float, images: float) -> float:
+def free_activation_bytes(gpu_bytes: float, weights: float, states: float, images: float) -> float:
     """Return the bytes of a GPU that activations may take beside weights, states and images.
 
     All arguments are in bytes.
@@ -195,7 +195,7 @@ def cohort_size(
 
     Args:
         clients: number of the clients that train.
-        step, room, limits: see `clients_at_once`.
+        step, room, limits: see `max_clients`.
         stacked: False if every client trains alone.
         whole_cohorts: True if all clients must train together, whatever they take.
     """
@@ -203,15 +203,15 @@ def cohort_size(
         return 1
     if whole_cohorts:
         return clients
-    return clients_at_once(step, room, limits)
+    return max_clients(step, room, limits)
 
 
-def clients_at_once(
+def max_clients(
     step: ClientStep, room: float | None = None, limits: BatchLimits = USUAL_BATCH_LIMITS
 ) -> int:
     """Return how many clients may train as one batch.
 
-    `room` is the result of `activation_bytes` on a GPU, and None on CPU cores.
+    `room` is the result of `free_activation_bytes` on a GPU, and None on CPU cores.
     """
     # as many clients as have room for their states
     fit = limits.state_bytes // max(1, step.state_bytes)

@@ -334,7 +334,7 @@ class Workload:
         # cached features take no memory, as their file is mapped
         megabytes = 0.0
         if "images" in self.plugin.forward_inputs:
-            megabytes = memory.images_at_once(self.size.image_floats) * self.size.passing
+            megabytes = memory.max_images_per_pass(self.size.image_floats) * self.size.passing
 
         return megabytes, self.encoding(times * self.data.test)
 
