@@ -11,20 +11,18 @@ The result of each client is that of training it alone, up to rounding:
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice, zip_longest
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.common.trees import Tree, leaves, tensor_map
-from fedloom.data.batch import Batch, read_ahead, shuffled_batches
+from fedloom.data.batch import Batch
 from fedloom.federated import check_results
-from fedloom.federated.augmentation import training_batch
+from fedloom.federated.local_steps import ActiveClients, iterate_steps
 from fedloom.federated.task import Cohort, Task, TrainingOptions
-from fedloom.machine.transfers import to_device
 
 # loss(task, params, received, clients, batch) -> losses [K, B], or (losses, extras); extras are
 # {counter's name: [K, B, ...], "reported_loss": [K, B]}
@@ -55,9 +53,9 @@ def make_optimizer(
     decay = training.weight_decay
     if training.optimizer == "sgd":
         return torch.optim.SGD(params, lr, momentum=training.momentum, weight_decay=decay)
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[training.optimizer]
+    adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[training.optimizer]
     first, second = training.betas
-    return kind(params, lr, betas=(first, second), eps=training.eps, weight_decay=decay)
+    return adam(params, lr, betas=(first, second), eps=training.eps, weight_decay=decay)
 
 
 def learning_rate(task: Task) -> float:
@@ -85,7 +83,7 @@ def clip_factors(norms: Tensor, limit: float, epsilon: float = 0.0) -> Tensor:
     return (limit / (norms + epsilon)).clamp(max=1)
 
 
-def clip_gradients(params: list[Tensor], limit: float) -> None:
+def _clip_gradients(params: list[Tensor], limit: float) -> None:
     """Scale each client's gradient of its parameters [K, ...] down to an L2 norm of `limit`."""
     gradients = [p.grad for p in params if p.grad is not None]
     if not gradients:
@@ -96,115 +94,7 @@ def clip_gradients(params: list[Tensor], limit: float) -> None:
         gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step of the optimiser for the clients that are still training.
-
-    Attributes:
-        active: positions of these clients in the cohort, ascending.
-        rows: for each of them, the rows of its batch in the image store.
-    """
-
-    active: tuple[int, ...]
-    rows: list[np.ndarray]
-
-
-def _plan_steps(
-    task: Task, clients: Cohort, epochs: int | None, phase: int, min_batch_size: int
-) -> list[Step]:
-    """Return all steps of the cohort: the clients that take part in each, and their rows.
-
-    `epochs` is the number of epochs; None takes it from the training options. A batch with fewer
-    images than `min_batch_size` makes no step.
-    """
-    training = task.training
-
-    # the number of epochs (passes), and the number of steps after which to stop (None: no limit)
-    count = None
-    if epochs is not None:
-        passes = epochs
-    elif training.local_steps is not None:
-        # an epoch has at least one step, so as many epochs as steps are enough
-        passes = training.local_steps
-        count = training.local_steps
-    else:
-        passes = training.epochs
-
-    # the batches of every client
-    batches_of_clients: list[list[np.ndarray]] = []
-    for client, work in zip(clients.ids, clients.work, strict=True):
-        # their order depends only on the seed, the round, the client and the phase
-        stream = shuffled_batches(
-            task.data.train[client],
-            training.batch_size,
-            passes,
-            task.seed,
-            *(task.round, client, phase),
-            drop_last=training.drop_last,
-        )
-
-        # the client completes its share of the steps, of batches that are large enough
-        large_enough = (rows for rows in stream if len(rows) >= min_batch_size)
-        batches = list(islice(large_enough, count))
-        batches_of_clients.append(batches[: math.ceil(work * len(batches))])
-
-    # a step has the next batch of every client that has one left
-    steps: list[Step] = []
-    for rows in zip_longest(*batches_of_clients):
-        active = tuple(k for k, row in enumerate(rows) if row is not None)
-        steps.append(Step(active, [rows[k] for k in active]))
-    return steps
-
-
-@dataclass(frozen=True)
-class ActiveClients:
-    """The clients of a cohort that are still training.
-
-    Attributes:
-        positions: their positions in the cohort, int64, on the device.
-        finished: the positions of all other clients.
-        clients: a cohort of only these clients.
-        received: what these clients received, stacked.
-        are_all: True if no client has finished.
-    """
-
-    positions: Tensor
-    finished: Tensor
-    clients: Cohort
-    received: Tree
-    are_all: bool
-
-    def select(self, tree: Tree) -> Tree:
-        """Return the part of a cohort's tensors [K, ...] that belongs to these clients."""
-        if self.are_all:
-            return tree
-        return tensor_map(lambda value: value[self.positions], tree)
-
-
-def _select_active(clients: Cohort, received: Tree, active: tuple[int, ...]) -> ActiveClients:
-    """Return the clients at the `active` positions of a cohort, and what they received."""
-    device = clients.priors.device
-    finished = [k for k in range(len(clients)) if k not in active]
-    positions = to_device(np.array(active, np.int64), device)
-    positions_of_finished = to_device(np.array(finished, np.int64), device)
-    if finished:
-        clients = clients.subset(active)
-        received = tensor_map(lambda value: value[positions], received)
-    return ActiveClients(positions, positions_of_finished, clients, received, not finished)
-
-
-def _batches_ahead(
-    task: Task, steps: list[Step], active: dict[tuple[int, ...], ActiveClients], phase: int
-) -> Iterator[Batch]:
-    """Yield the batch of every step. While a GPU works, the images of the next batch are read."""
-    plain = task.data.batches([step.rows for step in steps])
-    return read_ahead(
-        training_batch(task, active[step.active].clients.ids, batch, phase, number)
-        for number, (step, batch) in enumerate(zip(steps, plain, strict=True))
-    )
-
-
-class Counters:
+class _Counters:
     """A method's counters [K, ...], to which images add while their clients train."""
 
     def __init__(self, start: Tree | None):
@@ -233,15 +123,63 @@ class Counters:
         self._waiting = []
 
 
-def _names_of_models(trained: Tree, clip_apart: tuple[str, ...]) -> list[list[str]]:
-    """Return the names of the parameters of each model.
+class _Progress:
+    """What each client of a cohort has done so far."""
+
+    def __init__(self, clients: int, device: torch.device):
+        """Begin with no steps of K clients."""
+        # the sum over its steps of each client's mean reported loss [K]
+        self._total_loss = torch.zeros(clients, device=device)
+        # the number of its steps [K], and of its images in them [K]
+        self._steps = np.zeros(clients, int)
+        self._images = np.zeros(clients, int)
+
+    def images_seen(self, active: ActiveClients) -> tuple[int, ...]:
+        """Return how many images each active client has trained on, repeated ones included."""
+        return tuple(self._images[active.indices].tolist())
+
+    def add_loss(self, active: ActiveClients, loss: Tensor) -> None:
+        """Add a part of the mean reported loss of the current step, for the active clients."""
+        self._total_loss[active.positions] += loss
+
+    def count_step(self, active: ActiveClients, batch: Batch) -> None:
+        """Count a step of the active clients, and the images of its batch."""
+        self._steps[active.indices] += 1
+        self._images[active.indices] += batch.counts
+
+    def steps(self) -> list[int]:
+        """Return the number of each client's steps [K]."""
+        return self._steps.tolist()
+
+    def mean_loss(self) -> list[float]:
+        """Return the mean of each client's losses over its steps [K]; 0 without steps."""
+        return (self._total_loss.cpu().numpy() / self._steps.clip(1)).tolist()
+
+
+def _trainable_copies(params: Tree, names: tuple[str, ...] | None) -> Tree:
+    """Return copies of the parameters of these names, which have gradients; None: of all names."""
+    if names is None:
+        names = tuple(params)
+    return tensor_map(
+        lambda value: value.detach().clone().requires_grad_(),
+        {name: params[name] for name in names},
+    )
+
+
+def _tensors(tree: Tree) -> list[Tensor]:
+    """Return all tensors of a tree of tensors."""
+    return [value for _, value in leaves(tree)]
+
+
+def _models_to_clip(trained: Tree, clip_apart: tuple[str, ...]) -> list[list[Tensor]]:
+    """Return the parameters of each model.
 
     The gradients of one model's parameters are clipped by their common norm. Each name in
     `clip_apart` is a model of its own, and all other names form one model.
     """
-    together = [name for name in trained if name not in clip_apart]
-    apart = [[name] for name in clip_apart]
-    return [together, *apart]
+    together = {name: value for name, value in trained.items() if name not in clip_apart}
+    apart = [{name: trained[name]} for name in clip_apart]
+    return [_tensors(model) for model in (together, *apart)]
 
 
 def _add_gradients(
@@ -251,7 +189,7 @@ def _add_gradients(
     active: ActiveClients,
     micro_batch: Batch,
     images: Tensor,
-    counted: Counters,
+    counted: _Counters,
 ) -> Tensor:
     """Add the gradients of a micro-batch to the parameters' gradients.
 
@@ -356,42 +294,23 @@ def train_locally(
     """
     # copy the parameters that are trained, and put them together with the others
     start = received["params"] if params is None else params
-    names = tuple(start) if train is None else train
-    trained = tensor_map(
-        lambda value: value.detach().clone().requires_grad_(), {name: start[name] for name in names}
-    )
+    trained = _trainable_copies(start, train)
     current = {**start, **trained}
 
-    # the models; the gradient of each is clipped by its own norm
-    models: list[list[Tensor]] = []
-    for part in _names_of_models(trained, clip_apart):
-        of_model = {name: trained[name] for name in part}
-        models.append([value for _, value in leaves(of_model)])
-
-    # one optimiser for all models
-    flat = [value for _, value in leaves(trained)]
+    # one optimiser for all models; the gradient of each model is clipped by its own norm
+    models = _models_to_clip(trained, clip_apart)
+    tensors = _tensors(trained)
     if lr is None:
         lr = learning_rate(task)
-    optimizer = make_optimizer(task.training, flat, lr)
+    optimizer = make_optimizer(task.training, tensors, lr)
 
-    # for each client: counters, the sum of its losses over steps, its steps, and its images so far
-    counted = Counters(counters)
-    total_loss = torch.zeros(len(clients), device=flat[0].device)  # [K]
-    steps_of_clients = np.zeros(len(clients), int)
-    images_of_clients = np.zeros(len(clients), int)
-
-    # Build the inputs of all steps, and start to transfer them, so that no step waits for the host.
-    steps = _plan_steps(task, clients, epochs, phase, min_batch_size)
-    active_clients: dict[tuple[int, ...], ActiveClients] = {}
-    for step in steps:
-        if step.active not in active_clients:
-            active_clients[step.active] = _select_active(clients, received, step.active)
-    batches = _batches_ahead(task, steps, active_clients, phase)
-
-    for step, batch in zip(steps, batches, strict=True):
-        active = active_clients[step.active]
-        positions = [*step.active]
-        batch.seen = tuple(images_of_clients[positions].tolist())
+    counted = _Counters(counters)
+    progress = _Progress(len(clients), tensors[0].device)
+    steps = iterate_steps(
+        task, clients, received, epochs=epochs, phase=phase, min_batch_size=min_batch_size
+    )
+    for active, batch in steps:
+        batch.seen = progress.images_seen(active)
 
         # sum the gradients over the micro-batches
         optimizer.zero_grad(set_to_none=True)
@@ -399,22 +318,20 @@ def train_locally(
         for micro_batch in batch.parts(task.training.micro_batch):
             inputs = active.select(counted.beside(current))
             reported = _add_gradients(task, loss, inputs, active, micro_batch, images, counted)
-            total_loss[active.positions] += reported
+            progress.add_loss(active, reported)
 
         # update the parameters, and then the counters
         if task.training.clip is not None:
             for model in models:
-                clip_gradients(model, task.training.clip)
+                _clip_gradients(model, task.training.clip)
         with torch.no_grad():
             _take_step(optimizer, trained, active, project or {})
         counted.add_noted(active.positions)
-        steps_of_clients[positions] += 1
-        images_of_clients[positions] += batch.counts
+        progress.count_step(active, batch)
 
-    mean_loss = total_loss.cpu().numpy() / steps_of_clients.clip(1)
     return Trained(
         params=tensor_map(torch.Tensor.detach, current),
-        loss=mean_loss.tolist(),
-        steps=steps_of_clients.tolist(),
+        loss=progress.mean_loss(),
+        steps=progress.steps(),
         counters=counted.values,
     )
