@@ -93,8 +93,8 @@ def every_case() -> dict[str, tuple]:
 
 def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     """Run a case, and return each statistic with the scale that its error is relative to."""
-    method = manifest.find_method(name, kind="method")
-    around = tuple(manifest.find_method(wrapper, kind="wrapper") for wrapper in wrappers)
+    method = manifest.find_method(name, role="method")
+    around = tuple(manifest.find_method(wrapper, role="wrapper") for wrapper in wrappers)
     torch.set_num_threads(1)
     numbers = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ from fedloom.report import metrics
 from fedloom.toolbox import cross_entropy, linear, stack, train_locally
 from refusals import refused
 
-DROPOUT = manifest.find_method("dropout", kind="wrapper")
+DROPOUT = manifest.find_method("dropout", role="wrapper")
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def files(tmp_path, monkeypatch):
 
     def make(name, wrapper=None):
         method = manifest.find_method(name)
-        around = () if wrapper is None else (manifest.find_method(wrapper, kind="wrapper"),)
+        around = () if wrapper is None else (manifest.find_method(wrapper, role="wrapper"),)
         task = tiny_task(method, tmp_path, around)
         spec = tiny_job(method).spec
         wrappers = tuple(Wrapper(w.name, w.complete_options({})) for w in around)

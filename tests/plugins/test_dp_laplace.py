@@ -18,7 +18,7 @@ from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
 
-WRAPPER = manifest.find_method("dp_laplace", kind="wrapper")
+WRAPPER = manifest.find_method("dp_laplace", role="wrapper")
 loader.load_hooks(manifest.find_method("pep_fedpt"), wrappers=[WRAPPER])
 dp = sys.modules["fedloom_plugins.dp_laplace.plugin"]
 

@@ -87,8 +87,8 @@ class Norm(nn.Module):
         if self.mask is not None:
             # the moments of each image, from which running statistics are computed
             means = x.mean((2, 3))
-            for kind, value in zip(MOMENTS, (means, x.square().mean((2, 3))), strict=True):
-                self.moments[f"{self.name}.{kind}"] = value
+            for moment, value in zip(MOMENTS, (means, x.square().mean((2, 3))), strict=True):
+                self.moments[f"{self.name}.{moment}"] = value
 
             # mean and variance of the batch, over the images that count
             share = self.mask / self.mask.sum()  # [B]
@@ -252,9 +252,9 @@ class FrozenResNet(HeadedBackbone):
         """Return counters of zeros [K, c], to which `train_locally` adds moments."""
         counters = {"images": torch.zeros(clients, device=self.device)}
         for norm in self._norms:
-            for kind in MOMENTS:
+            for moment in MOMENTS:
                 zeros = torch.zeros(clients, len(norm.weight), device=self.device)
-                counters[f"{norm.name}.{kind}"] = zeros
+                counters[f"{norm.name}.{moment}"] = zeros
         return counters
 
     def statistics(self, counters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -262,7 +262,7 @@ class FrozenResNet(HeadedBackbone):
         result = {}
         images = counters["images"][:, None]
         for norm in self._norms:
-            mean, square = (counters[f"{norm.name}.{kind}"] / images for kind in MOMENTS)
+            mean, square = (counters[f"{norm.name}.{moment}"] / images for moment in MOMENTS)
             result[f"{norm.name}.running_mean"] = mean
             result[f"{norm.name}.running_var"] = (square - mean.square()).clamp(min=0)
         return result

@@ -79,10 +79,10 @@ class FrozenViT(HeadedBackbone):
         """
         is_vit = isinstance(model, VisionTransformer)
         if not is_vit or model.cls_token is None or model.global_pool != "token":
-            kind = type(model).__name__
+            type_name = type(model).__name__
             raise FedLoomError(
-                f"backbone {kind}: must be a timm VisionTransformer with a class token; choose "
-                "another name (backbones.<label>.name)"
+                f"backbone {type_name}: must be a timm VisionTransformer with a class token; "
+                "choose another name (backbones.<label>.name)"
             )
         super().__init__(model, device, precision, gradient_checkpointing)
 

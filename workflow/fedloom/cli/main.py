@@ -323,7 +323,7 @@ def communication(method: str, backbone: str, classes: int, options: JsonDict) -
     from fedloom.hooks.manifest import find_method
 
     # an unknown name is an error before torch is imported, which takes seconds
-    find_method(method, kind="method")
+    find_method(method, role="method")
     from fedloom.cli.inspect.downlink import downlink_floats
 
     counts = downlink_floats(method, backbone, classes, options)

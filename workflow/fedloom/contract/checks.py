@@ -90,14 +90,14 @@ class NotLearningError(FedLoomError):
 
 
 def upload(
-    task: Task, hooks: Hooks, number: int, current: State, ids: list[int]
+    task: Task, hooks: Hooks, round_number: int, current: State, ids: list[int]
 ) -> tuple[Task, list[Update]]:
-    """Return round `number`'s task, and what the clients `ids` send in it.
+    """Return round `round_number`'s task, and what the clients `ids` send in it.
 
     If the method does not stack clients, only the first client trains.
     """
     ids = ids if task.plugin.stacked else ids[:1]
-    task = replace(task.at(number), selected=tuple(ids))
+    task = replace(task.at(round_number), selected=tuple(ids))
     return task, collect_updates(task, hooks, current, dict.fromkeys(ids, 1.0))[0]
 
 
@@ -160,8 +160,8 @@ class TinyRun:
         """Return the state after `count` rounds of the task, with `changes` to its fields."""
         task = replace(self.task, **changes)
         current = self.start
-        for number in range(1, count + 1):
-            current, _ = train_round(task.at(number), self.hooks, current)
+        for round_number in range(1, count + 1):
+            current, _ = train_round(task.at(round_number), self.hooks, current)
         return current
 
     def aggregate(
@@ -421,8 +421,8 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     def losses(plugin: MethodFacts) -> dict[str, float]:
         """Return the loss of each client, without and with personalisation."""
         rows = evaluate(replace(run.task.at(2), plugin=plugin), run.hooks, whole)
-        kinds = ("client", "personalized client")
-        return {f"{kinds[row.personalized]} {row.client_id}": row.loss for row in rows}
+        roles = ("client", "personalized client")
+        return {f"{roles[row.personalized]} {row.client_id}": row.loss for row in rows}
 
     # evaluate both ways
     what = "clients that are evaluated as one batch have other losses than one by one"
@@ -442,10 +442,10 @@ def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     run = TinyRun(method, folder, *wrappers, partition=tiny.ALIKE, epochs=2)
     current = run.start
     losses = []
-    for number in range(1, 9):
-        task = run.task.at(number)
+    for round_number in range(1, 9):
+        task = run.task.at(round_number)
         current, _ = train_round(task, run.hooks, current)
-        if number not in (4, 5):
+        if round_number not in (4, 5):
             losses.append(evaluate_globally(task, run.hooks, current).loss)
 
     if not sum(losses[3:]) < sum(losses[:3]):

@@ -199,13 +199,13 @@ def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
     )
 
     # the rounds after which the job evaluates, ascending, without repetition
-    evaluate = [number for number in (2, 4) if first < number < last]
+    evaluate = [each for each in (2, 4) if first < each < last]
     evaluate.append(last)
     return TrainJob(spec, first, last, tuple(evaluate), global_test=True, sources="")
 
 
 def tiny_outputs(folder: Path, last: int = 4) -> training_job.Outputs:
     """Return the paths of the outputs of a tiny job."""
-    kinds = ("state", "evaluation", "rounds", "confusion", "clients")
-    files = {kind: folder / f"{last}.{kind}" for kind in kinds}
+    names = ("state", "evaluation", "rounds", "confusion", "clients")
+    files = {name: folder / f"{last}.{name}" for name in names}
     return training_job.Outputs(**files, checkpoint=folder / "checkpoint.safetensors")

@@ -130,10 +130,10 @@ def fetch_archive(archive: JsonDict, root: Path) -> None:
 
     # download it, and compare it with the recipe's digest
     file.parent.mkdir(parents=True, exist_ok=True)
-    kind = next((key for key in ("sha256", "md5") if key in archive), None)
+    digest_name = next((key for key in ("sha256", "md5") if key in archive), None)
     if not file.exists():
-        _download(url, file, kind is not None)
-    _check(file, url, kind, archive.get(kind or ""))
+        _download(url, file, digest_name is not None)
+    _check(file, url, digest_name, archive.get(digest_name or ""))
 
     # unpack, or put it in place
     into.mkdir(parents=True, exist_ok=True)
@@ -170,16 +170,17 @@ def _download(url: str, file: Path, compared: bool) -> None:
     part.replace(file)
 
 
-def _check(file: Path, url: str, kind: str | None, stated: str | None) -> None:
+def _check(file: Path, url: str, digest_name: str | None, stated: str | None) -> None:
     """Delete a downloaded file and raise a FedLoomError if it is not what the recipe expects.
 
-    The file must not be a web page, and its digest of this `kind`, sha256 or md5, must be `stated`.
-    If the recipe states no digest, `kind` is None.
+    The file must not be a web page, and its digest `digest_name`, sha256 or md5, must be
+    `stated`.
+    If the recipe states no digest, `digest_name` is None.
     """
     with file.open("rb") as stream:
         is_page = stream.read(1000).lstrip().lower().startswith((b"<!doctype html", b"<html"))
         stream.seek(0)
-        digest = hashlib.file_digest(stream, kind or "sha256").hexdigest()
+        digest = hashlib.file_digest(stream, digest_name or "sha256").hexdigest()
 
     # some hosts send a web page instead of the file
     if is_page:
@@ -190,11 +191,11 @@ def _check(file: Path, url: str, kind: str | None, stated: str | None) -> None:
         )
 
     # compare the digest if the recipe states one
-    if kind and digest != stated:
+    if digest_name and digest != stated:
         file.unlink()
         raise FedLoomError(
-            f"{url}: deleted what came, because its {kind} is {digest}, not the recipe's {stated}; "
-            "run the command again, or correct the digest in the recipe"
+            f"{url}: deleted what came, because its {digest_name} is {digest}, not the recipe's "
+            f"{stated}; run the command again, or correct the digest in the recipe"
         )
-    if not kind:
+    if not digest_name:
         log.info("%s: its sha256 is %s; the recipe has no digest to compare it with", url, digest)

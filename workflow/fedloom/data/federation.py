@@ -95,8 +95,8 @@ class Federation:
     earlier: list[np.ndarray] | None = None
     whole: "Federation | None" = None
 
-    def for_round(self, number: int) -> "Federation":
-        """Return the data of round `number`; round 0 has the data of round 1.
+    def for_round(self, round_number: int) -> "Federation":
+        """Return the data of round `round_number`; round 0 has the data of round 1.
 
         Images that have not arrived are neither in `train` nor in `test`. Images that have left
         are not in `train`.
@@ -104,7 +104,7 @@ class Federation:
         if self.rounds is None:
             return self
         starts = np.unique(self.rounds.arrives)
-        part = int(np.searchsorted(starts, max(number, 1), "right")) - 1
+        part = int(np.searchsorted(starts, max(round_number, 1), "right")) - 1
         return _data_of_part(self.whole or self, part, tuple(starts))
 
     @property

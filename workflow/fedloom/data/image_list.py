@@ -89,16 +89,20 @@ def _load(path: str) -> Image.Image:
 def check_columns(listed: ImageList) -> None:
     """Raise a FedLoomError if a column of a list has a wrong type or length."""
     count = len(listed.labels)
-    kinds = {"labels": ("iu", "integers"), "domains": ("U", "text"), "test": ("b", "booleans")}
-    for name, (kind, words) in kinds.items():
+    expected_types = {
+        "labels": ("iu", "integers"),
+        "domains": ("U", "text"),
+        "test": ("b", "booleans"),
+    }
+    for name, (type_codes, words) in expected_types.items():
         values = getattr(listed, name)
         if values is None:
             continue
 
         # an empty list has no type
         column = np.asarray(values)
-        has_kind = count == 0 or column.dtype.kind in kind
-        if column.shape != (count,) or not has_kind:
+        has_type = count == 0 or column.dtype.kind in type_codes
+        if column.shape != (count,) or not has_type:
             raise FedLoomError(
                 f"the source's {name} must be {words} [{count}], got an array {[*column.shape]} of "
                 f"{column.dtype}"

@@ -21,8 +21,8 @@ def read(source: str, settings: JsonDict) -> ImageList:
     function = _function_of(plugin, "read", "settings")
     images = run_plugin_code(lambda: function(settings), [plugin], "read")
     if not isinstance(images, ImageList):
-        kind = type(images).__name__
-        raise FedLoomError(f"{plugin.file}: read must return an ImageList, got {kind}")
+        type_name = type(images).__name__
+        raise FedLoomError(f"{plugin.file}: read must return an ImageList, got {type_name}")
 
     if plugin.paths:
         about = described(settings, plugin.paths)

@@ -39,9 +39,9 @@ def build_task(
             the partition has fewer participating clients than `clients_per_round`.
     """
     run = spec.run
-    method = manifest.find_method(spec.method.plugin, kind="method")
+    method = manifest.find_method(spec.method.plugin, role="method")
     wrappers = [
-        manifest.find_method(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers
+        manifest.find_method(wrapper.plugin, role="wrapper") for wrapper in spec.method.wrappers
     ]
 
     # check the files before anything is read

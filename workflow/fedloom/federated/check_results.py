@@ -35,10 +35,12 @@ def describe_hook_call(task: Task, hook: str, *ids: int) -> str:
     return describe_call([task.method, *task.wrappers], hook, task.round, ids)
 
 
-def check_ids(task: Task, hook: str, ids: object, allowed: Sequence[int], kind: str) -> None:
+def check_ids(
+    task: Task, hook: str, ids: object, allowed: Sequence[int], allowed_name: str
+) -> None:
     """Check that a hook returns ids that are all different and among the `allowed` ones.
 
-    `kind` is the word for the allowed clients in an error, such as "available".
+    `allowed_name` is the word for the allowed clients in an error, such as "available".
     """
     where = describe_hook_call(task, hook)
     if not isinstance(ids, list | tuple) or not all(type(k) is int for k in ids):
@@ -48,7 +50,7 @@ def check_ids(task: Task, hook: str, ids: object, allowed: Sequence[int], kind: 
             f"{where}: must return at least one client, and none twice, got {str(ids)[:80]}"
         )
     for client in sorted(set(ids).difference(allowed)):
-        raise FedLoomError(f"{where}: must return {kind} clients, got {client}")
+        raise FedLoomError(f"{where}: must return {allowed_name} clients, got {client}")
 
 
 def check_work(task: Task, client: int, share: object) -> None:

@@ -119,8 +119,8 @@ class Checkpoint:
         """Return the rows of all rounds since the job began."""
         return Rows.join(self._rows)
 
-    def write(self, number: int, state: State, clients: Iterable[int], rows: Rows) -> None:
-        """Write the state after round `number`, and the rows of that round.
+    def write(self, round_number: int, state: State, clients: Iterable[int], rows: Rows) -> None:
+        """Write the state after round `round_number`, and the rows of that round.
 
         Args:
             clients: ids of the clients whose state the round changed.
@@ -145,7 +145,7 @@ class Checkpoint:
             self._head.unlink(missing_ok=True)
 
         # write the part
-        name = f"{number:04}"
+        name = f"{round_number:04}"
         tree = state.of_clients(changed).tree()
         tree["rows"] = rows.pack()
         digest = tensor_files.save(_part(self._head, name), tree)
@@ -155,7 +155,7 @@ class Checkpoint:
             self._digests = {name: digest}
         else:
             self._digests = self._digests | {name: digest}
-        facts = {"fingerprint": self._fingerprint, "round": number, "parts": self._digests}
+        facts = {"fingerprint": self._fingerprint, "round": round_number, "parts": self._digests}
         tensor_files.save(self._head, {"server": state.server}, **facts)
         if len(self._digests) == 1:
             self._sweep()

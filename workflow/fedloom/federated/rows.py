@@ -199,10 +199,10 @@ class Rows:
         }
         return cls(**tables)
 
-    def clients_evaluated_in(self, number: int) -> set[int]:
-        """Return the ids of the clients that were evaluated after round `number`."""
+    def clients_evaluated_in(self, round_number: int) -> set[int]:
+        """Return the ids of the clients that were evaluated after round `round_number`."""
         clients = self.evaluation["client_id"].to_numpy()
-        of_round = self.evaluation["round"].to_numpy() == number
+        of_round = self.evaluation["round"].to_numpy() == round_number
         return set(clients[of_round].tolist()) - {SERVER_MODEL}
 
     def with_evaluations_of(self, rounds: Iterable[int]) -> "Rows":

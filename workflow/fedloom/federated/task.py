@@ -201,9 +201,9 @@ class Task(Generic[FrozenBackbone, Options]):
             return missing_cache_reader("prototypes")()
         return self.warm_start
 
-    def at(self, number: int) -> "Task[FrozenBackbone, Options]":
-        """Return the same task in round `number`, with the data of that round."""
-        return replace(self, round=number, data=self.data.for_round(number))
+    def at(self, round_number: int) -> "Task[FrozenBackbone, Options]":
+        """Return the same task in round `round_number`, with the data of that round."""
+        return replace(self, round=round_number, data=self.data.for_round(round_number))
 
     @property
     def arrived(self) -> Arrived:

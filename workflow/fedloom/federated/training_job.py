@@ -102,9 +102,9 @@ def clients_to_evaluate(
     # draw them
     generator = torch_generator(task.seed, "evaluate", task.round)
     chosen: list[int] = []
-    for group, number in ((participating, first), (held_out, count - first)):
+    for group, drawn_count in ((participating, first), (held_out, count - first)):
         order = torch.randperm(len(group), generator=generator)
-        chosen += [group[position] for position in order[:number].tolist()]
+        chosen += [group[position] for position in order[:drawn_count].tolist()]
     return sorted(chosen)
 
 
@@ -113,14 +113,14 @@ def _remembered_signals() -> Iterator[list[str]]:
     """Remember the names of signals that ask the process to stop, and do nothing else on them."""
     names: list[str] = []
     before = {
-        number: signal.signal(number, lambda n, _: names.append(signal.Signals(n).name))
-        for number in STOPPING
+        stopping: signal.signal(stopping, lambda n, _: names.append(signal.Signals(n).name))
+        for stopping in STOPPING
     }
     try:
         yield names
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for stopping, handler in before.items():
+            signal.signal(stopping, handler)
 
 
 def _mean_accuracy(rows: Sequence[EvaluationRow]) -> float:
@@ -166,12 +166,12 @@ def _why_no_resume(
         return f"is of round {saved.round}, after the job's last"
 
     # an evaluation that is missing cannot be done now: the states of earlier rounds are gone
-    for number in job.evaluate:
-        if number > saved.round:
+    for round_number in job.evaluate:
+        if round_number > saved.round:
             continue
-        due = clients_to_evaluate(task.at(number), job, attacking)
-        if saved.rows.clients_evaluated_in(number) != set(due):
-            return f"holds no evaluation, or one of other clients, after round {number}"
+        due = clients_to_evaluate(task.at(round_number), job, attacking)
+        if saved.rows.clients_evaluated_in(round_number) != set(due):
+            return f"holds no evaluation, or one of other clients, after round {round_number}"
     return None
 
 
@@ -290,11 +290,11 @@ def train_rounds(
         progress(total=job.last, initial=begin.done, what=name) as bar,
         _remembered_signals() as signals,
     ):
-        for number in rounds_ahead:
+        for round_number in rounds_ahead:
             # train the round; a trial ends when it diverges
-            log.debug("%s: round %d", name, number)
+            log.debug("%s: round %d", name, round_number)
             try:
-                result = _train_and_evaluate(task.at(number), hooks, job, current, attacking)
+                result = _train_and_evaluate(task.at(round_number), hooks, job, current, attacking)
             except NotFiniteError as error:
                 if not job.trial:
                     raise
@@ -306,7 +306,7 @@ def train_rounds(
             current = result.state
             selected = [update.client_id for update in result.row.updates]
             rows = Rows.of(result.row, result.evaluated, result.confusion.table())
-            checkpoint.write(number, current, selected, rows)
+            checkpoint.write(round_number, current, selected, rows)
 
             # show the round's loss, and the accuracy of the last evaluation
             shown["loss"] = f"{result.row.train_loss:.3f}"
@@ -316,10 +316,10 @@ def train_rounds(
             bar.update()
 
             # stop on a signal only here, where the round is in the checkpoint
-            if signals and number < job.last:
+            if signals and round_number < job.last:
                 raise StoppedError(
-                    f"{name}: stopped by {signals[-1]} after round {number} of {job.last}; start "
-                    "the job again to resume from there"
+                    f"{name}: stopped by {signals[-1]} after round {round_number} of {job.last}; "
+                    "start the job again to resume from there"
                 )
 
     _write_outputs(job, outputs, checkpoint, current, diverged)

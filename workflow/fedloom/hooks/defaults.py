@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from fedloom.federated.task import Update
 
 
-def sample_clients(available: Sequence[int], count: int, seed: int, number: int) -> list[int]:
-    """Draw `count` clients for round `number`, uniformly without replacement; ids ascending.
+def sample_clients(available: Sequence[int], count: int, seed: int, round_number: int) -> list[int]:
+    """Draw `count` clients for round `round_number`, uniformly without replacement; ids ascending.
 
     If fewer than `count` are available, all of them are returned.
     """
-    generator = torch_generator(seed, "sampling", number)
+    generator = torch_generator(seed, "sampling", round_number)
     order = torch.randperm(len(available), generator=generator)
     return sorted(available[k] for k in order[:count].tolist())
 

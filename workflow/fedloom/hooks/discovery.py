@@ -132,12 +132,12 @@ def _toml_files(path: Path) -> list[str]:
     return [name for name in FILES if (path / name).exists()]
 
 
-def _is_of(kind: str, path: Path) -> bool:
-    """Return True if the folder holds a plugin of this kind.
+def _holds_plugin(plugin_type: str, path: Path) -> bool:
+    """Return True if the folder holds a plugin of this type.
 
     A folder without any TOML file counts as a method, so that its error says what is missing.
     """
-    return f"{kind}.toml" in (_toml_files(path) or ["method.toml"])
+    return f"{plugin_type}.toml" in (_toml_files(path) or ["method.toml"])
 
 
 def _installed(entry: EntryPoint) -> tuple[Path, str]:
@@ -165,18 +165,18 @@ Manifest = TypeVar("Manifest", bound=PluginManifest)
 
 
 def discover_plugins(
-    kind: str, folders: Iterable[Path], model: type[Manifest]
+    plugin_type: str, folders: Iterable[Path], model: type[Manifest]
 ) -> PluginCatalogue[Manifest]:
-    """Return the plugins of one kind (such as "method" or "figure").
+    """Return the plugins of one type (such as "method" or "figure").
 
     They are those in `folders` and the installed ones. If two folders define the same name, that
     plugin counts as broken.
     """
-    # the places where plugins of this kind lie
+    # the places where plugins of this type lie
     places = list[Path | EntryPoint]()
     for folder in folders:
-        places += [path for path in _plugins_in(folder) if _is_of(kind, path)]
-    places += entry_points(group=f"fedloom.{kind}s")
+        places += [path for path in _plugins_in(folder) if _holds_plugin(plugin_type, path)]
+    places += entry_points(group=f"fedloom.{plugin_type}s")
 
     # read their manifests; an error is kept until somebody asks for the plugin
     found = dict[str, Manifest]()
@@ -187,7 +187,7 @@ def discover_plugins(
                 path, module = place, None
             else:
                 path, module = _installed(place)
-            plugin = model.of(path / f"{kind}.toml", module)
+            plugin = model.of(path / f"{plugin_type}.toml", module)
         except FedLoomError as error:
             errors[place.name] = error
             continue
@@ -196,8 +196,8 @@ def discover_plugins(
         first = found.setdefault(plugin.name, plugin)
         if first.folder != path:
             errors[plugin.name] = FedLoomError(
-                f"{kind} '{plugin.name}' is defined twice: in {first.folder} and in {path}; rename "
-                "one"
+                f"{plugin_type} '{plugin.name}' is defined twice: in {first.folder} and in {path}; "
+                "rename one"
             )
 
     usable = {name: plugin for name, plugin in found.items() if name not in errors}

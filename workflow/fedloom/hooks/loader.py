@@ -149,10 +149,11 @@ def check_hooks(module: ModuleType, plugin: Plugin) -> None:
         )
 
 
-def _mistakes(name: str, function: Callable[..., object], kind: str) -> Iterator[str]:
+def _mistakes(name: str, function: Callable[..., object], role: str) -> Iterator[str]:
     """Yield each mistake in how a function is marked and written.
 
-    A function without the mark of a hook is wrong only if it has the name of a hook.
+    `role` is "method" or "wrapper". A function without the mark of a hook is wrong only if it has
+    the name of a hook.
     """
     # a function has both the mark and the name of a hook, or neither
     mark = getattr(function, "fedloom_impl", None)
@@ -167,10 +168,10 @@ def _mistakes(name: str, function: Callable[..., object], kind: str) -> Iterator
     # a wrapper's hook yields and a method's hook returns; the mark must agree
     marks = {key for key, value in mark.items() if value}
     yields = inspect.isgeneratorfunction(function)
-    if kind == "wrapper":
+    if role == "wrapper":
         if marks != {"wrapper"} or not yields:
             yield (
-                f"'{name}' of a {kind} must have @hookimpl(wrapper=True), and yield once, for what "
+                f"'{name}' of a {role} must have @hookimpl(wrapper=True), and yield once, for what "
                 "the method gives"
             )
     else:
@@ -179,7 +180,7 @@ def _mistakes(name: str, function: Callable[..., object], kind: str) -> Iterator
         if name == "deliver":
             yield "'deliver' is a hook of wrappers; do this in client_update and predict"
         if marks or yields:
-            yield f"'{name}' of a {kind} must have a plain @hookimpl, and return, not yield"
+            yield f"'{name}' of a {role} must have a plain @hookimpl, and return, not yield"
 
     # a hook may leave out arguments, but must not add one
     allowed = set(inspect.signature(getattr(hookspecs, name)).parameters)

@@ -227,7 +227,7 @@ class Plugin(PluginManifest):
         named |= {f"cost.{key}": value for key, value in self.cost if value != "image"}
         named |= {f"artefacts.{k}.options": entry.options for k, entry in self.artefacts.items()}
         if isinstance(self.aggregation, dict):
-            named |= {f"aggregation.{kind}": value for kind, value in self.aggregation.items()}
+            named |= {f"aggregation.{mean}": value for mean, value in self.aggregation.items()}
         for key, value in named.items():
             for option in _names_in(value):
                 (where / key).check_known(option, self.option_schemas, "no option")
@@ -286,7 +286,7 @@ class Plugin(PluginManifest):
         """Return the mean of the updates that the server takes; None if it uses each update."""
         if not isinstance(self.aggregation, dict):
             return self.aggregation
-        holds = [kind for kind, condition in self.aggregation.items() if _holds(condition, options)]
+        holds = [mean for mean, condition in self.aggregation.items() if _holds(condition, options)]
         # where the conditions of both hold, plain comes first
         if "plain" in holds:
             return "plain"
@@ -414,8 +414,10 @@ def discover_methods(folder: Path | None = None) -> PluginCatalogue[Plugin]:
     return discover_plugins("method", plugin_folders(), Plugin)
 
 
-def find_method(name: str, where: KeyPath = METHOD, kind: str | None = None) -> Plugin:
-    """Return the plugin `name`; if `kind` is given, the plugin must be of that kind.
+def find_method(name: str, where: KeyPath = METHOD, role: str | None = None) -> Plugin:
+    """Return the plugin `name`; if `role` is given, the plugin must have that role.
+
+    The roles are "method" and "wrapper".
 
     `where` is the key path that gave the name.
 
@@ -424,9 +426,9 @@ def find_method(name: str, where: KeyPath = METHOD, kind: str | None = None) -> 
             suggests the nearest one.
     """
     plugins = discover_methods()
-    known = [k for k, plugin in plugins.items() if kind in (None, plugin.kind)]
+    known = [k for k, plugin in plugins.items() if role in (None, plugin.kind)]
     if name not in plugins.errors:
-        where.check_known(name, known, f"no {kind or 'method'}")
+        where.check_known(name, known, f"no {role or 'method'}")
     return plugins[name]
 
 

@@ -42,8 +42,8 @@ def run_plugin_code(
     except BaseException as error:
         log.debug("an exception in a plugin:", exc_info=error)
         names, where = _origin(error, plugins)
-        number, ids = _round_and_clients(arguments or {})
-        what = describe_call(names, hook, number, ids)
+        round_number, ids = _round_and_clients(arguments or {})
+        what = describe_call(names, hook, round_number, ids)
         raise FedLoomError(f"{what}: {where}{in_words(error)}") from error
 
 
@@ -68,24 +68,26 @@ def _origin(error: BaseException, plugins: Sequence[PluginManifest]) -> tuple[li
 
 def _round_and_clients(arguments: dict[str, Any]) -> tuple[int, list[int]]:
     """Return the round and the client ids in a hook's arguments; 0 and [] if they hold none."""
-    number = 0
+    round_number = 0
     if "task" in arguments:
-        number = arguments["task"].round
+        round_number = arguments["task"].round
 
     if "clients" in arguments:
-        return number, list(arguments["clients"].ids)
+        return round_number, list(arguments["clients"].ids)
     if "client" in arguments:
-        return number, [arguments["client"]]
-    return number, []
+        return round_number, [arguments["client"]]
+    return round_number, []
 
 
-def describe_call(names: Sequence[str], hook: str, number: int = 0, ids: Sequence[int] = ()) -> str:
+def describe_call(
+    names: Sequence[str], hook: str, round_number: int = 0, ids: Sequence[int] = ()
+) -> str:
     """Return how an error names a call, such as "method with wrapper: aggregate, round 3".
 
     Args:
         names: the method's name, then the wrappers' names.
         hook: the name of the hook.
-        number: the round; 0 if there is none.
+        round_number: the round, from 1; 0 if there is none.
         ids: the ids of the clients.
     """
     # the plugins that were called
@@ -96,8 +98,8 @@ def describe_call(names: Sequence[str], hook: str, number: int = 0, ids: Sequenc
 
     # the hook and the round
     words = [hook]
-    if number:
-        words.append(f"round {number}")
+    if round_number:
+        words.append(f"round {round_number}")
 
     # the clients, the first few by their ids
     if list(ids) == [SERVER_MODEL]:

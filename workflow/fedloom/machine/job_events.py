@@ -15,13 +15,13 @@ from fedloom.common.json_types import JsonDict
 # only so many bytes at the end of the events are searched for the last progress
 TAIL = 4096
 
-# the kind of an event under the key `event`, and its values under other keys
+# the name of an event under the key `event`, and its values under other keys
 Event = JsonDict
 
 
-def with_event(kind: str, **values: object) -> dict[str, Any]:
+def with_event(event_name: str, **values: object) -> dict[str, Any]:
     """Return keyword arguments for a logger's call, which then writes an event beside its line."""
-    return {"extra": {"event": {"event": kind, **values}}}
+    return {"extra": {"event": {"event": event_name, **values}}}
 
 
 def event_file(log_file: Path) -> Path:

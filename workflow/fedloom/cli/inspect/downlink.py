@@ -13,7 +13,7 @@ from fedloom.hooks import loader, manifest
 
 def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> dict[str, int]:
     """Count the floats that the server sends one client in one round, by the name of the tensor."""
-    plugin = manifest.find_method(method, kind="method")
+    plugin = manifest.find_method(method, role="method")
     family = cast(str, plugin.family)
 
     # A ViT needs only its shapes, without numbers (device meta). A CLIP needs numbers, since its

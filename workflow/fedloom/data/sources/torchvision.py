@@ -47,8 +47,11 @@ def read(settings: JsonDict) -> ImageList:
     import torchvision
 
     # the training and the test half, or the whole dataset
-    kind = _class(settings["name"])
-    halves = [_open(kind, settings, arguments) for arguments in _arguments(kind, settings)]
+    dataset_class = _class(settings["name"])
+    halves = [
+        _open(dataset_class, settings, arguments)
+        for arguments in _arguments(dataset_class, settings)
+    ]
     labels_of_halves = [_labels(half) for half in halves]
 
     def items() -> Iterator[Item]:
@@ -95,14 +98,14 @@ def _class(name: str) -> type:
     return getattr(datasets, name)
 
 
-def _arguments(kind: type, settings: JsonDict) -> list[JsonDict]:
+def _arguments(dataset_class: type, settings: JsonDict) -> list[JsonDict]:
     """Return the arguments of the class for the training and the test half.
 
     If the class has no official split, return the arguments for the whole dataset alone.
     """
     # the arguments that the class takes; a class with **kwargs hands them to its parent class
     names: set[str] = set()
-    for parent in kind.__mro__:
+    for parent in dataset_class.__mro__:
         parameters = inspect.signature(parent.__init__).parameters.values()
         names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -123,18 +126,18 @@ def _arguments(kind: type, settings: JsonDict) -> list[JsonDict]:
     return [common]
 
 
-def _open(kind: type, settings: JsonDict, arguments: JsonDict) -> Any:
+def _open(dataset_class: type, settings: JsonDict, arguments: JsonDict) -> Any:
     """Return the dataset; raise a FedLoomError if it refuses the arguments or lacks whole files."""
     if arguments.get("download"):
         Path(arguments["root"]).mkdir(parents=True, exist_ok=True)
 
     # first errors about the arguments, then all others
     try:
-        return kind(**arguments)
+        return dataset_class(**arguments)
     except (TypeError, ValueError) as error:
         raise FedLoomError(
-            f"torchvision {kind.__name__}: {one_line(error).rstrip('.')}; set options, train or "
-            "test to arguments that it takes"
+            f"torchvision {dataset_class.__name__}: {one_line(error).rstrip('.')}; set options, "
+            "train or test to arguments that it takes"
         ) from None
     except Exception as error:
         # readers of damaged files raise many kinds of exceptions
@@ -142,7 +145,7 @@ def _open(kind: type, settings: JsonDict, arguments: JsonDict) -> Any:
         if settings["download"]:
             cure = "check the connection"
         raise FedLoomError(
-            f"torchvision {kind.__name__}: not there, or not whole: "
+            f"torchvision {dataset_class.__name__}: not there, or not whole: "
             f"{in_words(error).rstrip('.')}; put its unpacked files below "
             f"{arguments.get('root')}, or {cure}"
         ) from None
