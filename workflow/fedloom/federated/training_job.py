@@ -94,7 +94,7 @@ def clients_to_evaluate(
     if task.round not in job.sampled or count is None or count >= len(everyone):
         return everyone
 
-    # how many clients of each kind
+    # how many participating clients, and how many others
     participating = [client for client in everyone if client in task.data.position]
     held_out = [client for client in everyone if client not in task.data.position]
     first = max(1, round(count * len(participating) / len(everyone)))
@@ -176,7 +176,7 @@ def _why_no_resume(
 
 
 @dataclass(frozen=True)
-class StartingPoint:
+class _StartingPoint:
     """Where a job begins.
 
     Attributes:
@@ -200,7 +200,7 @@ def _find_starting_point(
     checkpoint: Path,
     fingerprint: str,
     attacking: Collection[int],
-) -> StartingPoint:
+) -> _StartingPoint:
     """Return where the job begins: after the checkpoint's last round, or else before its first.
 
     `start` is the file with the state that the run's previous job left; None for the first job.
@@ -217,14 +217,14 @@ def _find_starting_point(
     saved = _resume(checkpoint, fingerprint, task, job, attacking)
     if saved is not None:
         log.info("%s: resumed after round %d", job.spec.run.path, saved.round)
-        return StartingPoint(before.after(saved.changes), saved.round, False, saved)
+        return _StartingPoint(before.after(saved.changes), saved.round, False, saved)
     if start is None:
         before = initial_state(task, hooks)
-    return StartingPoint(before, job.first, diverged, None)
+    return _StartingPoint(before, job.first, diverged, None)
 
 
 @dataclass(frozen=True)
-class RoundResult:
+class _RoundResult:
     """The result of a round: the next state, and the rows for the job's tables."""
 
     state: State
@@ -235,12 +235,12 @@ class RoundResult:
 
 def _train_and_evaluate(
     task: Task, hooks: Hooks, job: TrainJob, state: State, attacking: Collection[int]
-) -> RoundResult:
+) -> _RoundResult:
     """Train round `task.round`, and evaluate the new state if the job asks for it."""
     after, row = train_round(task, hooks, state)
     confusion = Confusion()
     if task.round not in job.evaluate:
-        return RoundResult(after, row, [], confusion)
+        return _RoundResult(after, row, [], confusion)
 
     counted: Confusion | None = None
     if job.confusion:
@@ -253,7 +253,42 @@ def _train_and_evaluate(
         global_test=job.global_test,
         confusion=counted,
     )
-    return RoundResult(after, row, evaluated, confusion)
+    return _RoundResult(after, row, evaluated, confusion)
+
+
+def _train_until_diverged(
+    task: Task, hooks: Hooks, job: TrainJob, begin: _StartingPoint, attacking: Collection[int]
+) -> Iterator[_RoundResult]:
+    """Yield the result of every round that is left; a trial ends before the round that diverges.
+
+    A trial that had diverged before the job's first round has no round left.
+
+    Raises:
+        NotFiniteError: a run that is not a trial diverged.
+    """
+    if begin.diverged:
+        return
+    name = job.spec.run.path
+    state = begin.state
+    for round_number in range(begin.done + 1, job.last + 1):
+        log.debug("%s: round %d", name, round_number)
+        try:
+            result = _train_and_evaluate(task.at(round_number), hooks, job, state, attacking)
+        except NotFiniteError as error:
+            if not job.trial:
+                raise
+            log.info("%s: diverged, and ranks last among its trials: %s", name, error)
+            return
+        state = result.state
+        yield result
+
+
+def _progress_numbers(result: _RoundResult) -> dict[str, str]:
+    """Return what a progress bar shows of a round: its loss, and the accuracy if it was evaluated."""
+    numbers = {"loss": f"{result.row.train_loss:.3f}"}
+    if result.evaluated:
+        numbers["accuracy"] = f"{_mean_accuracy(result.evaluated):.1f}"
+    return numbers
 
 
 def train_rounds(
@@ -276,53 +311,38 @@ def train_rounds(
         task, hooks, job, start, outputs.checkpoint, fingerprint, attacking
     )
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, begin.saved)
-    current = begin.state
-    diverged = begin.diverged
+    state = begin.state
+    done = begin.done
 
-    # a trial that has already diverged trains no further
-    rounds_ahead = range(begin.done + 1, job.last + 1)
-    if diverged:
-        rounds_ahead = range(0)
-
-    # what the progress bar shows after the number of rounds
+    # the bar shows the loss of the last round, and the accuracy of the last evaluation
     shown: dict[str, str] = {}
     with (
         progress(total=job.last, initial=begin.done, what=name) as bar,
         _remembered_signals() as signals,
     ):
-        for round_number in rounds_ahead:
-            # train the round; a trial ends when it diverges
-            log.debug("%s: round %d", name, round_number)
-            try:
-                result = _train_and_evaluate(task.at(round_number), hooks, job, current, attacking)
-            except NotFiniteError as error:
-                if not job.trial:
-                    raise
-                log.info("%s: diverged, and ranks last among its trials: %s", name, error)
-                diverged = True
-                break
-
+        for result in _train_until_diverged(task, hooks, job, begin, attacking):
             # write the round to the checkpoint, so that a killed job can resume after it
-            current = result.state
+            done = result.row.round
+            state = result.state
             selected = [update.client_id for update in result.row.updates]
             rows = Rows.of(result.row, result.evaluated, result.confusion.table())
-            checkpoint.write(round_number, current, selected, rows)
+            checkpoint.write(done, state, selected, rows)
 
-            # show the round's loss, and the accuracy of the last evaluation
-            shown["loss"] = f"{result.row.train_loss:.3f}"
-            if result.evaluated:
-                shown["accuracy"] = f"{_mean_accuracy(result.evaluated):.1f}"
+            # show it
+            shown |= _progress_numbers(result)
             bar.set_postfix(shown, refresh=False)
             bar.update()
 
             # stop on a signal only here, where the round is in the checkpoint
-            if signals and round_number < job.last:
+            if signals and done < job.last:
                 raise StoppedError(
-                    f"{name}: stopped by {signals[-1]} after round {round_number} of {job.last}; "
+                    f"{name}: stopped by {signals[-1]} after round {done} of {job.last}; "
                     "start the job again to resume from there"
                 )
 
-    _write_outputs(job, outputs, checkpoint, current, diverged)
+    # only a trial that diverged has rounds left
+    diverged = begin.diverged or done < job.last
+    _write_outputs(job, outputs, checkpoint, state, diverged)
 
 
 def _write_outputs(
