@@ -117,7 +117,7 @@ def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
             state, row = train_round(task.at(number), hooks, state)
             trained = time.process_time()
             selected = [update.client_id for update in row.updates]
-            checkpoint.write(number, state, selected, Rows.of(row, [], nothing))
+            checkpoint.write(number, state, selected, Rows.from_round(row, [], nothing))
             written = time.process_time()
             if number > 1:  # the first round warms up
                 files = (

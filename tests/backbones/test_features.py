@@ -26,7 +26,7 @@ def test_every_image_is_there_in_order_and_nothing_else_is_left(tmp_path):
         return {"mean": images.float().mean((1, 2)), "half": images[:, 0, :, 0].half() / 2}
 
     backbone = SimpleNamespace(device=torch.device("cpu"), compute_cache=halves)
-    cache.write(backbone, Store(), "patches", tmp_path / "deep" / "x.safetensors", at_once=3)
+    cache.write_cache(backbone, Store(), "patches", tmp_path / "deep" / "x.safetensors", at_once=3)
     assert asked == [("patches", 3), ("patches", 3), ("patches", 2), ("patches", 2)]
     found = safetensors.torch.load_file(tmp_path / "deep" / "x.safetensors")
     assert found.keys() == {"mean", "half"}
@@ -40,7 +40,7 @@ def test_a_cache_has_the_format_that_was_asked_for_and_is_read_as_float32(tmp_pa
     task, _ = tiny("sgpt")
     rows = [task.data.train[0][:3]]
     plain = task.data.batch(rows).features
-    cache.write(task.backbone, task.data.store, "features", tmp_path / "x", torch.bfloat16)
+    cache.write_cache(task.backbone, task.data.store, "features", tmp_path / "x", torch.bfloat16)
     found = safetensors.torch.load_file(tmp_path / "x")
     assert {value.dtype for value in found.values()} == {torch.bfloat16}
     task.data.tokens = lambda place: found["final"]

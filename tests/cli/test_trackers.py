@@ -155,7 +155,7 @@ def _rows(number: int, loss: float) -> Rows:
         for client, correct in ((0, 10), (1, 15))
     ]
     none = pa.table({"round": pa.array([], pa.int32())})
-    return Rows.of(round_row(number, loss), evaluated, none)
+    return Rows.from_round(round_row(number, loss), evaluated, none)
 
 
 def _finish(plan: Plan, last: int, losses: list[float]) -> None:

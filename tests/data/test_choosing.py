@@ -9,7 +9,7 @@ from PIL import Image
 from fedloom.data import preparation
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.pixels import to_pixels
-from fedloom.data.preparation import prepared
+from fedloom.data.preparation import prepare
 from images_on_disk import build, dataset_spec, image_folder, noise
 from refusals import refused
 
@@ -32,7 +32,7 @@ def names(ready):
 
 
 def test_classes_to_keep_are_numbered_in_the_order_that_is_asked_for():
-    ready = prepared(
+    ready = prepare(
         listed([0, 1, 2, 0, 1, 2], test=[0, 0, 0, 1, 1, 1]), {"keep_classes": ["c", "a"]}
     )
     assert ready.classes == ["c", "a"]
@@ -40,7 +40,7 @@ def test_classes_to_keep_are_numbered_in_the_order_that_is_asked_for():
     assert names(ready) == [0, 2, 3, 5]
     assert ready.test.tolist() == [False, False, True, True]
     with refused("keep_classes", "'d'", "a, b, c"):
-        prepared(listed([0, 1, 2]), {"keep_classes": ["d"]})
+        prepare(listed([0, 1, 2]), {"keep_classes": ["d"]})
 
 
 @pytest.mark.parametrize("settings", [{}, {"keep_classes": ["crane"]}])
@@ -48,13 +48,13 @@ def test_two_classes_of_one_name_are_refused(settings):
     """ImageNet has two classes called crane, for which a CLIP would have one prompt."""
     cranes = listed([0, 1, 2], ["crane", "ant", "crane"], test=[0, 0, 1])
     with refused("classes 0 and 2", "'crane'"):
-        prepared(cranes, settings)
-    named = prepared(cranes, settings | {"class_names": ["bird", "ant", "crane"]})
+        prepare(cranes, settings)
+    named = prepare(cranes, settings | {"class_names": ["bird", "ant", "crane"]})
     assert named.classes == settings.get("keep_classes", ["bird", "ant", "crane"])
 
 
 def test_the_test_split_is_drawn_from_what_is_kept():
-    ready = prepared(listed([0] * 10 + [1] * 10), {"keep_classes": ["b"], "test_fraction": 0.2})
+    ready = prepare(listed([0] * 10 + [1] * 10), {"keep_classes": ["b"], "test_fraction": 0.2})
     assert (len(ready.labels), ready.test.sum()) == (10, 2)
     assert min(names(ready)) == 10
 
@@ -62,29 +62,29 @@ def test_the_test_split_is_drawn_from_what_is_kept():
 def test_small_domains_are_left_out_by_their_training_images():
     domains = ["x"] * 4 + ["y"] * 5 + ["z"] * 3
     test = [0, 0, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0]
-    ready = prepared(listed([0] * 12, domains=domains, test=test), {"min_images_per_domain": 3})
+    ready = prepare(listed([0] * 12, domains=domains, test=test), {"min_images_per_domain": 3})
     assert sorted(set(ready.domains)) == ["x", "z"], "y has five images, one of them to train on"
     assert ready.test.sum() == 1, "the test images of y go with it"
     settings = {"min_images_per_domain": 4, "test_fraction": 0.5}
-    ready = prepared(listed([0] * 12, domains=domains), settings)
+    ready = prepare(listed([0] * 12, domains=domains), settings)
     assert sorted(set(ready.domains)) == ["x", "y"], "all images count where the split is drawn"
     with refused("min_images_per_domain", "9"):
-        prepared(listed([0] * 12, domains=domains), {"min_images_per_domain": 9})
+        prepare(listed([0] * 12, domains=domains), {"min_images_per_domain": 9})
 
 
 def test_the_first_training_images_of_every_domain_as_fedbn_takes_them():
     """Images count in the order of the source; a smaller domain keeps all; test images stay."""
     domains = ["x"] * 6 + ["y"] * 2 + ["x"] * 4
     test = [0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0]
-    ready = prepared(
+    ready = prepare(
         listed([0, 1] * 6, domains=domains, test=test), {"first_per_domain": 3, "max_train": 9}
     )
     assert names(ready) == [0, 1, 2, 3, 6, 7, 8, 9]
     assert ready.test.sum() == 3
     kept = {"first_per_domain": 1, "keep_classes": ["b"]}
-    assert names(prepared(listed([0, 1] * 6, domains=domains, test=test), kept)) == [1, 3, 7, 9]
+    assert names(prepare(listed([0, 1] * 6, domains=domains, test=test), kept)) == [1, 3, 7, 9]
     with refused("first_per_domain", "'b'"):
-        prepared(
+        prepare(
             listed([0, 1] * 6, domains=domains, test=[*test[:7], 1, *test[8:]]),
             {"first_per_domain": 1},
         )
@@ -94,23 +94,23 @@ def test_caps_are_in_proportion_to_the_classes_and_the_same_in_every_run():
     labels = np.repeat([0, 1, 2], [60, 30, 10])
     test = np.tile([False, True], 50)
     settings = {"max_train": 20, "max_test": 10}
-    first, again = (prepared(listed(labels, test=test), settings) for _ in range(2))
+    first, again = (prepare(listed(labels, test=test), settings) for _ in range(2))
     assert np.bincount(first.labels[~first.test]).tolist() == [12, 6, 2]
     assert np.bincount(first.labels[first.test]).tolist() == [6, 3, 1]
     assert names(first) == names(again)
     of_first_class = [k for k in names(first) if k < 60 and not test[k]]
     assert of_first_class != list(range(0, 24, 2)), "drawn at random"
-    whole = prepared(listed(labels, test=test), {"max_train": 50, "max_test": 99})
+    whole = prepare(listed(labels, test=test), {"max_train": 50, "max_test": 99})
     assert len(whole.labels) == 100, "a cap that is large enough changes nothing"
     with refused("max_train", "class 'c'"):
-        prepared(listed(labels, test=test), {"max_train": 2})
+        prepare(listed(labels, test=test), {"max_train": 2})
 
 
 def test_caps_of_every_class():
     labels = np.repeat([0, 1, 2], [60, 30, 10])
     test = np.tile([False, True], 50)
     settings = {"max_train_per_class": 9, "max_test_per_class": 20, "max_test": 12}
-    ready = prepared(listed(labels, test=test), settings)
+    ready = prepare(listed(labels, test=test), settings)
     assert np.bincount(ready.labels[~ready.test]).tolist() == [9, 9, 5]
     assert np.bincount(ready.labels[ready.test]).tolist() == [6, 5, 1], "of 20, 15 and 5"
 
@@ -126,11 +126,11 @@ def test_the_long_tail_of_cifar100_has_the_sizes_of_the_literature(factor, total
 def test_the_long_tail_leaves_the_test_images():
     labels = np.tile(np.repeat([0, 1, 2], 9), 2)
     test = np.repeat([False, True], 27)
-    ready = prepared(listed(labels, test=test), {"long_tail": {"factor": 9}})
+    ready = prepare(listed(labels, test=test), {"long_tail": {"factor": 9}})
     assert np.bincount(ready.labels[~ready.test]).tolist() == [9, 3, 1]
     assert np.bincount(ready.labels[ready.test]).tolist() == [9, 9, 9]
     with refused("long_tail", "class 'c'"):
-        prepared(listed(labels, test=test), {"long_tail": {"factor": 20}})
+        prepare(listed(labels, test=test), {"long_tail": {"factor": 20}})
 
 
 def test_squash_takes_the_whole_image_and_crop_its_centre():

@@ -149,7 +149,7 @@ def test_no_drawing_of_a_style_is_on_both_sides_of_the_split(tmp_path):
 @pytest.mark.parametrize("style", get_args(glyphs.Style))
 def test_a_style_changes_images_alike_every_time(style):
     image = glyphs.draw_glyph("F", "STIX")
-    once, again = (glyphs.restyled(image[None], style, ord("F")) for _ in range(2))
+    once, again = (glyphs.restyle(image[None], style, ord("F")) for _ in range(2))
     assert once.dtype == np.uint8 and once.shape == (1, 32, 32) and np.array_equal(once, again)
     assert np.array_equal(once[0], image) == (style == "plain")
     if style == "inverted":

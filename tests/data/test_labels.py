@@ -6,7 +6,7 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 
-from fedloom.data.labels import classes_of, tidied
+from fedloom.data.labels import classes_from_labels, tidy_names
 from images_on_disk import build, image_folder, noise, save, write_parquet
 from refusals import refused
 
@@ -15,7 +15,7 @@ COMPOSED, DECOMPOSED = (normalize(form, "café") for form in ("NFC", "NFD"))
 
 def of(*labels):
     """Return the classes of images with these labels, which come from line 0, line 1 and so on."""
-    return classes_of(labels, "line {}".format)
+    return classes_from_labels(labels, "line {}".format)
 
 
 def test_words_are_classes_in_alphabetical_order():
@@ -51,7 +51,7 @@ def test_labels_that_are_refused(labels, words):
 def test_blanks_and_the_spelling_of_accents_make_no_class_and_the_log_says_so(caplog):
     assert COMPOSED != DECOMPOSED
     with caplog.at_level(logging.WARNING):
-        assert tidied([COMPOSED, "cat "]) == [COMPOSED, "cat"]
+        assert tidy_names([COMPOSED, "cat "]) == [COMPOSED, "cat"]
         assert not caplog.text
         assert of(COMPOSED, DECOMPOSED, "cat", "cat ").labels == [COMPOSED, "cat"]
     assert f"'{COMPOSED}' is one name" in caplog.text and "'cat' is one name" in caplog.text

@@ -12,7 +12,7 @@ from PIL import EpsImagePlugin, Image
 from PIL.ExifTags import Base
 
 from fedloom.data import pixels
-from fedloom.data.pixels import decoded, to_pixels
+from fedloom.data.pixels import decode_image, to_pixels
 from images_on_disk import build, image_folder, noise, save
 from refusals import refused
 
@@ -33,7 +33,7 @@ def stored(image, kind, **options):
     """Return the image as it is read from a file of this format."""
     stream = io.BytesIO()
     image.save(stream, kind, **options)
-    return decoded(io.BytesIO(stream.getvalue()))
+    return decode_image(io.BytesIO(stream.getvalue()))
 
 
 @pytest.mark.parametrize("size", [None, 8, 24])
@@ -71,8 +71,8 @@ def test_a_damaged_exif_turns_nothing():
     stream = io.BytesIO()
     noise(0).save(stream, "PNG", exif=b"Exif\0\0no TIFF header")
     with pytest.raises(SyntaxError):
-        decoded(io.BytesIO(stream.getvalue())).getexif()
-    image = decoded(io.BytesIO(stream.getvalue()))
+        decode_image(io.BytesIO(stream.getvalue())).getexif()
+    image = decode_image(io.BytesIO(stream.getvalue()))
     assert (to_pixels(image, False, None) == np.asarray(noise(0))).all()
 
 
@@ -184,9 +184,9 @@ def test_postscript_is_not_run_whatever_it_is_called(by, tmp_path, ghostscript, 
     (tmp_path / "x.png").write_bytes(program)
     with pytest.raises(OSError, match=r"identify|Ghostscript"):
         if by == "folder":
-            decoded(str(tmp_path / "x.png"))
+            decode_image(str(tmp_path / "x.png"))
         elif by == "parquet":
-            decoded(io.BytesIO(program))
+            decode_image(io.BytesIO(program))
         else:  # torchvision's loader tries every format
             Image.open(tmp_path / "x.png").load()
     assert not ghostscript.exists()

@@ -9,13 +9,13 @@ from fedloom.common.errors import FedLoomError
 from fedloom.config import recipes
 from fedloom.config.recipes import dataset_entry
 from fedloom.data import expected_counts, sources
-from fedloom.data.preparation import prepared
+from fedloom.data.preparation import prepare
 
 
 def ready(name, root):
     """Return the prepared list of a recipe's images."""
     settings = dataset_entry("mine", {"recipe": name, "root": str(root)})
-    return prepared(sources.read(settings.pop("source"), settings), settings)
+    return prepare(sources.read(settings.pop("source"), settings), settings)
 
 
 @pytest.fixture

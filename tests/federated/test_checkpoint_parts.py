@@ -68,7 +68,7 @@ def _same(one, other):
 
 def test_a_part_holds_the_states_of_a_rounds_clients_alone(train):
     outputs = train("run", 2)
-    found = {name: list(State.of(part).clients) for name, part in _parts(outputs).items()}
+    found = {name: list(State.from_tree(part).clients) for name, part in _parts(outputs).items()}
     assert found == _selected(outputs)
     assert any(ids != [1, 2, 3, 4, 5] for ids in found.values())
 
@@ -96,7 +96,7 @@ def test_a_checkpoint_holds_the_same_in_many_parts_and_in_few(tmp_path, limits, 
     for number in range(1, 5):
         ids = [number % 3, 3 + number % 2]  # some states are replaced
         states |= {k: {"head": torch.full((50,), 10.0 * number + k)} for k in ids}
-        rows = Rows.of(round_row(number), [evaluation_row(number)], table)
+        rows = Rows.from_round(round_row(number), [evaluation_row(number)], table)
         written.write(number, State({"params": torch.ones(1)}, states), ids, rows)
     saved = checkpoint.read_checkpoint(head, "same", 0)
     assert list(saved.digests) == kept
@@ -210,7 +210,7 @@ def test_rows_do_not_lengthen_the_header_of_a_file(tmp_path):
     table = Confusion().table()
     headers = []
     for count in (1, 10_000):
-        rows = Rows.of(round_row(), [evaluation_row(loss=0.1 + 0.2)] * count, table)
+        rows = Rows.from_round(round_row(), [evaluation_row(loss=0.1 + 0.2)] * count, table)
         folder = tmp_path / str(count)
         folder.mkdir()
         written = Checkpoint(folder / "checkpoint.safetensors", "same")

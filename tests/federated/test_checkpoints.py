@@ -37,7 +37,7 @@ def test_loaded_tensors_lie_and_count_as_made_ones(given_shapes):
         path = Path(folder) / "x"
         tensor_files.save(path, made)
         loaded, _ = tensor_files.load(path)
-    state = State.of({"server": made, "seen": torch.empty(0)})
+    state = State.from_tree({"server": made, "seen": torch.empty(0)})
     for name, value in made.items():
         new = torch.empty(value.shape).copy_(value)
         for found in (loaded[name], state.server[name]):
@@ -100,7 +100,7 @@ def test_a_state_is_as_a_file_gives_it_back(tiny, tmp_path):
     after, _ = train_round(task.at(1), hooks, first)
     for found in (first, after):
         tensor_files.save(tmp_path / "x", found.tree())
-        again = State.of(tensor_files.load(tmp_path / "x")[0])
+        again = State.from_tree(tensor_files.load(tmp_path / "x")[0])
         assert list(found.server) == ["a", *sorted(list(found.server)[1:])]
         assert _order(found.server) == _order(again.server)
         assert {k: _order(v) for k, v in found.clients.items()} == {
@@ -165,22 +165,22 @@ def test_the_fingerprint_holds_inputs_sources_and_spec_but_not_the_end(tmp_path,
     source.write_text("a")
     one = tiny_job(manifest.find_method("fedvpt"))
     cpu = torch.device("cpu")
-    known = training_job.fingerprint_of(one, [source], cpu)
-    assert training_job.fingerprint_of(replace(one, last=20, evaluate=()), [source], cpu) == known
+    known = training_job.job_fingerprint(one, [source], cpu)
+    assert training_job.job_fingerprint(replace(one, last=20, evaluate=()), [source], cpu) == known
     other = replace(one, spec=replace(one.spec, clients_per_round=2))
-    assert training_job.fingerprint_of(other, [source], cpu) != known
+    assert training_job.job_fingerprint(other, [source], cpu) != known
     found = {known}
     for name in ("H100", "H200"):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)  # noqa: B023
-        found.add(training_job.fingerprint_of(one, [source], torch.device("cuda")))
+        found.add(training_job.job_fingerprint(one, [source], torch.device("cuda")))
     assert len(found) == 3
     for package in ("torch", "open_clip_torch"):
         newer = packages.versions() | {package: "99"}
         with monkeypatch.context() as patch:
             patch.setattr(packages, "versions", lambda: newer)  # noqa: B023
-            assert training_job.fingerprint_of(one, [source], cpu) != known
+            assert training_job.job_fingerprint(one, [source], cpu) != known
     source.write_text("b")
-    assert training_job.fingerprint_of(one, [source], cpu) != known
+    assert training_job.job_fingerprint(one, [source], cpu) != known
 
 
 def test_two_jobs_of_a_run_take_turns(tmp_path, caplog):

@@ -136,7 +136,7 @@ def test_all_clients_are_evaluated_in_the_rounds_that_tables_report():
 
 def test_it_is_no_part_of_what_a_checkpoint_depends_on(tmp_path):
     task_of = SimpleNamespace(type="cpu")
-    one, other = (training_job.fingerprint_of(_job(count=n), [], task_of) for n in (3, None))
+    one, other = (training_job.job_fingerprint(_job(count=n), [], task_of) for n in (3, None))
     assert one == other
 
 

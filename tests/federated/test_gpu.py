@@ -54,7 +54,7 @@ def test_two_runs_and_a_resumed_one_give_the_same_bytes(on_gpu, tmp_path, name, 
     whole = _rounds(task, hooks, 2)
     _assert_same(whole, _rounds(task, hooks, 2))
     tensor_files.save(tmp_path / "1", _rounds(task, hooks, 1).tree())
-    half = State.of(tensor_files.load(tmp_path / "1")[0], task.data.device)
+    half = State.from_tree(tensor_files.load(tmp_path / "1")[0], task.data.device)
     _assert_same(whole, _rounds(task, hooks, 1, half, 2))
     at = task.at(2)
     assert evaluate(at, hooks, whole) == evaluate(at, hooks, whole)

@@ -199,7 +199,7 @@ def test_what_stays_on_clients_lies_on_the_host_until_they_need_it():
     """The device meta, whose tensors have no numbers, stands for a GPU."""
     gpu = torch.device("meta")
     own = {"head": torch.ones(2)}
-    start = State.of(State({"pool": torch.ones(2, device=gpu)}).tree(), gpu)
+    start = State.from_tree(State({"pool": torch.ones(2, device=gpu)}).tree(), gpu)
     kept = {"top_k": {"left": torch.ones(1)}}
     state = start.after(State({"pool": torch.ones(2, device=gpu)}, {3: own}, wrappers={3: kept}))
     assert state.server["pool"].device == gpu

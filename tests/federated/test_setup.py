@@ -57,7 +57,7 @@ def files(tmp_path, monkeypatch):
             write_receipt(path, **(facts | {"classes": list(task.data.classes)}))
         for needed in {"features", "patches"} & set(method.needs):
             path = paths.path_for(paths.CACHE, spec.run, cache=needed)
-            cache.write(task.backbone, task.data.store, needed, path)
+            cache.write_cache(task.backbone, task.data.store, needed, path)
             write_receipt(path)
         if "patches" in method.needs:  # a cache holds them in half precision
             patches = task.data.patches().half()

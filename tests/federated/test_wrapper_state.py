@@ -67,7 +67,7 @@ def test_what_a_wrapper_keeps_is_its_clients_and_no_part_of_their_personal_state
     state = initial_state(task, hooks)
     seen = dict.fromkeys(task.data.participating, 0)
     for number in (1, 2, 3):
-        state, row = train_round(task.at(number), hooks, State.of(state.tree()))
+        state, row = train_round(task.at(number), hooks, State.from_tree(state.tree()))
         for entry in row.updates:
             seen[entry.client_id] += 1
         counted = {k: int(kept["counting"]["rounds"]) for k, kept in state.wrappers.items()}
@@ -91,7 +91,7 @@ def test_the_servers_metrics_are_columns_of_rounds(run):
 def test_states_of_wrappers_come_back_from_a_file_in_order():
     kept = {7: {"a": {"x": torch.ones(2)}}, 2: {"a": {"x": torch.zeros(2)}}}
     before = State({}, {2: {}, 7: {}, 9: {}}, {}, kept)
-    after = State.of(tensor_map(torch.clone, before.tree()))
+    after = State.from_tree(tensor_map(torch.clone, before.tree()))
     assert list(after.wrappers) == [2, 7]
     assert torch.equal(after.wrappers[7]["a"]["x"], torch.ones(2))
 

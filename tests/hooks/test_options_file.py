@@ -3,7 +3,7 @@
 import pytest
 
 from fedloom.hooks.manifest import Plugin, discover_methods
-from fedloom.hooks.options_file import MARK, options_text, refresh_options_file, type_of
+from fedloom.hooks.options_file import MARK, options_text, refresh_options_file, type_annotation
 from fedloom.machine.install import ROOT
 
 METHOD = """
@@ -62,7 +62,7 @@ def plugin_of(folder, module=None):
     ],
 )
 def test_the_type_of_an_option_follows_from_its_schema(schema, annotation):
-    assert type_of(schema) == annotation
+    assert type_annotation(schema) == annotation
 
 
 def test_a_class_has_a_field_with_type_and_docstring_per_option(folder):

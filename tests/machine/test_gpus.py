@@ -144,10 +144,10 @@ def test_visible_devices_are_those_that_cuda_would_use(
 
 def test_a_machine_without_gpus_and_one_with_a_broken_driver(machine, monkeypatch):
     machine("No devices were found\n", status=6)
-    assert gpus.installed() == []
+    assert gpus.list_gpus() == []
     machine("NVIDIA-SMI has failed:\n driver\n", status=9)
     with refused("nvidia-smi -L", "driver", "CUDA_VISIBLE_DEVICES= "):
-        gpus.installed()
+        gpus.list_gpus()
     monkeypatch.setenv(gpus.VISIBLE, "")
     assert gpus.visible() == [], "as the error advises"
 

@@ -97,7 +97,7 @@ def test_a_pool_that_changed_its_size_survives_a_checkpoint(tiny, tmp_path, monk
         current, _ = train_round(task.at(number), hooks, current)
         saved, _ = train_round(task.at(number), hooks, saved)
         files.save(tmp_path / "x", saved.tree())
-        saved = State.of(files.load(tmp_path / "x")[0])
+        saved = State.from_tree(files.load(tmp_path / "x")[0])
         sizes.append(len(saved.server["params"]["shared_prompts"]))
     assert len({6, *sizes}) > 2, sizes
     assert current.server["history"]["sizes"].tolist() == [6, *sizes]

@@ -80,7 +80,7 @@ WRITERS = {
     "table": _table,
     "tensors": lambda path: tensor_files.save(path, {"x": torch.zeros(BIG)}),
     "store": _store,
-    "cache": lambda path: cache.write(_Wide(), _Images(), "features", path),
+    "cache": lambda path: cache.write_cache(_Wide(), _Images(), "features", path),
 }
 
 

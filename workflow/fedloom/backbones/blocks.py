@@ -70,7 +70,7 @@ BLOCK_PARTS = (
 )
 
 
-def part_names(block: Any) -> dict[str, str]:
+def _part_names(block: Any) -> dict[str, str]:
     """Return the dotted name of each part of a block, by role.
 
     It is empty if the block's class is unknown.
@@ -113,7 +113,7 @@ def check_weights(weights: Weights | None, module: nn.Module) -> None:
             raise FedLoomError(f"weights: '{name}' must be [{wanted}], got {list(value.shape)}")
 
 
-def below(weights: Weights | None, prefix: str) -> dict[str, Tensor]:
+def select_weights(weights: Weights | None, prefix: str) -> dict[str, Tensor]:
     """Return the weights whose names start with `prefix`, by their names without it."""
     return {k[len(prefix) :]: v for k, v in (weights or {}).items() if k.startswith(prefix)}
 
@@ -165,7 +165,7 @@ def run_block(
     if not inserts.keys() <= BEFORE and read is not EVERY:
         return run_block(block, tokens, weights, inserts, mask)[..., read, :]
 
-    names = part_names(block)
+    names = _part_names(block)
     if not names:
         raise FedLoomError(
             f"the inside of a {type(block).__name__} cannot be trained; use a backbone of timm's "
@@ -176,7 +176,9 @@ def run_block(
         """Apply the part of a role, under the clients' weights; return x if the block lacks it."""
         if role not in names:
             return x
-        return layer(block.get_submodule(names[role]), x, below(weights, f"{names[role]}."))
+        return layer(
+            block.get_submodule(names[role]), x, select_weights(weights, f"{names[role]}.")
+        )
 
     def place(name: str, given: Tensor, out: Tensor) -> Tensor:
         """Return what goes on after a place: the insert's result, or `out` without an insert."""
@@ -225,7 +227,7 @@ def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None
     unknown. In bfloat16 on a CPU only the second case counts, because open_clip's block takes ten
     times as long there.
     """
-    by_library = (read is EVERY and not _bf16_on_cpu(tokens)) or not part_names(block)
+    by_library = (read is EVERY and not _bf16_on_cpu(tokens)) or not _part_names(block)
     if by_library and mask is None:
         return block(tokens)[:, read]
     if by_library:
@@ -253,7 +255,7 @@ def run_blocks(
     """
     check_inserts(inserts, len(blocks))
     for number, block in enumerate(blocks, start=1):
-        own = below(weights, f"{number - 1}.")
+        own = select_weights(weights, f"{number - 1}.")
         places = (inserts or {}).get(number, {})
 
         # the block that follows reads all tokens; only the output of the last block is read in part
@@ -262,7 +264,7 @@ def run_blocks(
             wanted = read
 
         step = partial(run_block, block, weights=own, inserts=places, mask=mask, read=wanted)
-        tokens = recomputed(step, tokens, gradient_checkpointing)
+        tokens = run_with_checkpointing(step, tokens, gradient_checkpointing)
     return tokens
 
 
@@ -273,14 +275,14 @@ def _project(normed: Tensor, weight: Tensor, bias: Tensor | None, read: Read) ->
 
     # split the rows of the matrix: first those of queries, then those of keys and values
     rows = [weight.shape[-2] // 3, weight.shape[-2] // 3 * 2]
-    of_q, of_kv = weight.split(rows, -2)
+    q_weight, kv_weight = weight.split(rows, -2)
     q_bias = None
     kv_bias = None
     if bias is not None:
         q_bias, kv_bias = bias.split(rows, -1)
 
-    kv = linear_layer(normed, of_kv, kv_bias).chunk(2, -1)
-    return linear_layer(normed[..., read, :], of_q, q_bias), *kv
+    kv = linear_layer(normed, kv_weight, kv_bias).chunk(2, -1)
+    return linear_layer(normed[..., read, :], q_weight, q_bias), *kv
 
 
 def _attend(
@@ -379,7 +381,9 @@ def _broadcast(value: Tensor, x: Tensor) -> Tensor:
     return value.view(len(value), *[1] * (x.dim() - 2), -1)
 
 
-def recomputed(function: Callable[[Tensor], Tensor], tokens: Tensor, wanted: bool) -> Tensor:
+def run_with_checkpointing(
+    function: Callable[[Tensor], Tensor], tokens: Tensor, wanted: bool
+) -> Tensor:
     """Return function(tokens); if `wanted`, the backward pass computes its inside again.
 
     This is gradient checkpointing (Chen et al., "Training Deep Nets with Sublinear Memory Cost",

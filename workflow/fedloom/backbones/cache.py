@@ -15,7 +15,7 @@ from fedloom.machine.memory import CACHED_AT_ONCE
 from fedloom.machine.process_log import progress
 
 
-def write(
+def write_cache(
     backbone: Backbone,
     store: ImageStore,
     cache: str,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 GREY_PREPROCESSING = {"mean": (0.5,), "std": (0.5,), "interpolation": "bilinear"}
 
 
-class ConvStem(nn.Module):
+class _ConvStem(nn.Module):
     """Three convolutions of stride 2, which make a token of each 8 x 8 pixels, as a ``PatchEmbed``.
 
     They use group norm, because a frozen backbone must not depend on running statistics.
@@ -88,5 +88,5 @@ def micro_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
     `kwargs` are arguments of VisionTransformer, which override these numbers.
     """
     shape: dict[str, Any] = {"img_size": 32, "patch_size": 8, "in_chans": 1, "embed_dim": 96}
-    shape |= {"depth": 12, "num_heads": 3, "embed_layer": ConvStem}
+    shape |= {"depth": 12, "num_heads": 3, "embed_layer": _ConvStem}
     return build_model_with_cfg(VisionTransformer, "micro_vit", pretrained, **(shape | kwargs))

@@ -48,10 +48,10 @@ def count(library: str, settings: JsonDict) -> dict[str, float]:
         # count a pass of a text
         places = model.context_length
         model.encode_text(torch.zeros(1, places, dtype=torch.int64))
-        of_text = counter.get_total_flops() - built - operations
+        text_operations = counter.get_total_flops() - built - operations
         sizes["text_width"] = backbone.width
         sizes["text_depth"] = backbone.text_depth
-        sizes["token_operations"] = of_text / places
+        sizes["token_operations"] = text_operations / places
         return sizes
 
 

@@ -28,7 +28,7 @@ from fedloom.backbones.backbone import (
     loading,
     preprocessing,
 )
-from fedloom.backbones.blocks import Inserts, Weights, below, layer
+from fedloom.backbones.blocks import Inserts, Weights, layer, select_weights
 from fedloom.backbones.weights import (
     check_finite,
     checked_weights_file,
@@ -128,7 +128,7 @@ class FrozenViT(HeadedBackbone):
         With weights or inserts (see the class), tokens are [K, B, T, d].
         """
         module = self.model.blocks[j - 1]
-        own = below(weights, f"blocks.{j - 1}.")
+        own = select_weights(weights, f"blocks.{j - 1}.")
         places = (inserts or {}).get(j, {})
 
         # the block that follows reads all tokens; only the output of the last block is read in part
@@ -144,7 +144,7 @@ class FrozenViT(HeadedBackbone):
                 shape = x.shape[:-2]
                 return blocks.read_block(module, flat, wanted).unflatten(0, shape)
 
-        return blocks.recomputed(apply, tokens, self.gradient_checkpointing)
+        return blocks.run_with_checkpointing(apply, tokens, self.gradient_checkpointing)
 
     def blocks(
         self,
@@ -204,7 +204,9 @@ class FrozenViT(HeadedBackbone):
     def final_norm(self, tokens: Tensor, weights: Weights | None = None) -> Tensor:
         """Return tokens [..., d] of the last block's output, after the final norm."""
         for name in ("norm", "fc_norm"):
-            tokens = layer(self.model.get_submodule(name), tokens, below(weights, f"{name}."))
+            tokens = layer(
+                self.model.get_submodule(name), tokens, select_weights(weights, f"{name}.")
+            )
         return tokens
 
     @torch.no_grad()

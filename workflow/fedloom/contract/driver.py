@@ -117,7 +117,7 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
 CHECKS = (*checks.CHECKS, other_options)
 
 
-class Variation(NamedTuple):
+class _Variation(NamedTuple):
     """A method and wrappers to check, and the words with which an error describes their options."""
 
     words: str
@@ -125,9 +125,9 @@ class Variation(NamedTuple):
     wrappers: list[Plugin]
 
 
-def _variations(method: Plugin, *wrappers: Plugin) -> Iterator[Variation]:
+def _variations(method: Plugin, *wrappers: Plugin) -> Iterator[_Variation]:
     """Yield the plugins unchanged, twice, and then with one option changed at a time."""
-    unchanged = Variation("", method, [*wrappers])
+    unchanged = _Variation("", method, [*wrappers])
     yield unchanged
     yield unchanged
 
@@ -147,7 +147,7 @@ def _variations(method: Plugin, *wrappers: Plugin) -> Iterator[Variation]:
                 changed = [*plugins]
                 changed[position] = plugin.with_defaults({name: value})
                 words = f", with {plugin.name}'s option {name}: {value}"
-                yield Variation(words, changed[0], changed[1:])
+                yield _Variation(words, changed[0], changed[1:])
 
 
 def other_values(option: JsonDict) -> list[JsonValue]:

@@ -54,7 +54,7 @@ class UnpackLimits:
 USUAL_UNPACK_LIMITS = UnpackLimits()
 
 
-class Member(NamedTuple):
+class _Member(NamedTuple):
     """A file or a folder of an archive."""
 
     name: str
@@ -65,7 +65,7 @@ class Member(NamedTuple):
     opened: Callable[[], IO[bytes] | None] | None
 
 
-class BoundedHeader(tarfile.TarInfo):
+class _BoundedHeader(tarfile.TarInfo):
     """A member of a tar archive that raises a RuntimeError if its extended header is too large.
 
     tarfile reads such a header into memory as a whole.
@@ -121,7 +121,7 @@ def _opened(file: Path) -> zipfile.ZipFile | tarfile.TarFile:
     """Open an archive by the format of its suffix."""
     if file.suffix == ".zip":
         return zipfile.ZipFile(file)
-    return tarfile.open(file, tarinfo=BoundedHeader)
+    return tarfile.open(file, tarinfo=_BoundedHeader)
 
 
 def _remove(folder: Path) -> None:
@@ -130,7 +130,7 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[Member]:
+def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[_Member]:
     """Yield every member; raise the error of the format if the archive is damaged.
 
     tarfile alone takes a broken header for the end, and ignores the checksum of a compressed
@@ -146,14 +146,14 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[Member]:
             # the file's mode tells links from plain files
             plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
             opened = None if info.is_dir() else partial(archive.open, info)
-            yield Member(info.filename, info.file_size, plain, opened)
+            yield _Member(info.filename, info.file_size, plain, opened)
         return
 
     for info in archive:
         # a sparse file of a few bytes may state any size, and would be written as zeros
         plain = (info.isreg() or info.isdir()) and not info.issparse()
         opened = None if info.isdir() else partial(archive.extractfile, info)
-        yield Member(info.name, info.size, plain, opened)
+        yield _Member(info.name, info.size, plain, opened)
 
     # an archive ends with zeros; reading the rest of a compressed stream compares its checksum
     stream: Any = archive.fileobj
@@ -165,8 +165,8 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[Member]:
 
 
 def _checked(
-    members: Iterable[Member], file: Path, into: Path, most: int | None, limits: UnpackLimits
-) -> Iterator[Member]:
+    members: Iterable[_Member], file: Path, into: Path, most: int | None, limits: UnpackLimits
+) -> Iterator[_Member]:
     """Yield the members that may be written; raise a RuntimeError at the first that may not.
 
     Refused are members that are not plain, paths out of the folder `into` or through a link that
@@ -207,7 +207,7 @@ def _checked(
         yield member
 
 
-def _write(members: list[Member], aside: Path) -> None:
+def _write(members: list[_Member], aside: Path) -> None:
     """Write the members into an empty folder."""
     for member in members:
         path = aside / member.name

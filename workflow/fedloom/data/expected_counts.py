@@ -30,13 +30,13 @@ def differences_from_recipe(ready: Prepared, counts: JsonDict) -> list[str]:
     # by class
     expected = counts.get("by_class", {})
     each = counts.get("each_class", {})
-    of_classes = [f"class '{name}': missing" for name in expected if name not in ready.classes]
+    class_lines = [f"class '{name}': missing" for name in expected if name not in ready.classes]
     for label, name in enumerate(ready.classes):
         cell = each | expected.get(name, {})
-        of_classes += _compared(f"class '{name}': ", ready, ready.labels == label, cell)
-    if len(of_classes) > MANY:
-        of_classes[MANY:] = [f"{len(of_classes) - MANY} more such lines on classes"]
-    return lines + of_classes
+        class_lines += _compared(f"class '{name}': ", ready, ready.labels == label, cell)
+    if len(class_lines) > MANY:
+        class_lines[MANY:] = [f"{len(class_lines) - MANY} more such lines on classes"]
+    return lines + class_lines
 
 
 def trained_classes(ready: Prepared) -> list[str]:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_regular, is_folder, printable
-from fedloom.data.pixels import decoded
+from fedloom.data.pixels import decode_image
 from fedloom.machine.install import resource
 
 
@@ -83,7 +83,7 @@ def array_items(pixels: np.ndarray) -> Callable[[], Iterator[Item]]:
 def _load(path: str) -> Image.Image:
     """Read and decode an image file; raise a FedLoomError if it is a device or a pipe."""
     check_regular(path)
-    return decoded(path)
+    return decode_image(path)
 
 
 def check_columns(listed: ImageList) -> None:

@@ -13,7 +13,7 @@ from fedloom.common.json_types import JsonDict
 from fedloom.data import store
 from fedloom.data.image_list import ImageList, Item, Prepared
 from fedloom.data.pixels import highest_grey, is_transparent, to_pixels
-from fedloom.data.preparation import prepared
+from fedloom.data.preparation import prepare
 from fedloom.machine.process_log import progress
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def write_store(listed: ImageList, settings: JsonDict, path: Path) -> None:
 
     Grey images stay grey and coloured ones become RGB. If there are both, all become RGB.
     """
-    ready = prepared(listed, settings)
+    ready = prepare(listed, settings)
     try:
         _write(ready, settings, path, rgb=False)
     except _ColourAfterGreyError:

@@ -36,7 +36,7 @@ def tidy(name: str) -> str:
     return normalize("NFC", name.strip())
 
 
-def tidied(names: Sequence[str]) -> list[str]:
+def tidy_names(names: Sequence[str]) -> list[str]:
     """Return each name as `tidy` does; the log lists names that were written in several ways."""
     # the ways in which each tidy name is written
     written: dict[str, set[str]] = {}
@@ -63,7 +63,7 @@ def _integer(label: str) -> int:
     return int(label.partition(".")[0])
 
 
-def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
+def classes_from_labels(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
     """Return the classes of images with these labels.
 
     Labels must be all whole numbers or all words. Numbers with one value, such as 07, 7 and 7.0,
@@ -78,7 +78,7 @@ def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
             such a mixture, a misspelt number would become a class.
     """
     # the first image of each label, for errors
-    labels = tidied(labels)
+    labels = tidy_names(labels)
     first = dict[str, int]()
     for image, label in enumerate(labels):
         first.setdefault(label, image)
@@ -99,8 +99,8 @@ def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
     if numeric:
         labels = [str(_integer(label)) for label in labels]
     distinct = sorted({*labels}, key=int if numeric else str)
-    number_of = {label: number for number, label in enumerate(distinct)}
-    return Classes(np.array([number_of[label] for label in labels]), distinct, not numeric)
+    number_by_label = {label: number for number, label in enumerate(distinct)}
+    return Classes(np.array([number_by_label[label] for label in labels]), distinct, not numeric)
 
 
 def _check_label(label: str, is_number: bool, where: Callable[[], str]) -> None:

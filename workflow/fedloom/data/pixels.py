@@ -53,7 +53,7 @@ def image_suffixes() -> set[str]:
     return {*read, *NOT_READ}
 
 
-def decoded(file: str | BytesIO) -> Image.Image:
+def decode_image(file: str | BytesIO) -> Image.Image:
     """Decode an image file; its content determines the format, not its suffix."""
     with Image.open(file, formats=_formats()) as image:
         image.load()

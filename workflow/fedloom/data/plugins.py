@@ -18,7 +18,7 @@ def read(source: str, settings: JsonDict) -> ImageList:
     """Return the images that a plugin's source lists."""
     # what the plugin lists
     plugin = plugins_of_kind("source")[source]
-    function = _function_of(plugin, "read", "settings")
+    function = _plugin_function(plugin, "read", "settings")
     images = run_plugin_code(lambda: function(settings), [plugin], "read")
     if not isinstance(images, ImageList):
         type_name = type(images).__name__
@@ -45,7 +45,7 @@ def divide(
     Raises a FedLoomError if the plugin does not return a client in range for each label [N].
     """
     plugin = plugins_of_kind("scheme")[scheme]
-    function = _function_of(plugin, "divide", "labels, settings, rng")
+    function = _plugin_function(plugin, "divide", "labels, settings, rng")
     owner = np.asarray(run_plugin_code(lambda: function(labels, settings, rng), [plugin], "divide"))
 
     # a client in range for each image
@@ -59,7 +59,7 @@ def divide(
     )
 
 
-def _function_of(plugin: DataPlugin, name: str, arguments: str) -> Callable[..., object]:
+def _plugin_function(plugin: DataPlugin, name: str, arguments: str) -> Callable[..., object]:
     """Import a plugin and return its function `name`; an error tells which `arguments` it needs."""
     function = getattr(import_plugin(plugin), name, None)
     if not callable(function):

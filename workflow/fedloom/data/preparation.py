@@ -23,7 +23,7 @@ from fedloom.data.splits import fixed_test_split
 log = logging.getLogger(__name__)
 
 
-def prepared(listed: ImageList, settings: JsonDict) -> Prepared:
+def prepare(listed: ImageList, settings: JsonDict) -> Prepared:
     """Return the images that the store will hold, with their domains and their test split.
 
     `settings` are the keys of the dataset's entry. Keys that its source does not have are missing.

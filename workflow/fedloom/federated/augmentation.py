@@ -117,15 +117,15 @@ class AugmentedImages:
         """
         if cache not in self._encoded:
             # encode client by client, so that the bits do not depend on the other clients
-            of_clients = [
+            client_tensors = [
                 self._task.backbone.compute_cache(batch.images[k, : len(rows)], cache)
                 for k, rows in enumerate(_real_rows(batch))
             ]
 
             # then stack the clients' tensors, as the losses need them
             encoded: dict[str, Tensor] = {}
-            for name in of_clients[0]:
-                encoded[name] = _padded(batch, [tensors[name] for tensors in of_clients])
+            for name in client_tensors[0]:
+                encoded[name] = _padded(batch, [tensors[name] for tensors in client_tensors])
             self._encoded[cache] = encoded
         return self._encoded[cache]
 

@@ -67,7 +67,7 @@ def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | N
         # the states in a later part replace those of the same clients in an earlier one
         part, _ = tensor_files.load(_part(head, name), sha256=digest)
         rows.append(Rows.unpack(part.pop("rows")))
-        own = State.of(part)
+        own = State.from_tree(part)
         size += rows[-1].size + sum(_size(own, client) for client in own.clients)
         changes = changes.after(own)
 
@@ -146,7 +146,7 @@ class Checkpoint:
 
         # write the part
         name = f"{round_number:04}"
-        tree = state.of_clients(changed).tree()
+        tree = state.for_clients(changed).tree()
         tree["rows"] = rows.pack()
         digest = tensor_files.save(_part(self._head, name), tree)
 

@@ -27,7 +27,7 @@ def initial_state(task: Task, hooks: Hooks) -> State:
     server = hooks.init_server(task=task)
     check_results.check_server(task, server)
     public = {key: value for key, value in server.items() if key != "side_channel"}
-    return State.of(State(public).tree(), task.data.device)
+    return State.from_tree(State(public).tree(), task.data.device)
 
 
 def download_to(
@@ -61,7 +61,7 @@ def attacking_clients(task: Task, hooks: Hooks) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Collected:
+class _RoundUpdates:
     """What the server gets from the clients of a round, and what they did.
 
     Attributes:
@@ -100,13 +100,13 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, RoundRow
     return state.after(_changes(state, server, collected.updates, updates)), row
 
 
-def _collect(task: Task, hooks: Hooks, state: State, ids: list[int]) -> Collected:
+def _collect(task: Task, hooks: Hooks, state: State, ids: list[int]) -> _RoundUpdates:
     """Train every client on its share of the local steps (local_work)."""
     work = {client: hooks.local_work(task=task, client=client) for client in ids}
     for client, share in work.items():
         check_results.check_work(task, client, share)
     updates, sent = collect_updates(task, hooks, state, work)
-    return Collected(updates, sent, work)
+    return _RoundUpdates(updates, sent, work)
 
 
 def _aggregate(
@@ -123,7 +123,7 @@ def _aggregate(
 
 
 def _client_rows(
-    task: Task, hooks: Hooks, collected: Collected, arrived: set[int]
+    task: Task, hooks: Hooks, collected: _RoundUpdates, arrived: set[int]
 ) -> list[ClientRow]:
     """Return a row of clients.parquet for each client of the round.
 
@@ -147,7 +147,7 @@ def _client_rows(
             bytes_up=count_bytes(update.payload),
             bytes_down=count_bytes(tree),
             attacker=attacks,
-            metrics=finite_metrics(update.metrics),
+            metrics=_finite_metrics(update.metrics),
         )
         rows.append(row)
     return rows
@@ -201,7 +201,7 @@ def _changes(state: State, server: Tree, updates: list[Update], rows: list[Clien
     return State(server, clients, participation, wrappers)
 
 
-def finite_metrics(metrics: dict[str, float]) -> dict[str, float]:
+def _finite_metrics(metrics: dict[str, float]) -> dict[str, float]:
     """Return the metrics that are finite. Only rejected updates may have others."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 

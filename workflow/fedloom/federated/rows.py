@@ -142,7 +142,9 @@ class Rows:
     confusion: pa.Table
 
     @classmethod
-    def of(cls, row: RoundRow, evaluated: Sequence[EvaluationRow], confusion: pa.Table) -> "Rows":
+    def from_round(
+        cls, row: RoundRow, evaluated: Sequence[EvaluationRow], confusion: pa.Table
+    ) -> "Rows":
         """Return the rows of one round.
 
         Args:
@@ -202,20 +204,20 @@ class Rows:
     def clients_evaluated_in(self, round_number: int) -> set[int]:
         """Return the ids of the clients that were evaluated after round `round_number`."""
         clients = self.evaluation["client_id"].to_numpy()
-        of_round = self.evaluation["round"].to_numpy() == round_number
-        return set(clients[of_round].tolist()) - {SERVER_MODEL}
+        is_of_round = self.evaluation["round"].to_numpy() == round_number
+        return set(clients[is_of_round].tolist()) - {SERVER_MODEL}
 
     def with_evaluations_of(self, rounds: Iterable[int]) -> "Rows":
         """Return the same rows without the evaluations of rounds that are not in `rounds`."""
         kept = [*rounds]
         return replace(
             self,
-            evaluation=_of_rounds(self.evaluation, kept),
-            confusion=_of_rounds(self.confusion, kept),
+            evaluation=_select_rounds(self.evaluation, kept),
+            confusion=_select_rounds(self.confusion, kept),
         )
 
 
-def _of_rounds(table: pa.Table, rounds: list[int]) -> pa.Table:
+def _select_rounds(table: pa.Table, rounds: list[int]) -> pa.Table:
     """Return the rows of a table that belong to these rounds."""
     is_kept = np.isin(table["round"].to_numpy(), rounds)
     return table.filter(pa.array(is_kept)).combine_chunks()

@@ -94,7 +94,7 @@ class State:
             "wrappers": {str(k): kept for k, kept in sorted(self.wrappers.items())},
         }
 
-    def of_clients(self, ids: Iterable[int]) -> "State":
+    def for_clients(self, ids: Iterable[int]) -> "State":
         """Return the part of the state that belongs to these clients.
 
         The server's state is empty in the result.
@@ -114,9 +114,9 @@ class State:
     def after(self, changes: "State") -> "State":
         """Return the state after `changes` (the states of the server and of some clients).
 
-        The result is in canonical form (see `of`).
+        The result is in canonical form (see `from_tree`).
         """
-        new = State.of(changes.tree(), self.device)
+        new = State.from_tree(changes.tree(), self.device)
         return State(
             server=new.server,
             clients=_updated(self.clients, new.clients),
@@ -126,7 +126,7 @@ class State:
         )
 
     @classmethod
-    def of(cls, tree: Tree, device: torch.device = HOST) -> "State":
+    def from_tree(cls, tree: Tree, device: torch.device = HOST) -> "State":
         """Return the state that `tree` describes, in canonical form.
 
         In this form, keys are sorted, tensors are aligned in memory, and the server's tensors are

@@ -64,7 +64,7 @@ class Outputs:
     confusion: Path
 
 
-def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> str:
+def job_fingerprint(job: TrainJob, files: list[Path], device: torch.device) -> str:
     """Return the digest of everything that the numbers of the job's rounds depend on.
 
     This is the job's spec and sources, the receipts `files` of its inputs, the versions of packages
@@ -211,7 +211,7 @@ def _find_starting_point(
     diverged = False
     if start is not None:
         tree, facts = tensor_files.load(start)
-        before = State.of(tree, device)
+        before = State.from_tree(tree, device)
         diverged = facts["diverged"]
 
     saved = _resume(checkpoint, fingerprint, task, job, attacking)
@@ -284,7 +284,7 @@ def _train_until_diverged(
 
 
 def _progress_numbers(result: _RoundResult) -> dict[str, str]:
-    """Return what a progress bar shows of a round: its loss, and the accuracy if it was evaluated."""
+    """Return what a progress bar shows of a round: the loss, and the accuracy if there is one."""
     numbers = {"loss": f"{result.row.train_loss:.3f}"}
     if result.evaluated:
         numbers["accuracy"] = f"{_mean_accuracy(result.evaluated):.1f}"
@@ -325,7 +325,7 @@ def train_rounds(
             done = result.row.round
             state = result.state
             selected = [update.client_id for update in result.row.updates]
-            rows = Rows.of(result.row, result.evaluated, result.confusion.table())
+            rows = Rows.from_round(result.row, result.evaluated, result.confusion.table())
             checkpoint.write(done, state, selected, rows)
 
             # show it

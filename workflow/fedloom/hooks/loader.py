@@ -35,10 +35,10 @@ def import_plugin(plugin: PluginManifest) -> ModuleType:
     module = sys.modules.get(f"{plugin.package}.plugin")
     if module is not None and module.__file__ == str(plugin.file):
         return module
-    return reimport_plugins([plugin])[0]
+    return _reimport_plugins([plugin])[0]
 
 
-def reimport_plugins(plugins: Sequence[PluginManifest]) -> list[ModuleType]:
+def _reimport_plugins(plugins: Sequence[PluginManifest]) -> list[ModuleType]:
     """Import plugin.py of these plugins anew, even if Python has already imported it.
 
     There are two reasons: a plugin must hold nothing between jobs, and two folders may have plugins
@@ -114,14 +114,14 @@ def load_hooks(plugin: Plugin, wrappers: Sequence[Plugin] = ()) -> Hooks:
         FedLoomError: a plugin cannot be imported, or its hooks are written wrongly.
     """
     plugins = (plugin, *wrappers)
-    modules = reimport_plugins(plugins)
+    modules = _reimport_plugins(plugins)
     for each, module in zip(plugins, modules, strict=True):
-        check_hooks(module, each)
-    method, *of_wrappers = modules
-    return Hooks(method, of_wrappers, plugins)
+        _check_hooks(module, each)
+    method, *wrapper_modules = modules
+    return Hooks(method, wrapper_modules, plugins)
 
 
-def check_hooks(module: ModuleType, plugin: Plugin) -> None:
+def _check_hooks(module: ModuleType, plugin: Plugin) -> None:
     """Check how a plugin's hooks are written.
 
     pluggy accepts some of these mistakes, and refuses the others with a traceback.

@@ -98,18 +98,18 @@ def check_value(value: JsonValue, schema: JsonDict, where: KeyPath) -> None:
     raise where.error(fault.message)
 
 
-class Fault(NamedTuple):
+class _Fault(NamedTuple):
     """A fault in a value: the keys and indices that lead to it, and a message."""
 
     steps: tuple[str | int, ...]
     message: str
 
 
-def find_fault(value: JsonValue, schema: JsonDict) -> Fault | None:
+def find_fault(value: JsonValue, schema: JsonDict) -> _Fault | None:
     """Return the first fault of a value under a JSON Schema; None if there is none."""
     for error in _validator()(schema).iter_errors(value):
         rule = _sentence(str(error.validator), error.validator_value)
-        return Fault(tuple(error.path), shortened(f"{rule}, got {error.instance!r}"))
+        return _Fault(tuple(error.path), shortened(f"{rule}, got {error.instance!r}"))
     return None
 
 

@@ -45,7 +45,7 @@ def refresh_options_file(plugin: Plugin) -> Path | None:
     file = plugin.folder / OPTIONS_FILE
     text = options_text(plugin)
     if file.exists():
-        if not is_generated(file) or read_text(file) == text:
+        if not _is_generated(file) or read_text(file) == text:
             return None
     elif not plugin.option_schemas:
         return None
@@ -53,7 +53,7 @@ def refresh_options_file(plugin: Plugin) -> Path | None:
     return file
 
 
-def is_generated(file: Path) -> bool:
+def _is_generated(file: Path) -> bool:
     """Return True if the docstring of a module says that `fedloom check` writes the module."""
     return MARK in (ast.get_docstring(read_python(file)) or "")
 
@@ -66,7 +66,7 @@ def options_text(plugin: Plugin) -> str:
     types = dict[str, str]()
     for name, schema in plugin.option_schemas.items():
         if name.isidentifier() and not keyword.iskeyword(name):
-            types[name] = type_of(schema)
+            types[name] = type_annotation(schema)
 
     # the head of the module
     code = " ".join(types.values())
@@ -88,7 +88,7 @@ def options_text(plugin: Plugin) -> str:
     return "\n".join(lines) + "\n"
 
 
-def type_of(schema: JsonDict) -> str:
+def type_annotation(schema: JsonDict) -> str:
     """Return the type annotation for the values that fit a JSON Schema."""
     names = list[str]()
 
@@ -107,7 +107,7 @@ def type_of(schema: JsonDict) -> str:
         types = [types]
     for each in types:
         if each == "array":
-            names.append(f"list[{type_of(schema.get('items', {}))}]")
+            names.append(f"list[{type_annotation(schema.get('items', {}))}]")
         else:
             names.append(PYTHON_TYPES.get(each, "Any"))
 

@@ -24,14 +24,14 @@ HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom
 
 
 @dataclass(frozen=True)
-class HookFunction:
+class _HookFunction:
     """A function of a plugin, and the names of its arguments. It may leave out some of a hook's."""
 
     function: Callable[..., object]
     arguments: tuple[str, ...]
 
     @classmethod
-    def of(cls, function: Callable[..., object]) -> "HookFunction":
+    def from_function(cls, function: Callable[..., object]) -> "_HookFunction":
         """Return the function with the names of its arguments."""
         return cls(function, tuple(inspect.signature(function).parameters))
 
@@ -40,13 +40,13 @@ class HookFunction:
         return self.function(**{name: given[name] for name in self.arguments})
 
 
-def marked_functions(module: object) -> dict[str, HookFunction]:
+def _marked_functions(module: object) -> dict[str, _HookFunction]:
     """Return the functions of a module that are marked as hooks, by name."""
     found = {}
     for name in HOOKS:
         function: Any = getattr(module, name, None)
         if hasattr(function, "fedloom_impl"):
-            found[name] = HookFunction.of(function)
+            found[name] = _HookFunction.from_function(function)
     return found
 
 
@@ -75,19 +75,19 @@ class Hooks:
         self._plugins = tuple(plugins)
 
         # the method's functions, and the defaults that stand in for them
-        own = marked_functions(method)
-        defaults = marked_functions(hookspecs)
+        own = _marked_functions(method)
+        defaults = _marked_functions(hookspecs)
         # an `aggregate` that lacks its `return` must not be replaced by the default
         if "aggregate" in own:
             del defaults["aggregate"]
 
         # for each hook: functions, of which the first result that is not None counts, and wrappers
-        self._functions: dict[str, list[HookFunction]] = {}
-        self._wrappers: dict[str, list[HookFunction]] = {}
-        of_wrappers = [marked_functions(wrapper) for wrapper in wrappers]
+        self._functions: dict[str, list[_HookFunction]] = {}
+        self._wrappers: dict[str, list[_HookFunction]] = {}
+        wrapper_functions = [_marked_functions(wrapper) for wrapper in wrappers]
         for name in HOOKS:
             self._functions[name] = [each[name] for each in (own, defaults) if name in each]
-            self._wrappers[name] = [each[name] for each in of_wrappers if name in each]
+            self._wrappers[name] = [each[name] for each in wrapper_functions if name in each]
         for name in hookspecs.UNPACKING:
             self._wrappers[name].reverse()
 
@@ -102,7 +102,9 @@ class Hooks:
             lambda: self._wrapped(hook, self._wrappers[hook], given), self._plugins, hook, given
         )
 
-    def _wrapped(self, hook: str, wrappers: list[HookFunction], given: dict[str, object]) -> object:
+    def _wrapped(
+        self, hook: str, wrappers: list[_HookFunction], given: dict[str, object]
+    ) -> object:
         """Call a hook inside of these wrappers; the last one is the outermost."""
         if not wrappers:
             return self._first_result(hook, given)

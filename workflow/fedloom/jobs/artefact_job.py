@@ -33,7 +33,7 @@ def run(job: ArtefactJob, threads: int) -> None:
 
     # the run's state after the last round
     tree, facts = tensor_files.load(state)
-    kept = State.of(tree, task.data.device)
+    kept = State.from_tree(tree, task.data.device)
     task = task.at(facts["round"])
 
     if job.artefact == TEST_SETS:

@@ -27,5 +27,5 @@ def run(job: CacheJob, threads: int) -> None:
     loaded = partial(weights_digest, backbone)
     weights = provenance.digest_of_weights(str(out), job.backbone, loaded)
 
-    cache.write(backbone, images, job.cache, out, AUTOCAST.get(precision))
+    cache.write_cache(backbone, images, job.cache, out, AUTOCAST.get(precision))
     write_receipt(out, weights=weights)

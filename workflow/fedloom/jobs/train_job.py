@@ -48,6 +48,6 @@ def run(job: TrainJob, threads: int) -> None:
             provenance.check_same(run, check_receipt(start), made_by)
 
         # train, from a checkpoint with the same fingerprint if there is one
-        fingerprint = training_job.fingerprint_of(job, receipts, device)
+        fingerprint = training_job.job_fingerprint(job, receipts, device)
         training_job.train_rounds(task, hooks, job, start, outputs, fingerprint)
         write_receipt(state, **made_by)

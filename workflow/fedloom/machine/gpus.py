@@ -117,7 +117,7 @@ def visible() -> list[str]:
     words = os.environ.get(VISIBLE)
     if words is None:
         devices = list[str]()
-        for of_gpu in installed():
+        for of_gpu in list_gpus():
             devices += of_gpu
         return devices
 
@@ -132,7 +132,7 @@ def visible() -> list[str]:
         return []
 
     # without nvidia-smi, indices can neither be checked nor replaced
-    gpus = installed()
+    gpus = list_gpus()
     if not gpus:
         return names
 
@@ -148,7 +148,7 @@ def visible() -> list[str]:
     return devices
 
 
-def installed() -> list[list[str]]:
+def list_gpus() -> list[list[str]]:
     """Return, for every GPU, the UUIDs that CUDA can use: its own, or those of its MIG slices.
 
     Return no GPU if nvidia-smi is missing; raise a FedLoomError if nvidia-smi fails.

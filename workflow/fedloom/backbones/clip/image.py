@@ -10,7 +10,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import Tensor, nn
 
 from fedloom.backbones import blocks
-from fedloom.backbones.blocks import Inserts, Weights, below, layer
+from fedloom.backbones.blocks import Inserts, Weights, layer, select_weights
 from fedloom.common.errors import FedLoomError
 
 
@@ -100,10 +100,12 @@ class ImageTower:
             return x[..., 0, :], x[..., 1:, :]
 
         # a ViT: compute its tokens
-        x = self._embedding.embed(x.flatten(0, -4), x.shape[:-3], below(weights, self._inside))
+        x = self._embedding.embed(
+            x.flatten(0, -4), x.shape[:-3], select_weights(weights, self._inside)
+        )
         patches = x.shape[-2] - self._prefixes
         if weights or inserts:
-            own = below(weights, self._blocks_at)
+            own = select_weights(weights, self._blocks_at)
             x = blocks.run_blocks(self.blocks, x, own, inserts, None, checkpointing)
         else:
             shape = x.shape[:-2]
@@ -114,7 +116,7 @@ class ImageTower:
 
         # apply the norms and the projection to all tokens
         for name in self._last:
-            x = layer(tower.get_submodule(name), x, below(weights, f"{name}."))
+            x = layer(tower.get_submodule(name), x, select_weights(weights, f"{name}."))
         if getattr(tower, "proj", None) is not None:
             projection = weights.get("proj", tower.proj)  # [d, d_joint] or [K, d, d_joint]
             if projection.dim() == 3:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, loading, preprocessing
-from fedloom.backbones.blocks import Inserts, Weights, below, check_weights
+from fedloom.backbones.blocks import Inserts, Weights, check_weights, select_weights
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.image import ImageTower
 from fedloom.backbones.clip.text import TOKENS_AT_ONCE, Inside, TextTower
@@ -119,7 +119,7 @@ class FrozenCLIP(Backbone):
             inserts: {block: {place: function}} of the image tower.
         """
         check_weights(weights, self.model)
-        own = below(weights, "visual.")
+        own = select_weights(weights, "visual.")
 
         # weights and inserts need the client axis in front
         shape = images.shape[:-3]
@@ -194,10 +194,10 @@ class FrozenCLIP(Backbone):
         # the clients' weights and inserts of the text tower
         check_weights(weights, self.model)
         inside = None
-        of_text = {k: v for k, v in (weights or {}).items() if not k.startswith("visual.")}
-        if of_text or inserts:
+        text_weights = {k: v for k, v in (weights or {}).items() if not k.startswith("visual.")}
+        if text_weights or inserts:
             contexts = len(flat) // len(context)
-            own = below(of_text, self._text_prefix)
+            own = select_weights(text_weights, self._text_prefix)
             inside = Inside(own, inserts, contexts, self.gradient_checkpointing)
 
         endings = _names(tuple(classes), ".")

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.backbones import blocks
-from fedloom.backbones.blocks import EVERY, Inserts, Weights, below, layer
+from fedloom.backbones.blocks import EVERY, Inserts, Weights, layer, select_weights
 from fedloom.common.errors import FedLoomError
 from fedloom.machine.device import arithmetic
 
@@ -174,7 +174,7 @@ class TextTower:
             # the bytes that this group would keep for the backward pass
             tokens = len(context) * (1 + context.shape[1] + len(group.step))
             left -= 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
-            parts.append(blocks.recomputed(run, context, wanted=left < 0))
+            parts.append(blocks.run_with_checkpointing(run, context, wanted=left < 0))
 
         # apply the last norm and the projection, under the clients' weights if there are any
         states = torch.cat(parts, 1)
@@ -182,12 +182,12 @@ class TextTower:
         if own:
             weights = own.weights
             states = states.unflatten(0, (-1, own.contexts))  # [K, n, C, d]
-        states = layer(self._text.ln_final, states, below(weights, "ln_final."))
+        states = layer(self._text.ln_final, states, select_weights(weights, "ln_final."))
 
         # the projection may be a linear layer, a matrix, or missing
         projection = self._text.text_projection
         if isinstance(projection, nn.Linear):
-            states = layer(projection, states, below(weights, "text_projection."))
+            states = layer(projection, states, select_weights(weights, "text_projection."))
         elif "text_projection" in weights:
             states = states @ weights["text_projection"][:, None]  # [K, 1, d, d_joint]
         elif projection is not None:
@@ -201,7 +201,7 @@ class TextTower:
         # with clients' weights and inserts
         if own:
             x = x.unflatten(0, (-1, own.contexts))
-            weights = below(own.weights, BLOCKS_PREFIX)
+            weights = select_weights(own.weights, BLOCKS_PREFIX)
             more = (own.inserts, mask, own.gradient_checkpointing, read)
             return blocks.run_blocks(tower, x, weights, *more).flatten(0, 1)
 

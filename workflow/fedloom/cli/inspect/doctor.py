@@ -63,7 +63,7 @@ def check_devices() -> Iterator[str]:
     yield f"cores: {cores}, memory: {memory / 1e9:.1f} GB"
 
     visible = gpus.visible()
-    fact = f"GPUs: {len(gpus.installed())}; jobs may take {len(visible)}"
+    fact = f"GPUs: {len(gpus.list_gpus())}; jobs may take {len(visible)}"
     if gpus.VISIBLE in os.environ:
         fact += f"; {gpus.VISIBLE} is '{os.environ[gpus.VISIBLE]}'"
     yield fact

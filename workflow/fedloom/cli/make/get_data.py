@@ -103,7 +103,7 @@ def check_data_set(name: str, root: str | None, pixels: bool) -> int:
     """
     from fedloom.data import expected_counts, sources
     from fedloom.data.images import unreadable
-    from fedloom.data.preparation import prepared
+    from fedloom.data.preparation import prepare
 
     # list the images as a job of the rule `dataset` does
     recipe = recipes.find_recipe(name)
@@ -111,7 +111,7 @@ def check_data_set(name: str, root: str | None, pixels: bool) -> int:
     if root:
         entry["root"] = root
     settings = recipes.dataset_entry(recipe.name, entry)
-    ready = prepared(sources.read(settings.pop("source"), settings), settings)
+    ready = prepare(sources.read(settings.pop("source"), settings), settings)
     lines = expected_counts.differences_from_recipe(ready, recipe.counts.plain)
 
     # find images that cannot be read, unless a job would leave them out

@@ -141,9 +141,9 @@ def _hand_out(
         return flows.toarray()[:clients, clients:-2]
 
     # even parts, and the largest flow that any parts allow
-    of_client = np.maximum(allowed.sum(1), 1)
-    of_class = np.maximum(allowed.sum(0), 1)
-    even = allowed * np.minimum.outer(demand / of_client, supply / of_class)
+    classes_per_client = np.maximum(allowed.sum(1), 1)
+    clients_per_class = np.maximum(allowed.sum(0), 1)
+    even = allowed * np.minimum.outer(demand / classes_per_client, supply / clients_per_class)
     possible = flow(supply, allowed * supply).sum()
 
     # try the same part of every class; until the flow is the largest one, allow less even parts

@@ -16,7 +16,7 @@ from fedloom.common.schema import Count, Keys
 from fedloom.config.datasets import ImageSource, TestFraction, described
 from fedloom.config.image_lists import ListColumns, ListedImage, rows, text_of
 from fedloom.data.image_list import ImageList, file_items, root_folder
-from fedloom.data.labels import are_numbers, tidied, tidy
+from fedloom.data.labels import are_numbers, tidy, tidy_names
 from fedloom.data.pixels import image_suffixes
 
 log = logging.getLogger(__name__)
@@ -113,10 +113,10 @@ def read(settings: JsonDict) -> ImageList:
             files += _tree(root / name, test, settings)
 
     # their classes and domains
-    labels = tidied([file.label for file in files])
+    labels = tidy_names([file.label for file in files])
     classes = _classes(root, {*labels}, settings)
     number = {folder: label for label, folder in enumerate(classes)}
-    domains = np.array(tidied([file.domain for file in files]))
+    domains = np.array(tidy_names([file.domain for file in files]))
 
     # the test split
     test = None
@@ -174,8 +174,8 @@ def _tree(base: Path, test: bool, settings: JsonDict) -> Iterator[ListedImage]:
     # the name of the folder at each level, or * for a level with a folder per domain or class
     above = Path(settings.get("classes_in", "")).parts
     below = Path(settings.get("images_in", "")).parts
-    of_domains = ("*",) if settings["domains"] else ()
-    layers = (*of_domains, *above, "*", *below)
+    domain_layers = ("*",) if settings["domains"] else ()
+    layers = (*domain_layers, *above, "*", *below)
 
     for folder, inner, entries in walk(str(base)):
         parts = Path(folder).relative_to(base).parts
@@ -296,10 +296,10 @@ def _classes(root: Path, folders: set[str], settings: JsonDict) -> dict[str, str
     named = [line for line in lines if len(line) == 2]
 
     # the line of each folder; if a folder's name is a number, it is the number of a line
-    line_of = {str(number): number for number in range(len(named))}
+    line_by_folder = {str(number): number for number in range(len(named))}
     for number, (folder, _) in enumerate(named):
-        line_of[tidy(folder)] = number
-    unnamed = folders - line_of.keys()
+        line_by_folder[tidy(folder)] = number
+    unnamed = folders - line_by_folder.keys()
     if unnamed:
         raise FedLoomError(
             f"{file}: no name for the folder '{min(unnamed)}'; add a line, or remove it"
@@ -307,8 +307,8 @@ def _classes(root: Path, folders: set[str], settings: JsonDict) -> dict[str, str
 
     # classes in the order of these lines
     classes = dict[str, str]()
-    for folder in sorted(folders, key=line_of.__getitem__):
-        in_file, name = named[line_of[folder]]
+    for folder in sorted(folders, key=line_by_folder.__getitem__):
+        in_file, name = named[line_by_folder[folder]]
         classes[folder] = tidy(settings["renamed"].get(in_file, name))
     return classes
 

@@ -130,7 +130,7 @@ def _in_style(chars: list[str], draws: int, style: str) -> np.ndarray:
     seed = 1 + get_args(Style).index(style)
     pixels, labels, *_ = render_set(chars, draws, seed)
     drawn = [
-        restyled(pixels[labels == label, :, :, 0], style, ord(char))
+        restyle(pixels[labels == label, :, :, 0], style, ord(char))
         for label, char in enumerate(chars)
     ]
     return np.concatenate(drawn)[..., None]
@@ -274,7 +274,7 @@ def _font(face: str) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(_path(face), _EM, layout_engine=ImageFont.Layout.BASIC)
 
 
-def restyled(images: np.ndarray, style: str, code: int) -> np.ndarray:
+def restyle(images: np.ndarray, style: str, code: int) -> np.ndarray:
     """Draw a class's images, uint8 [N, H, W], in a style; `code` seeds the random numbers."""
     rng = numpy_generator(0, f"glyph style {style}", code)
     return np.stack([_restyled(image, style, rng) for image in images])

@@ -15,7 +15,7 @@ from fedloom.common.schema import OneOrMore
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.config.image_lists import ListedImage, listed_files
 from fedloom.data.image_list import ImageList, file_items, root_folder
-from fedloom.data.labels import are_numbers, classes_of, tidied, tidy
+from fedloom.data.labels import are_numbers, classes_from_labels, tidy, tidy_names
 
 FileLists = OneOrMore[str] | Annotated[dict[str, OneOrMore[str]], Field(min_length=1)]
 
@@ -69,7 +69,7 @@ def read(settings: JsonDict) -> ImageList:
         labels=labels,
         classes=classes,
         provenance=provenance,
-        domains=np.array(tidied([file.domain for file in files])),
+        domains=np.array(tidy_names([file.domain for file in files])),
         test=test,
         named=named,
     )
@@ -81,8 +81,8 @@ def _classes(files: list[ListedImage], settings: JsonDict) -> tuple[np.ndarray, 
     Raises a FedLoomError if lists give a class two names.
     """
     if settings["class_from"] == "folder":
-        return _by_folder(tidied([Path(file.path).parent.name for file in files]))
-    found = classes_of([file.label for file in files], lambda image: files[image].where)
+        return _by_folder(tidy_names([Path(file.path).parent.name for file in files]))
+    found = classes_from_labels([file.label for file in files], lambda image: files[image].where)
 
     # the name of each class; all lines that state a name must agree on it
     names: list[str | None] = [None] * len(found.labels)

@@ -18,8 +18,8 @@ from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import OneOrMore
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
-from fedloom.data.labels import classes_of, tidied
-from fedloom.data.pixels import decoded
+from fedloom.data.labels import classes_from_labels, tidy_names
+from fedloom.data.pixels import decode_image
 from fedloom.machine.install import matching
 
 # images that are held in memory at a time
@@ -161,7 +161,7 @@ def _load(data: object) -> Image.Image:
     """Decode the bytes of an image; raise a ValueError if the row holds something else."""
     if not isinstance(data, bytes):
         raise ValueError(f"no encoded image, but {type(data).__name__}")
-    return decoded(io.BytesIO(data))
+    return decode_image(io.BytesIO(data))
 
 
 def _classes(
@@ -181,7 +181,7 @@ def _classes(
             image -= rows
         raise IndexError("the files must have as many rows as there are images")
 
-    found = classes_of([*map(str, values)], where)
+    found = classes_from_labels([*map(str, values)], where)
     return found.numbers, found.labels, found.named and isinstance(values[0], str)
 
 
@@ -193,8 +193,8 @@ def _domains(
         return None
     values, names = _column(named, settings, "domain_column")
     if names is None:
-        return np.array(tidied([str(value) for value in values]))
-    return np.array(tidied([names[value] for value in values]))
+        return np.array(tidy_names([str(value) for value in values]))
+    return np.array(tidy_names([names[value] for value in values]))
 
 
 def _column(

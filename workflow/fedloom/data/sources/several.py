@@ -8,7 +8,7 @@ from fedloom.common.json_types import JsonDict
 from fedloom.config.datasets import DATA_FOLDER, ImageSize, ImageSource
 from fedloom.data import sources
 from fedloom.data.image_list import ImageList
-from fedloom.data.preparation import prepared
+from fedloom.data.preparation import prepare
 
 
 class Several(ImageSource):
@@ -35,7 +35,7 @@ def read(settings: JsonDict) -> ImageList:
     parts = {}
     for name, entry in settings["parts"].items():
         own = {key: value for key, value in entry.items() if key != "source"}
-        parts[name] = prepared(sources.read(entry["source"], own), own)
+        parts[name] = prepare(sources.read(entry["source"], own), own)
 
     # the first class of each part, and their images one after the other
     starts = np.cumsum([0, *(len(part.classes) for part in parts.values())])
