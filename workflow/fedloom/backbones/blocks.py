@@ -142,6 +142,99 @@ class Embedding(nn.Module):
         return self(x).unflatten(0, shape)
 
 
+class _BlockPass:
+    """The parts of a block, under the weights and the inserts of K clients."""
+
+    def __init__(self, block: Any, weights: Weights, inserts: Mapping[str, Insert]):
+        """Take a block; see `run_block`.
+
+        Raises:
+            FedLoomError: the block's class is unknown.
+        """
+        self._block = block
+        self._weights = weights
+        self._inserts = inserts
+        self._names = _part_names(block)
+        if not self._names:
+            raise FedLoomError(
+                f"the inside of a {type(block).__name__} cannot be trained; use a backbone of "
+                "timm's Block, with timm's Attention and Mlp, or of open_clip's "
+                "ResidualAttentionBlock"
+            )
+
+    def apply(self, role: str, x: Tensor) -> Tensor:
+        """Apply the part of a role, under the clients' weights; return x if the block lacks it."""
+        if role not in self._names:
+            return x
+        name = self._names[role]
+        part = self._block.get_submodule(name)
+        return layer(part, x, select_weights(self._weights, f"{name}."))
+
+    def place(self, name: str, given: Tensor, out: Tensor) -> Tensor:
+        """Return what goes on after a place: the insert's result, or `out` without an insert."""
+        if name not in self._inserts:
+            return out
+        return self._inserts[name](given, out)
+
+    def project(self, normed: Tensor, read: Read) -> Sequence[Tensor]:
+        """Return the queries [K, B, R, d] of the tokens that are read, and all keys and values."""
+        # one matrix, [3 d, d] or [K, 3 d, d], and one bias give queries, keys and values
+        names = (self._names["in_weight"], self._names["in_bias"])
+        weight, bias = (self._weights.get(name, attrgetter(name)(self._block)) for name in names)
+        q, k, v = _project(normed, weight, bias, read)
+        return (
+            self.place("q", normed, q),
+            self.place("k", normed, k),
+            self.place("v", normed, v),
+        )
+
+    def attention(self, qkv: Sequence[Tensor], normed: Tensor, mask: Tensor | None) -> Tensor:
+        """Return what the attention adds to the R tokens that are read, [K, B, R, d].
+
+        `normed` [K, B, R, d] are these tokens after the first norm.
+        """
+        mixed = self._attend(qkv, mask)  # [K, B, R, d]
+        if getattr(self._block.attn, "gate", None) is not None:
+            mixed = mixed * self.apply("gate", normed).sigmoid()
+        out = self.place("proj", mixed, self.apply("proj", mixed))
+        return self.place("attention", normed, self.apply("scale1", out))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """Return what the MLP adds to the R tokens that are read, [K, B, R, d]."""
+        normed = self.apply("norm2", x)
+        hidden = self.place("fc1", normed, self.apply("fc1", normed))  # [K, B, R, h]
+        hidden = self.apply("hidden_norm", self.apply("activation", hidden))
+        out = self.place("fc2", hidden, self.apply("fc2", hidden))
+        return self.place("mlp", normed, self.apply("scale2", out))
+
+    def _attend(self, qkv: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        """Return what R queries [K, B, R, d] read from S keys and values [K, B, S, d]."""
+        # split into heads, [K B, heads, tokens, d / heads]
+        heads = self._block.attn.num_heads
+        shape = qkv[0].shape[:2]
+        q, k, v = (x.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2) for x in qkv)
+
+        # norms may have clients' weights, which need the client axis in front
+        q = self.apply("q_norm", q.unflatten(0, shape)).flatten(0, 1)
+        k = self.apply("k_norm", k.unflatten(0, shape)).flatten(0, 1)
+
+        # extend the mask: all queries see the keys that an insert has put in front
+        if mask is not None:
+            if mask.dim() != 2:
+                mask = mask.unflatten(0, (-1, heads))
+            mask = F.pad(mask.to(q.dtype), (k.shape[-2] - mask.shape[-1], 0))
+
+        if q.requires_grad and _bf16_on_cpu(q):
+            # here the backward pass of torch's fused attention would take five times as long
+            scores = (q * q.shape[-1] ** -0.5) @ k.mT  # [K B, heads, R, S]
+            if mask is not None:
+                scores = scores + mask
+            mixed = scores.softmax(-1) @ v
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.apply("inner_norm", mixed.transpose(1, 2).flatten(2).unflatten(0, shape))
+
+
 def run_block(
     block: Any,
     tokens: Tensor,
@@ -165,38 +258,12 @@ def run_block(
     if not inserts.keys() <= BEFORE and read is not EVERY:
         return run_block(block, tokens, weights, inserts, mask)[..., read, :]
 
-    names = _part_names(block)
-    if not names:
-        raise FedLoomError(
-            f"the inside of a {type(block).__name__} cannot be trained; use a backbone of timm's "
-            "Block, with timm's Attention and Mlp, or of open_clip's ResidualAttentionBlock"
-        )
-
-    def step(role: str, x: Tensor) -> Tensor:
-        """Apply the part of a role, under the clients' weights; return x if the block lacks it."""
-        if role not in names:
-            return x
-        return layer(
-            block.get_submodule(names[role]), x, select_weights(weights, f"{names[role]}.")
-        )
-
-    def place(name: str, given: Tensor, out: Tensor) -> Tensor:
-        """Return what goes on after a place: the insert's result, or `out` without an insert."""
-        if name not in inserts:
-            return out
-        return inserts[name](given, out)
+    block_pass = _BlockPass(block, weights, inserts)
 
     # an insert at the place "input" may change T, the number of tokens
-    x = place("input", tokens, tokens)  # [K, B, T, d]
-    normed = step("norm1", x)
-
-    # one matrix, [3 d, d] or [K, 3 d, d], and one bias give queries, keys and values
-    own = (names["in_weight"], names["in_bias"])
-    weight, bias = (weights.get(name, attrgetter(name)(block)) for name in own)
-    q, k, v = _project(normed, weight, bias, read)
-    q = place("q", normed, q)
-    k = place("k", normed, k)
-    v = place("v", normed, v)
+    x = block_pass.place("input", tokens, tokens)  # [K, B, T, d]
+    normed = block_pass.apply("norm1", x)
+    qkv = block_pass.project(normed, read)
 
     # from here on, compute only the R tokens that are read
     if read is not EVERY:
@@ -205,19 +272,9 @@ def run_block(
         if mask is not None:
             mask = mask[..., read, :]
 
-    # the attention, with its skip connection
-    mixed = _attend(step, (q, k, v), block.attn.num_heads, mask)  # [K, B, R, d]
-    if getattr(block.attn, "gate", None) is not None:
-        mixed = mixed * step("gate", normed).sigmoid()
-    out = place("proj", mixed, step("proj", mixed))
-    x = x + place("attention", normed, step("scale1", out))
-
-    # the MLP, with its skip connection
-    normed = step("norm2", x)
-    hidden = step("activation", place("fc1", normed, step("fc1", normed)))  # [K, B, R, h]
-    hidden = step("hidden_norm", hidden)
-    out = place("fc2", hidden, step("fc2", hidden))
-    return x + place("mlp", normed, step("scale2", out))
+    # the attention and the MLP, each with its skip connection
+    x = x + block_pass.attention(qkv, normed, mask)
+    return x + block_pass.mlp(x)
 
 
 def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None = None) -> Tensor:
@@ -283,38 +340,6 @@ def _project(normed: Tensor, weight: Tensor, bias: Tensor | None, read: Read) ->
 
     kv = linear_layer(normed, kv_weight, kv_bias).chunk(2, -1)
     return linear_layer(normed[..., read, :], q_weight, q_bias), *kv
-
-
-def _attend(
-    step: Callable[[str, Tensor], Tensor], qkv: Sequence[Tensor], heads: int, mask: Tensor | None
-) -> Tensor:
-    """Return what R queries [K, B, R, d] read from S keys and values [K, B, S, d].
-
-    `step` applies the block's part of a role.
-    """
-    # split into heads, [K B, heads, tokens, d / heads]
-    shape = qkv[0].shape[:2]
-    q, k, v = (x.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2) for x in qkv)
-
-    # norms may have clients' weights, which need the client axis in front
-    q = step("q_norm", q.unflatten(0, shape)).flatten(0, 1)
-    k = step("k_norm", k.unflatten(0, shape)).flatten(0, 1)
-
-    # extend the mask: all queries see the keys that an insert has put in front
-    if mask is not None:
-        if mask.dim() != 2:
-            mask = mask.unflatten(0, (-1, heads))
-        mask = F.pad(mask.to(q.dtype), (k.shape[-2] - mask.shape[-1], 0))
-
-    if q.requires_grad and _bf16_on_cpu(q):
-        # here the backward pass of torch's fused attention would take five times as long
-        scores = (q * q.shape[-1] ** -0.5) @ k.mT  # [K B, heads, R, S]
-        if mask is not None:
-            scores = scores + mask
-        mixed = scores.softmax(-1) @ v
-    else:
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    return step("inner_norm", mixed.transpose(1, 2).flatten(2).unflatten(0, shape))
 
 
 def _bf16_on_cpu(x: Tensor) -> bool:
