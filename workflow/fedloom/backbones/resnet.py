@@ -30,7 +30,7 @@ from fedloom.backbones.backbone import (
     loading,
     preprocessing,
 )
-from fedloom.backbones.blocks import Weights, check_weights, per_client
+from fedloom.backbones.client_layers import Weights, apply_per_client, check_weights
 from fedloom.backbones.vit import linear
 from fedloom.backbones.weights import (
     check_finite,
@@ -210,7 +210,7 @@ class FrozenResNet(HeadedBackbone):
         shape = images.shape[:-3]
         with arithmetic(self.precision, self.device):
             if weights:
-                return per_client(self.model, x.unflatten(0, shape), weights)
+                return apply_per_client(self.model, x.unflatten(0, shape), weights)
             return self.model(x).unflatten(0, shape)
 
     def forward(self, images: Tensor, head: Tensor, weights: Weights | None = None) -> Tensor:

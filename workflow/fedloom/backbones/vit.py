@@ -28,7 +28,8 @@ from fedloom.backbones.backbone import (
     loading,
     preprocessing,
 )
-from fedloom.backbones.blocks import Inserts, Weights, layer, select_weights
+from fedloom.backbones.blocks import Inserts
+from fedloom.backbones.client_layers import Weights, apply_layer, check_weights, select_weights
 from fedloom.backbones.weights import (
     check_finite,
     checked_weights_file,
@@ -154,7 +155,7 @@ class FrozenViT(HeadedBackbone):
         read: int | None = None,
     ) -> Tensor:
         """Apply all blocks to tokens [..., T, d]; the arguments are those of the class."""
-        blocks.check_weights(weights, self.model)
+        check_weights(weights, self.model)
         blocks.check_inserts(inserts, self.depth)
         for j in range(1, self.depth + 1):
             tokens = self.block(j, tokens, weights, inserts, read)
@@ -204,7 +205,7 @@ class FrozenViT(HeadedBackbone):
     def final_norm(self, tokens: Tensor, weights: Weights | None = None) -> Tensor:
         """Return tokens [..., d] of the last block's output, after the final norm."""
         for name in ("norm", "fc_norm"):
-            tokens = layer(
+            tokens = apply_layer(
                 self.model.get_submodule(name), tokens, select_weights(weights, f"{name}.")
             )
         return tokens
@@ -237,8 +238,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W^T + b [K, ..., o] for x [K, ..., i], with each client's W [K, o, i] and b [K, o].
 
     W and b may have more axes after the first, which x then has too. Here the bias is added to the
-    product. `blocks.linear_layer`, for layers of a backbone, computes both at once as torch's layer
-    does, and so rounds differently.
+    product. `client_layers.linear_layer`, for layers of a backbone, computes both at once as
+    torch's layer does, and so rounds differently.
     """
     # make one axis of all axes between the first and the last
     if weight.dim() == 3 and x.dim() > 3:

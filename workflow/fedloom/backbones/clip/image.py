@@ -10,7 +10,8 @@ from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import Tensor, nn
 
 from fedloom.backbones import blocks
-from fedloom.backbones.blocks import Inserts, Weights, layer, select_weights
+from fedloom.backbones.blocks import Inserts
+from fedloom.backbones.client_layers import Weights, apply_layer, select_weights
 from fedloom.common.errors import FedLoomError
 
 
@@ -116,7 +117,7 @@ class ImageTower:
 
         # apply the norms and the projection to all tokens
         for name in self._last:
-            x = layer(tower.get_submodule(name), x, select_weights(weights, f"{name}."))
+            x = apply_layer(tower.get_submodule(name), x, select_weights(weights, f"{name}."))
         if getattr(tower, "proj", None) is not None:
             projection = weights.get("proj", tower.proj)  # [d, d_joint] or [K, d, d_joint]
             if projection.dim() == 3:

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, loading, preprocessing
-from fedloom.backbones.blocks import Inserts, Weights, check_weights, select_weights
+from fedloom.backbones.blocks import Inserts
+from fedloom.backbones.client_layers import Weights, check_weights, select_weights
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.image import ImageTower
 from fedloom.backbones.clip.text import TOKENS_AT_ONCE, Inside, TextTower

@@ -24,7 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.backbones import blocks
-from fedloom.backbones.blocks import EVERY, Inserts, Weights, layer, select_weights
+from fedloom.backbones.blocks import EVERY, Inserts
+from fedloom.backbones.client_layers import Weights, apply_layer, select_weights
 from fedloom.common.errors import FedLoomError
 from fedloom.machine.device import arithmetic
 
@@ -45,7 +46,7 @@ FILLER = 0
 
 
 @dataclass(frozen=True, eq=False)
-class EndingGroup:
+class _EndingGroup:
     """The endings of some classes, one behind the other: Q tokens, including those that fill up."""
 
     # the tokens [Q, d], without position embeddings
@@ -100,7 +101,7 @@ class TextTower:
         self._tokenizer = tokenizer
         self._precision = precision
         self._tokens_at_once = tokens_at_once
-        self._groups = dict[tuple, list[EndingGroup]]()
+        self._groups = dict[tuple, list[_EndingGroup]]()
 
         # sizes, and the token that every text starts with
         self.depth = len(text.transformer.resblocks)
@@ -142,52 +143,51 @@ class TextTower:
         Raises:
             FedLoomError: the longest text has more tokens than the tower has places.
         """
-        # how far behind its EOT a text is read at most, and how long the context is with this
-        # offset
-        filling = 0
-        longest = context.shape[1]
-        if eot_offset is not None:
-            counted = length
-            if counted is None:
-                counted = torch.full_like(eot_offset, longest)
-            most = torch.stack([eot_offset, counted + eot_offset]).amax(1)
-            # the one wait for the device
-            filling, last = most.tolist()
-            longest = max(longest, last)
-
-        # the longest text must fit
-        tokens = longest + self.places - self.max_context_length(endings)
-        if tokens > self.places:
-            raise FedLoomError(
-                f"backbone {self._name}: the longest text, with a context of {longest} tokens, has "
-                f"{tokens} tokens, but the text tower has {self.places} places; shorten the "
-                "context, the template or the class's name"
-            )
+        filling, longest = _longest_context(context, length, eot_offset)
+        self._require_places(longest, endings)
 
         # go through the groups; those that do not fit into memory are computed again in the
         # backward pass
         parts = []
         left = KEPT_BYTES[context.device.type]
         for group in self._grouped(endings, filling):
-            run = partial(self._run, group=group, length=length, eot_offset=eot_offset, own=own)
+            run = partial(
+                self._run_group, group=group, length=length, eot_offset=eot_offset, own=own
+            )
 
             # the bytes that this group would keep for the backward pass
             tokens = len(context) * (1 + context.shape[1] + len(group.step))
             left -= 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
             parts.append(blocks.run_with_checkpointing(run, context, wanted=left < 0))
 
-        # apply the last norm and the projection, under the clients' weights if there are any
-        states = torch.cat(parts, 1)
+        return self._project(torch.cat(parts, 1), own)
+
+    def _require_places(self, context_length: int, endings: Sequence[str]) -> None:
+        """Raise a FedLoomError if the longest text has more tokens than the tower has places.
+
+        `context_length` is the number of tokens of the longest context.
+        """
+        tokens = context_length + self.places - self.max_context_length(endings)
+        if tokens > self.places:
+            raise FedLoomError(
+                f"backbone {self._name}: the longest text, with a context of {context_length} "
+                f"tokens, has {tokens} tokens, but the text tower has {self.places} places; "
+                "shorten the context, the template or the class's name"
+            )
+
+    def _project(self, states: Tensor, own: Inside | None) -> Tensor:
+        """Return the features [N, C, d_joint] of the last block's output [N, C, d]."""
+        # the last norm, under the clients' weights if there are any
         weights: Weights = {}
         if own:
             weights = own.weights
             states = states.unflatten(0, (-1, own.contexts))  # [K, n, C, d]
-        states = layer(self._text.ln_final, states, select_weights(weights, "ln_final."))
+        states = apply_layer(self._text.ln_final, states, select_weights(weights, "ln_final."))
 
         # the projection may be a linear layer, a matrix, or missing
         projection = self._text.text_projection
         if isinstance(projection, nn.Linear):
-            states = layer(projection, states, select_weights(weights, "text_projection."))
+            states = apply_layer(projection, states, select_weights(weights, "text_projection."))
         elif "text_projection" in weights:
             states = states @ weights["text_projection"][:, None]  # [K, 1, d, d_joint]
         elif projection is not None:
@@ -211,10 +211,10 @@ class TextTower:
             x = blocks.read_block(block, x, blocks.EVERY, mask)
         return blocks.read_block(last, x, read, mask)
 
-    def _run(
+    def _run_group(
         self,
         context: Tensor,
-        group: EndingGroup,
+        group: _EndingGroup,
         length: Tensor | None,
         eot_offset: Tensor | None,
         own: Inside | None,
@@ -223,32 +223,9 @@ class TextTower:
 
         `group` has the endings of these classes.
         """
-        # the parts of the sequences, and the mask of what each token may see
         prefix = 1 + context.shape[1]
-        start = self._start.expand(len(context), 1, -1)  # [N, 1, d]
-        ending = group.embedded.expand(len(context), -1, -1)  # [N, Q, d]
-        embedding = self._text.positional_embedding  # [places, d]
-        mask = _mask(group, prefix)  # [S, S], S = prefix + Q
-
-        # the positions of the ending, behind contexts of one length or of several lengths
-        if length is None:
-            position = prefix + group.step  # [Q]
-        else:
-            position = 1 + length[:, None] + group.step  # [N, Q]
-            # no token sees the padding; every token still sees SOS
-            order = torch.arange(len(mask), device=mask.device)
-            padding = (order < prefix) & (order > length[:, None])  # [N, S]
-            heads = self._text.transformer.resblocks[0].attn.num_heads
-            mask = mask.masked_fill(padding.unsqueeze(1), -inf).repeat_interleave(heads, 0)
-
-        # embeddings at the tower's last `eot_offset` places are zeros
-        if eot_offset is not None:
-            cut = position >= self.places - eot_offset[:, None]  # [N, Q]
-            ending = ending.masked_fill(cut[..., None], 0)
-
-        # clamp positions behind the tower's last place, where no feature is read
-        position = embedding[position.clamp(max=self.places - 1)]  # [Q, d] or [N, Q, d]
-        x = torch.cat([torch.cat([start, context], 1) + embedding[:prefix], ending + position], 1)
+        x = self._embed_sequences(context, group, length, eot_offset)  # [N, S, d]
+        mask = self._sequence_mask(group, prefix, length)
 
         # read at the EOTs; with eot_offset, each context has its own places, which are gathered
         # below
@@ -263,7 +240,47 @@ class TextTower:
         read = prefix + group.ends + eot_offset[:, None]  # [N, C]
         return x.gather(1, read[..., None].expand(-1, -1, x.shape[-1]))
 
-    def _grouped(self, endings: Sequence[str], filling: int = 0) -> list[EndingGroup]:
+    def _embed_sequences(
+        self, context: Tensor, group: _EndingGroup, length: Tensor | None, eot_offset: Tensor | None
+    ) -> Tensor:
+        """Return the sequences [N, S, d] of SOS, context and endings, with position embeddings."""
+        prefix = 1 + context.shape[1]
+        start = self._start.expand(len(context), 1, -1)  # [N, 1, d]
+        ending = group.embedded.expand(len(context), -1, -1)  # [N, Q, d]
+        embedding = self._text.positional_embedding  # [places, d]
+
+        # the positions of the ending, behind contexts of one length or of several lengths
+        if length is None:
+            position = prefix + group.step  # [Q]
+        else:
+            position = 1 + length[:, None] + group.step  # [N, Q]
+
+        # embeddings at the tower's last `eot_offset` places are zeros
+        if eot_offset is not None:
+            cut = position >= self.places - eot_offset[:, None]  # [N, Q]
+            ending = ending.masked_fill(cut[..., None], 0)
+
+        # clamp positions behind the tower's last place, where no feature is read
+        position = embedding[position.clamp(max=self.places - 1)]  # [Q, d] or [N, Q, d]
+        return torch.cat(
+            [torch.cat([start, context], 1) + embedding[:prefix], ending + position], 1
+        )
+
+    def _sequence_mask(self, group: _EndingGroup, prefix: int, length: Tensor | None) -> Tensor:
+        """Return the mask of the tokens that each token may see, where S = prefix + Q.
+
+        It is [S, S] for contexts of one length, else [N heads, S, S].
+        """
+        mask = _mask(group, prefix)
+        if length is None:
+            return mask
+        # no token sees the padding; every token still sees SOS
+        order = torch.arange(len(mask), device=mask.device)
+        padding = (order < prefix) & (order > length[:, None])  # [N, S]
+        heads = self._text.transformer.resblocks[0].attn.num_heads
+        return mask.masked_fill(padding.unsqueeze(1), -inf).repeat_interleave(heads, 0)
+
+    def _grouped(self, endings: Sequence[str], filling: int = 0) -> list[_EndingGroup]:
         """Return the groups of `endings`, with `filling` tokens behind each EOT; made only once."""
         key = (*endings, filling)
         if key not in self._groups:
@@ -273,11 +290,11 @@ class TextTower:
             ]
         return self._groups[key]
 
-    def _group(self, tokens: list[list[int]], filling: int) -> EndingGroup:
+    def _group(self, tokens: list[list[int]], filling: int) -> _EndingGroup:
         """Return the group of the endings `tokens`, with `filling` tokens behind each EOT."""
         where = self._text.positional_embedding.device
         sizes = torch.tensor([len(ids) + filling for ids in tokens], device=where)  # [C]
-        return EndingGroup(
+        return _EndingGroup(
             embedded=torch.cat([self.embed([*ids, *[FILLER] * filling]) for ids in tokens]),
             owner=torch.arange(len(tokens), device=where).repeat_interleave(sizes),
             step=torch.cat([torch.arange(n, device=where) for n in sizes.tolist()]),
@@ -303,6 +320,24 @@ def _readable(text: Any, tokenizer: Any) -> bool:
     return pool == "argmax" or (pool == "eos" and end == eot)
 
 
+def _longest_context(
+    context: Tensor, length: Tensor | None, eot_offset: Tensor | None
+) -> tuple[int, int]:
+    """Return how far behind its EOT a text is read at most, and the longest context with this.
+
+    The arguments are those of `TextTower.__call__`. Both results are numbers of tokens.
+    """
+    longest = context.shape[1]
+    if eot_offset is None:
+        return 0, longest
+    if length is None:
+        length = torch.full_like(eot_offset, longest)
+    most = torch.stack([eot_offset, length + eot_offset]).amax(1)
+    # the one wait for the device
+    filling, last = most.tolist()
+    return filling, max(longest, last)
+
+
 def _parts(tokens: list[list[int]], at_once: int) -> list[list[list[int]]]:
     """Split the classes, in order, into parts of at most `at_once` tokens.
 
@@ -317,7 +352,7 @@ def _parts(tokens: list[list[int]], at_once: int) -> list[list[list[int]]]:
 
 
 @lru_cache(maxsize=256)
-def _mask(group: EndingGroup, prefix: int) -> Tensor:
+def _mask(group: _EndingGroup, prefix: int) -> Tensor:
     """Return the mask [S, S] of SOS, context and endings: 0 if a row sees a column, else -inf."""
     owner = F.pad(group.owner, (prefix, 0), value=-1)  # [S]; -1: the prefix, which all share
     order = torch.arange(len(owner), device=owner.device)
