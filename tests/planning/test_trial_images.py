@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom.common.errors import FedLoomError
-from fedloom.data.partition import validation_split
+from fedloom.data.client_draws import validation_split
 from fedloom.data.store import ImageStore
 from fedloom.jobs import (
     cache_job,

@@ -14,13 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError, check_known
-from fedloom.common.ids import NEVER, UNASSIGNED
+from fedloom.common.ids import UNASSIGNED
 from fedloom.common.key_path import KeyPath
 from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.kinds import KINDS_FROM_PLUGINS
 from fedloom.config.partitions import held_out_count
 from fedloom.data import plugins
+from fedloom.data.arrivals import draw_arrivals
+from fedloom.data.client_draws import few_shots, validation_split
 from fedloom.data.schemes.dealing import ImageGroup
 
 log = logging.getLogger(__name__)
@@ -128,10 +130,10 @@ def _check_trained(
     if not len(untrained):
         return
 
-    number = untrained[0]
-    name = number
+    label = untrained[0]
+    name = label
     if classes:
-        name = f"'{classes[number]}'"
+        name = f"'{classes[label]}'"
     if not where:
         raise FedLoomError(
             f"class {name} has test images but no training image; add training images, or "
@@ -141,116 +143,6 @@ def _check_trained(
         f"class {name} has test images but no training image{where}; add training "
         "images, or use a scheme that does not keep domains apart"
     )
-
-
-def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """Draw `shots` training images of each class for every client; return the drawn ones, bool [N].
-
-    A client with fewer images of a class keeps all of them; the log says how often that happens.
-    `labels` [N] and `owner` [N] are the class and the client of every training image.
-    """
-    # draw from each class of each client
-    rng = numpy_generator(seed, "few shots")
-    kept = np.zeros(len(labels), bool)
-    pairs, counts = np.unique(np.stack([owner, labels], 1), axis=0, return_counts=True)
-    for client, label in pairs:
-        rows = np.flatnonzero((owner == client) & (labels == label))
-        kept[rng.permutation(rows)[:shots]] = True
-
-    few = (counts < shots).sum()
-    if few:
-        log.warning(
-            "shots is %d, but clients hold fewer training images of a class %d times out of %d",
-            shots,
-            few,
-            len(pairs),
-        )
-    return kept
-
-
-def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Draw validation images from the training images; `study.tune` compares options by them.
-
-    For each client: sort its images by class and draw every (1 / share)-th. At least one image of
-    each class stays for training, and at least one image is drawn.
-
-    Args:
-        labels: class of every image, [N].
-        owner: client of every training image, [N]; UNASSIGNED for all other images.
-        share: share of each client's images to draw.
-        seed: seed of the draw.
-
-    Returns:
-        The validation images, bool [N].
-
-    Raises:
-        FedLoomError: a client has no two images of one class.
-    """
-    rng = numpy_generator(seed, "validation")
-    held = np.zeros(len(labels), bool)
-    for client in np.unique(owner[owner != UNASSIGNED]):
-        # the client's images by class, within a class at random
-        rows = rng.permutation(np.flatnonzero(owner == client))
-        rows = rows[np.argsort(labels[rows], kind="stable")]
-        _, starts, counts = np.unique(labels[rows], return_index=True, return_counts=True)
-        if counts.max() < 2:
-            raise FedLoomError(
-                f"client {client} has no two images of one class to hold one back for study.tune; "
-                "leave tune out, use fewer clients, or raise shots"
-            )
-
-        # how many images of each class to draw: every (1 / share)-th, but not the whole class
-        steps = np.diff(np.floor(np.arange(len(rows) + 1) * share + 0.5))
-        taken = np.minimum(np.add.reduceat(steps, starts), counts - 1).astype(int)
-        if not taken.any():
-            taken[counts.argmax()] = 1
-
-        # draw the first images of each class
-        position = np.arange(len(rows)) - np.repeat(starts, counts)
-        held[rows[position < np.repeat(taken, counts)]] = True
-    return held
-
-
-def _arrivals(table: pa.Table, spec: dict, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rounds in which each image arrives, [N], and leaves, [N].
-
-    Clients train on an image from the round in which it arrives. From the round in which it leaves,
-    they no longer train on it; NEVER means that it stays. Raises a FedLoomError if there are fewer
-    classes, domains or clients than parts of the stream.
-    """
-    # the first round of each part
-    keys = spec["arrivals"]
-    starts = np.array([1, *keys["at"]])
-
-    # what arrives: classes, domains or clients
-    columns = {"classes": "label", "domains": "domain"}
-    column = table[columns.get(keys["of"], "client_id")].to_numpy(zero_copy_only=False)
-    rows = table.to_pandas()
-    assigned = rows["client_id"].to_numpy() != UNASSIGNED
-    trains = assigned & rows["participating"].to_numpy() & ~rows["test"].to_numpy()
-
-    # they arrive in a random order
-    rng = numpy_generator(spec.get("seed", seed), "arrivals")
-    order = rng.permutation(np.unique(column[assigned]))
-    trained = np.isin(order, column[trains])
-    if trained.sum() < len(starts):
-        raise FedLoomError(
-            f"arrivals: must have {keys['of']} to train on for {len(starts)} parts, got "
-            f"{trained.sum()}; name fewer rounds under at"
-        )
-
-    # members with training images are divided over the parts first, so that every part has some;
-    # the others follow
-    part = np.zeros(len(table), int)
-    for found in (order[trained], order[~trained]):
-        for number, members in enumerate(np.array_split(found, len(starts))):
-            part[np.isin(column, members)] = number
-
-    # a part leaves when the next one arrives, or never
-    ends = np.array([*starts[1:], NEVER])
-    if keys["keep"]:
-        ends = np.full(len(starts), NEVER)
-    return starts[part], ends[part]
 
 
 def divide_dataset(
@@ -287,7 +179,7 @@ def divide_dataset(
         divide_images = _divide_base_classes
     table = divide_images(labels, test, domains, spec, seed, classes)
     if "arrivals" in spec:
-        arrives, leaves = _arrivals(table, spec, seed)
+        arrives, leaves = draw_arrivals(table, spec, seed)
         table = table.append_column("arrives", pa.array(arrives, pa.int32()))
         table = table.append_column("leaves", pa.array(leaves, pa.int32()))
     return table
@@ -341,47 +233,19 @@ def _divide(
     seed = spec.get("seed", seed)
     rng = numpy_generator(seed, "partition")
 
-    # divide each group's training images by its scheme, and then its test images in proportion
-    owner = np.full(len(labels), UNASSIGNED)
-    clients = 0
-    # the name of each client's group, for errors
-    of_client: list[str] = []
-    for name, here, divide_group, inner in _groups(domains, spec["scheme"], spec):
-        train = here & ~test
-        held = here & test
-        each = inner["clients"]
-        if train.sum() < each:
-            raise FedLoomError(
-                f"{each} clients{name} must share {train.sum()} training images; use fewer "
-                "clients, or add images"
-            )
+    # the client of every image
+    owner, group_of_client = _divide_groups(labels, test, domains, spec, rng, classes)
+    clients = len(group_of_client)
+    owner = _share_images_without_domain(owner, labels, test, clients, rng, classes)
+    _check_none_is_empty(owner, test, group_of_client, seed)
 
-        own = divide_group(labels[train], inner, rng)
-        owner[train] = clients + own
-        owner[held] = clients + _test_owners(
-            labels[held], labels[train], own, each, rng, name, classes
-        )
-        clients += each
-        of_client += [name] * each
-
-    # test images of no domain go to all clients
-    shared = owner == UNASSIGNED
-    if (shared & ~test).any():
-        raise FedLoomError(f"{(shared & ~test).sum()} training images are of no domain; name it")
-    if shared.any():
-        holders = owner[~test]
-        owner[shared] = _test_owners(
-            labels[shared], labels[~test], holders, clients, rng, "", classes
-        )
-
-    _check_none_is_empty(owner, test, of_client, seed)
-
+    # the images of clients that train
     training = ~np.isin(owner, _held_out(owner, domains, spec, seed))
 
     # training images beyond the shots belong to no client
     if "shots" in spec:
         rows = np.flatnonzero(~test)
-        dropped = rows[~_few_shots(labels[rows], owner[rows], spec["shots"], seed)]
+        dropped = rows[~few_shots(labels[rows], owner[rows], spec["shots"], seed)]
         owner[dropped] = UNASSIGNED
         training[dropped] = False
 
@@ -394,25 +258,86 @@ def _divide(
     return _partition_table(owner, labels, test, training, domains)
 
 
+def _divide_groups(
+    labels: np.ndarray,
+    test: np.ndarray,
+    domains: np.ndarray,
+    spec: dict,
+    rng: np.random.Generator,
+    classes: Sequence[str],
+) -> tuple[np.ndarray, list[str]]:
+    """Divide each group's training images by its scheme, and its test images in proportion.
+
+    Returns:
+        The client of every image [N], UNASSIGNED for an image of no group; and the name of the
+        group of each of the K clients, for errors.
+    """
+    owner = np.full(len(labels), UNASSIGNED)
+    group_of_client: list[str] = []
+    for name, in_group, divide_group, group_spec in _groups(domains, spec["scheme"], spec):
+        train = in_group & ~test
+        held = in_group & test
+        group_clients = group_spec["clients"]
+        if train.sum() < group_clients:
+            raise FedLoomError(
+                f"{group_clients} clients{name} must share {train.sum()} training images; use "
+                "fewer clients, or add images"
+            )
+
+        # the clients of a group follow those of the groups before it
+        first_client = len(group_of_client)
+        owner_in_group = divide_group(labels[train], group_spec, rng)
+        owner[train] = first_client + owner_in_group
+        owner[held] = first_client + _test_owners(
+            labels[held], labels[train], owner_in_group, group_clients, rng, name, classes
+        )
+        group_of_client += [name] * group_clients
+    return owner, group_of_client
+
+
+def _share_images_without_domain(
+    owner: np.ndarray,
+    labels: np.ndarray,
+    test: np.ndarray,
+    clients: int,
+    rng: np.random.Generator,
+    classes: Sequence[str],
+) -> np.ndarray:
+    """Return `owner` [N] with clients for the test images of no domain, which go to all clients.
+
+    Raises a FedLoomError if a training image is of no domain.
+    """
+    shared = owner == UNASSIGNED
+    if (shared & ~test).any():
+        raise FedLoomError(f"{(shared & ~test).sum()} training images are of no domain; name it")
+    if not shared.any():
+        return owner
+    result = owner.copy()
+    result[shared] = _test_owners(
+        labels[shared], labels[~test], owner[~test], clients, rng, "", classes
+    )
+    return result
+
+
 def _check_none_is_empty(
-    owner: np.ndarray, test: np.ndarray, of_client: list[str], seed: int
+    owner: np.ndarray, test: np.ndarray, group_of_client: list[str], seed: int
 ) -> None:
     """Raise a FedLoomError if a client has no training images or no test images.
 
     Args:
         owner: client of every image, [N].
         test: True for test images, bool [N].
-        of_client: name of the group of each of the K clients, for the error.
+        group_of_client: name of the group of each of the K clients, for the error.
         seed: seed of the partition, for the error.
     """
-    clients = len(of_client)
-    for kind, split in (("training", ~test), ("test", test)):
+    clients = len(group_of_client)
+    for split_name, split in (("training", ~test), ("test", test)):
         empty = np.flatnonzero(np.bincount(owner[split], minlength=clients) == 0)
         if len(empty):
             raise FedLoomError(
-                f"client {empty[0]}{of_client[empty[0]]} has no {kind} images (seed {seed}, "
-                f"{len(empty)} such clients of {clients}); use fewer clients, a larger alpha or "
-                "more classes per client"
+                f"client {empty[0]}{group_of_client[empty[0]]} has no {split_name} images "
+                f"(seed {seed}, {len(empty)} such clients of {clients}); use fewer clients, a "
+                "larger alpha or more classes per client"
             )
 
 
