@@ -31,11 +31,12 @@ def test_digits_are_stored_as_they_ship(digits):
         assert abs(share - 0.3) < 0.01, "the split is stratified"
 
 
-def test_images_are_read_across_chunks_in_any_order(tmp_path):
+def test_images_are_read_across_chunks_in_any_order(tmp_path, monkeypatch):
     everything = np.random.default_rng(1).integers(0, 256, (40, 10, 12, 3), np.uint8)
     examples = [store.Example(image, 0, k < 7, "noise") for k, image in enumerate(everything)]
     path = tmp_path / "images.arrow"
-    store.write_images(path, examples, (10, 12, 3), ["ant"], "noise", batch=7)
+    monkeypatch.setattr(store, "MAX_CHUNK_IMAGES", 7)
+    store.write_images(path, examples, (10, 12, 3), ["ant"], "noise")
     images = store.ImageStore(path)
     index = np.random.default_rng(0).integers(0, 40, (3, 5, 2))
     assert (images.images(index) == everything[index]).all()

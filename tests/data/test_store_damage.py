@@ -13,7 +13,7 @@ SHAPE = (3, 2, 1)
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path, monkeypatch):
     """Write a store of five images, of which a chunk holds two, and return its path."""
     rng = np.random.default_rng(0)
     examples = [
@@ -21,7 +21,9 @@ def path(tmp_path):
         for k in range(5)
     ]
     path = tmp_path / "images.arrow"
-    store.write_images(path, examples, SHAPE, ["ant", "bee"], "noise", batch=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "MAX_CHUNK_IMAGES", 2)
+        store.write_images(path, examples, SHAPE, ["ant", "bee"], "noise")
     return path
 
 

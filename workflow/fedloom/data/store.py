@@ -11,7 +11,7 @@ take a third of that time, and none in a job that reads only labels.
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -25,9 +25,9 @@ from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import changed, read_receipt, write_receipt
 
 # the most images of one chunk of the file
-BATCH = 1024
-# approximate bytes of one chunk; a chunk is kept in memory while it is written
-CHUNK = 32 << 20
+MAX_CHUNK_IMAGES = 1024
+# the approximate size of one chunk; a chunk is kept in memory while it is written
+CHUNK_BYTES = 32 << 20
 
 
 class Example(NamedTuple):
@@ -48,7 +48,6 @@ def write_images(
     skipped: Sized = (),
     named: bool = True,
     test_split: str = "official",
-    batch: int = BATCH,
 ) -> None:
     """Write `examples` of both splits one by one into the file `store`, and write its receipt.
 
@@ -60,37 +59,16 @@ def write_images(
         shape: height, width and channels of an image.
         classes, provenance, named, test_split: see ImageList.
         skipped: images that are left out; it may grow while `examples` are drawn.
-        batch: highest number of images of one chunk of the file.
     """
-    # the file has a row per image, with its pixels as bytes
-    height, width, channels = shape
-    bytes_of_image = int(np.prod(shape))
-    schema = pa.schema(
-        {
-            "image": pa.binary(bytes_of_image),
-            "label": pa.int32(),
-            "test": pa.bool_(),
-            "domain": pa.string(),
-        },
-        metadata={"height": str(height), "width": str(width), "channels": str(channels)},
-    )
-
-    # the images, a chunk at a time
+    # count the images while they are written
     total = 0
     tests = 0
-    size = max(1, min(batch, CHUNK // bytes_of_image))
-    iterator = iter(examples)
+    schema = _schema(shape)
     with atomic_write(store) as temporary, pa.ipc.new_file(temporary, schema) as writer:
-        while group := list(islice(iterator, size)):
-            columns = {
-                "image": [example.image.tobytes() for example in group],
-                "label": [example.label for example in group],
-                "test": [example.test for example in group],
-                "domain": [example.domain for example in group],
-            }
-            writer.write_batch(pa.RecordBatch.from_pydict(columns, schema))
-            total += len(group)
-            tests += sum(example.test for example in group)
+        for chunk in _chunks(examples, shape):
+            writer.write_batch(_record_batch(chunk, schema))
+            total += len(chunk)
+            tests += sum(example.test for example in chunk)
 
         # raised before the file gets its final name
         if not tests:
@@ -114,6 +92,40 @@ def write_images(
         provenance=provenance,
         **facts,
     )
+
+
+def _schema(shape: tuple[int, int, int]) -> pa.Schema:
+    """Return the columns of a store's file, which has a row per image, with its pixels as bytes."""
+    height, width, channels = shape
+    return pa.schema(
+        {
+            "image": pa.binary(int(np.prod(shape))),
+            "label": pa.int32(),
+            "test": pa.bool_(),
+            "domain": pa.string(),
+        },
+        metadata={"height": str(height), "width": str(width), "channels": str(channels)},
+    )
+
+
+def _chunks(examples: Iterable[Example], shape: tuple[int, int, int]) -> Iterator[list[Example]]:
+    """Yield the examples in lists, each of which is one chunk of the file."""
+    bytes_of_image = int(np.prod(shape))
+    size = max(1, min(MAX_CHUNK_IMAGES, CHUNK_BYTES // bytes_of_image))
+    iterator = iter(examples)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def _record_batch(chunk: list[Example], schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of a chunk."""
+    columns = {
+        "image": [example.image.tobytes() for example in chunk],
+        "label": [example.label for example in chunk],
+        "test": [example.test for example in chunk],
+        "domain": [example.domain for example in chunk],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema)
 
 
 def _checksums(store: Path) -> JsonDict:
