@@ -8,6 +8,7 @@ import pytest
 from changed_plugin import copy_of, plugin_with
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks, driver
+from fedloom.contract.tiny_run import TinyRun
 from fedloom.hooks import loader, manifest
 from refusals import refused
 
@@ -104,7 +105,7 @@ def test_a_listed_table_that_the_hook_does_not_give_is_found(tmp_path):
     toml.write_text(toml.read_text() + '\n[artefacts.norms]\ndescription = "none"\n')
     method = manifest.discover_methods(tmp_path)["head_tuning"]
     with pytest.raises(FedLoomError, match="artefact"):
-        checks.gives_its_tables(checks.TinyRun(method, tmp_path))
+        checks.gives_its_tables(TinyRun(method, tmp_path))
 
 
 # `predict` of Head-Tuning, and that of a method whose clients differ
@@ -136,7 +137,7 @@ def test_whether_the_server_has_a_model_is_declared(tmp_path, declared, code, li
     manifest.discover_methods.cache_clear()
     method = manifest.discover_methods(tmp_path)["head_tuning"]
     with pytest.raises(FedLoomError, match=line):
-        checks.answers_as_declared(checks.TinyRun(method, tmp_path))
+        checks.answers_as_declared(TinyRun(method, tmp_path))
 
 
 def test_a_method_that_reads_more_than_it_needs_is_told(tmp_path):
@@ -194,7 +195,7 @@ def test_a_method_that_changes_state_in_place_fails_the_contract(tmp_path):
     code = f"{AGGREGATE}    server['params']['head'].add_(1)\n    return server\n\n\n"
     method = plugin_with(tmp_path, PREDICT, code + PREDICT)
     with pytest.raises(FedLoomError, match=r"a round changes the server's state: 'params/head'"):
-        checks.leaves_inputs_alone(checks.TinyRun(method, tmp_path))
+        checks.leaves_inputs_alone(TinyRun(method, tmp_path))
 
 
 def test_a_method_that_uploads_what_it_keeps_fails_the_contract(tmp_path):
@@ -207,7 +208,7 @@ def test_a_method_that_uploads_what_it_keeps_fails_the_contract(tmp_path):
         "def init_client(task): return {'head': task.backbone.init_head(task.num_classes)}\n"
     )
     with pytest.raises(FedLoomError, match=r"personal 'head' is uploaded as 'params/head'"):
-        checks.keeps_secrets(checks.TinyRun(plugin_with(tmp_path, old, new), tmp_path))
+        checks.keeps_secrets(TinyRun(plugin_with(tmp_path, old, new), tmp_path))
 
 
 def test_a_method_that_mixes_clients_fails_the_contract(tmp_path):

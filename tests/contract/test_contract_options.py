@@ -5,6 +5,7 @@ import pytest
 from changed_plugin import plugin_with
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks, driver
+from fedloom.contract.tiny_run import TinyRun
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def test_other_values_of_an_option(schema, values):
 
 def test_an_option_that_breaks_the_method_is_named(tmp_path):
     method = plugin_with(tmp_path, OLD, "    assert not task.options.weighted\n" + OLD)
-    checks.leaves_inputs_alone(checks.TinyRun(method, tmp_path))
+    checks.leaves_inputs_alone(TinyRun(method, tmp_path))
     line = r"AssertionError \(on cohorts of \d clients, with head_tuning's option weighted: True\)$"
     with pytest.raises(FedLoomError, match=line):
         driver.other_options(method, tmp_path)

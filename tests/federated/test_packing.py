@@ -9,6 +9,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract import checks, driver
 from fedloom.contract.tiny import tiny_task
+from fedloom.contract.tiny_run import TinyRun, differences_of_trees
 from fedloom.federated.cohorts import prepare_clients
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
@@ -167,7 +168,7 @@ def test_a_wrapper_that_preserves_the_sum_alone_is_compared_within_a_tolerance(t
     ):
         plain = wrapper(tmp_path / name, name, SUM.format(size=size))
         mask = plain.model_copy(update={"preserves": declared})
-        run = checks.TinyRun(method, tmp_path / name, mask)
+        run = TinyRun(method, tmp_path / name, mask)
         if holds:
             checks.ignores_order(run)
             checks.stacks(method, tmp_path / name, mask)
@@ -190,16 +191,16 @@ def test_rounding_that_the_server_amplifies_is_no_order_of_updates(tmp_path):
     """Where no client changes an entry, Adam divides the rounding of the mean by its own size."""
     method = manifest.find_method("fedopt_pt")
     sparse = manifest.find_method("top_k").with_defaults({"share": 0.1})
-    run = checks.TinyRun(method, tmp_path, sparse)
+    run = TinyRun(method, tmp_path, sparse)
     one, other = (run.aggregate(run.uploads[1][::step]) for step in (1, -1))
-    moved = checks.differences_of_trees(one, other)
+    moved = differences_of_trees(one, other)
     assert moved["params/shared_prompts"] > 1e-5 > 1e-8 > moved["moments/exp_avg/shared_prompts"]
     checks.ignores_order(run)
     twice = wrapper(tmp_path, "twice", FIRST_TWICE)
     (tmp_path / "own").mkdir()
     line = "^fedopt_pt with top_k, twice: the order of updates changes the aggregate: "
     with pytest.raises(FedLoomError, match=line):
-        checks.ignores_order(checks.TinyRun(method, tmp_path / "own", sparse, twice))
+        checks.ignores_order(TinyRun(method, tmp_path / "own", sparse, twice))
 
 
 LAST_IN_FRONT = """
@@ -217,7 +218,7 @@ def test_an_effect_of_the_order_that_is_a_hundred_times_the_rounding_is_refused(
     """Noise of 1e-7 in each of three uploads moves their mean by about 2e-7."""
     shift = wrapper(tmp_path, "shift", LAST_IN_FRONT)
     with pytest.raises(FedLoomError, match=r"shift: the order of .*'params/head' differs by 2e-05"):
-        checks.ignores_order(checks.TinyRun(manifest.find_method("head_tuning"), tmp_path, shift))
+        checks.ignores_order(TinyRun(manifest.find_method("head_tuning"), tmp_path, shift))
 
 
 def test_a_check_of_a_wrapper_says_how_many_methods_are_to_come(caplog):

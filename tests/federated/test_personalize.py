@@ -13,6 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_task
+from fedloom.contract.tiny_run import TinyRun
 from fedloom.federated.cohorts import prepare_clients
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
@@ -162,7 +163,7 @@ def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle,
     head, tail = file.read_text().rsplit(own, 1)
     file.write_text(f"{head}    received['params']['head'][0].add_(1)\n{own}{tail}")
     with pytest.raises(FedLoomError, match=r"fickle: an evaluation changes .*'params/head'"):
-        checks.leaves_inputs_alone(checks.TinyRun(fickle, tmp_path))
+        checks.leaves_inputs_alone(TinyRun(fickle, tmp_path))
 
 
 # ---- clients that never trained have the mean of personal states --------------------------------

@@ -7,6 +7,7 @@ import pytest
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks
+from fedloom.contract.tiny_run import TinyRun
 from fedloom.hooks import manifest
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import resolve
@@ -100,7 +101,7 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
     method = PLUGINS[name].model_copy(update={"aggregation": declared}).with_defaults(options)
     line = f"{name}: aggregation is .*, but aggregate uses more of the updates"
     with pytest.raises(FedLoomError, match=line):
-        checks.aggregates_as_declared(checks.TinyRun(method, tmp_path))
+        checks.aggregates_as_declared(TinyRun(method, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import torch
 
 from fedloom.config.kinds import KINDS
 from fedloom.config.settings import ResolvedSeeds
-from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_task
+from fedloom.contract.tiny_run import upload
 from fedloom.federated.evaluate import compute_artefact
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
@@ -248,8 +248,8 @@ def test_an_audit_leaves_updates_as_they_are(run):
     members = hooks.training_data(task=task)
     plain = loader.load_hooks(manifest.find_method("head_tuning"))
     state = initial_state(task, plain)
-    alone = checks.upload(replace(task, data=members), plain, 1, state, IDS)[1]
-    seen = checks.upload(task, hooks, 1, state, IDS)[1]
+    alone = upload(replace(task, data=members), plain, 1, state, IDS)[1]
+    seen = upload(task, hooks, 1, state, IDS)[1]
     for one, other in zip(alone, seen, strict=True):
         assert torch.equal(one.payload["params"]["head"], other.payload["params"]["head"])
         assert one.num_examples == other.num_examples

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attacks import IDS, attacked_runs, heads, uploads
-from fedloom.contract import checks
+from fedloom.contract.tiny_run import upload
 from fedloom.federated.round import initial_state
 from fedloom.hooks import loader, manifest
 from fedloom.toolbox import draw_attackers
@@ -84,5 +84,5 @@ def test_free_riders_hide_behind_noise_that_differs_by_client_and_round(run):
     noise = torch.stack([first[k] for k in attackers])  # heads start at zero
     assert noise.std().item() == pytest.approx(0.5, rel=0.15)
     assert len({tuple(row.flatten().tolist()) for row in noise}) == 3
-    later = checks.upload(task, hooks, 2, initial_state(task, hooks), attackers)[1]
+    later = upload(task, hooks, 2, initial_state(task, hooks), attackers)[1]
     assert not torch.equal(later[0].payload["params"]["head"], noise[0])

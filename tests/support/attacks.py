@@ -1,7 +1,7 @@
 """Runs in which some clients attack, and what they send."""
 
-from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_task
+from fedloom.contract.tiny_run import upload
 from fedloom.federated.round import initial_state
 from fedloom.hooks import loader, manifest
 
@@ -30,7 +30,7 @@ def attacked_runs(tmp_path):
 
 def uploads(task, hooks):
     """Return what the participating clients send in round 1."""
-    return checks.upload(task, hooks, 1, initial_state(task, hooks), IDS)[1]
+    return upload(task, hooks, 1, initial_state(task, hooks), IDS)[1]
 
 
 def heads(task, hooks):

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.contract import checks
-from fedloom.contract.checks import NotLearningError, TinyRun
+from fedloom.contract.checks import NotLearningError
 from fedloom.contract.tiny import TINY_CLIENTS
+from fedloom.contract.tiny_run import TinyRun
 from fedloom.federated import check_results
 from fedloom.federated.evaluate import evaluate
 from fedloom.hooks.manifest import Plugin
