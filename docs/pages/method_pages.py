@@ -10,7 +10,8 @@ from source_pages import source_link
 
 from fedloom.cli.inspect.describe import first_line
 from fedloom.common.folders import read_python
-from fedloom.hooks.manifest import Paper, Plugin
+from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest_sections import Paper
 
 
 def as_markdown(text: str) -> str:

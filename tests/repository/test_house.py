@@ -11,7 +11,8 @@ import grimp
 import networkx
 import pytest
 
-from fedloom.hooks.manifest import Look, discover_methods
+from fedloom.hooks.manifest import discover_methods
+from fedloom.hooks.manifest_sections import Look
 from fedloom.machine.install import ROOT
 from fedloom.report.figures import style
 
