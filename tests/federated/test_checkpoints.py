@@ -93,7 +93,7 @@ class _Odd:
 
 
 def test_a_state_is_as_a_file_gives_it_back(tiny, tmp_path):
-    """Otherwise a job that writes a state and one that resumes from it may add in other orders."""
+    """A job that writes a state and one that resumes from it must add in the same order."""
     task, hooks = tiny("scaffold_pt")
     hooks = _Odd(hooks)
     first = initial_state(task, hooks)

@@ -180,7 +180,7 @@ def test_zero_shot_is_the_mean_of_its_templates(tiny):
 
 @pytest.mark.parametrize(("name", "batches"), [("promptfl", 1), ("fedotp", 4), ("fedvpt", 4)])
 def test_prompts_are_encoded_once_for_a_cohorts_test_images(tiny, name, batches):
-    """This holds where an image is its cached feature; patches and prompted images take memory."""
+    """PromptFL reads cached features, all in a batch; patches and prompted images take memory."""
     task, hooks = tiny(name)
     task = with_limits(task, images=18)
     received, clients, _ = first_cohort(task, hooks, [0, 1, 2])
