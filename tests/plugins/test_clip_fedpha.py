@@ -223,7 +223,7 @@ def test_lengths_are_drawn_per_client_and_the_same_every_time(tiny):
         [int(hooks.init_client(task=task, client=k)["length"]) for k in range(6)] for _ in range(2)
     ]
     assert found[0] == found[1] and len(set(found[0])) > 1
-    length_of = module("fedpha", "lengths").length_of
+    length_of = module("fedpha", "lengths").local_length
     assert {length_of(task, client) for client in range(200)} == set(range(4, 10))
     task, hooks = tiny("fedpha", random_lengths=[6, 6])
     initial_state(task, hooks)

@@ -75,7 +75,9 @@ def test_rounds_are_those_of_sgd_with_noisy_gradients_of_low_rank(tiny, epsilon,
         state, row = train_round(current, hooks, state)
         chosen = [entry.client_id for entry in row.updates]
         states = [{} for _ in chosen]
-        numbers = module("dp_fpl").drawn(current, cohort(current, chosen, states)).double()
+        numbers = (
+            module("dp_fpl").draw_random_numbers(current, cohort(current, chosen, states)).double()
+        )
         sent = []
         for k, client in enumerate(chosen):
             pair = [v.clone().requires_grad_() for v in (shared, own[client])]
@@ -124,7 +126,11 @@ def test_released_steps_have_one_momentum_and_the_last_clients_gradient(tiny):
         current = task.at(number)
         state, row = train_round(current, hooks, state)
         chosen = [entry.client_id for entry in row.updates]
-        numbers = module("dp_fpl").drawn(current, cohort(current, chosen, [{}] * 3)).double()
+        numbers = (
+            module("dp_fpl")
+            .draw_random_numbers(current, cohort(current, chosen, [{}] * 3))
+            .double()
+        )
         gradients = []
         for k, client in enumerate(chosen):
             shared, personal = own[client]

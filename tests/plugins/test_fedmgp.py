@@ -65,7 +65,7 @@ def test_the_loss_is_the_mean_of_the_groups_and_pushes_them_apart_or_as_released
     task, hooks = tiny("fedmgp", groups=3, weight=20.0, variant=variant)
     received, clients, batch = first_cohort(task, hooks)
     groups = drawn_groups()
-    names = module("fedmgp").names(task)
+    names = module("fedmgp").texts_after_context(task)
     losses, more = module("fedmgp").loss(task, groups, received, clients, batch, names)
     for k in range(3):
         parts = list(by_hand(task, groups, k, batch))
@@ -97,7 +97,7 @@ def test_a_context_longer_than_the_words_starts_from_noise_behind_them(tiny):
     task, hooks = tiny("fedmgp", groups=40, length=6)
     text = hooks.init_client(task=task, client=0)["text"]
     assert text[:, 4:].std() == pytest.approx(0.02, rel=0.1)
-    assert module("fedmgp").names(task) == list(task.data.classes)
+    assert module("fedmgp").texts_after_context(task) == list(task.data.classes)
 
 
 def test_words_behind_a_context_count_among_the_tokens_that_the_tower_holds(tiny):

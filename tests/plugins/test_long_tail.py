@@ -95,7 +95,7 @@ def test_federated_features_move_so_that_their_gradients_point_alike(case):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)  # 1e-6 beside the norms
     assert torch.equal(found[1], z[1]), "of a class that nobody has"
     apart = [
-        creff.distance(creff.gradient_of(each, head), target)[known].sum() for each in (z, found)
+        creff.distance(creff.head_gradients(each, head), target)[known].sum() for each in (z, found)
     ]
     assert apart[1] < apart[0]
 

@@ -100,9 +100,9 @@ def test_an_image_has_the_mean_of_its_experts_contexts(tiny, role):
     count = batch.patches.shape[2]
     first = torch.randperm(count, generator=task.at(0).generator("first centroids"))
     first = first[:3].numpy()
-    keys = plugin.keys(task)
+    keys = plugin.expert_keys(task)
     torch.testing.assert_close(keys @ keys.T, torch.eye(3))
-    assert torch.equal(plugin.keys(task.at(2)), keys), "drawn once"
+    assert torch.equal(plugin.expert_keys(task.at(2)), keys), "drawn once"
     written = task.backbone.zero_shot(names, ["one {}", "the {}"])
     if role == "trains":
         shares = plugin.training_shares(task, clients).expand(3, -1, -1)
