@@ -329,15 +329,18 @@ def test_the_server_steps_as_algorithm_2(kind, momentum):
     gradients = generator.normal(size=(4, 3)) * [1.0, 0.1, 3.0]
     params = {"a": {"b": torch.tensor(start)}, "c": torch.tensor(start[:1])}
     settings = {"lr": 0.3, "momentum": momentum, "betas": (0.8, 0.95), "eps": 0.02}
+    options = SimpleNamespace(
+        server_optimizer=kind, **{f"server_{name}": value for name, value in settings.items()}
+    )
     stepping = module("fedopt_pt", "server_step")
-    moments = stepping.init_moments(kind, params, momentum, settings["eps"])
+    moments = stepping.init_moments(options, params)
     before = [value.clone() for _, value in leaves(params)]
     now = params
     for number, g in enumerate(gradients, 1):
         slope = {"a": {"b": torch.tensor(g)}, "c": torch.tensor(g[:1])}
         old = [value.clone() for _, value in leaves(moments)]
         given = moments
-        now, moments = stepping.server_step(kind, now, slope, given, number=number, **settings)
+        now, moments = stepping.server_step(options, now, slope, given, number)
         assert all(torch.equal(a, b) for a, (_, b) in zip(old, leaves(given), strict=True))
     expected = by_hand(kind, gradients, start, **settings)
     np.testing.assert_allclose(now["a"]["b"].numpy(), expected, rtol=1e-12)

@@ -98,7 +98,7 @@ def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
     shared_gradient = torch.stack(
         [update.payload["gradient_of_shared"] for update in updates]
     ).mean(0)
-    personal_gradient = updates[-1].payload["gradient_of_personal"]  # for every client
+    personal_gradient = updates[-1].payload["gradient_of_personal"]  # all clients take it
     gradients = {"shared": shared_gradient, "personal": personal_gradient}
 
     training = task.training

@@ -176,7 +176,7 @@ def artefact(
     length = int(clients.state["length"][0])
     local = clients.state["local"][0, :length]  # [L, d], without its padding
 
-    @torch.enable_grad()  # which evaluation turns off
+    @torch.enable_grad()  # evaluation turns gradients off
     def train() -> list[Update]:
         return client_update(task, received, clients)
 

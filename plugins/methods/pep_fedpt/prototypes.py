@@ -24,7 +24,7 @@ def class_means(
         2. Statistics for wrappers: `spread` [K, S, C], the largest L1 distance between a token and
            the mean of its class (A.4.1), and `count` [K, C], the number of images of each class.
     """
-    # the means
+    # the mean token of each class
     seen = []
     total = torch.zeros(())
     count = torch.zeros((), dtype=torch.int64)

@@ -1,8 +1,11 @@
-"""What attacks on privacy find in the runs that the wrapper `audit` is around, beside epsilon.
+"""A table shows how well attacks on privacy succeed in runs with the wrapper `audit`.
 
-Yeom et al., "Privacy Risk in Machine Learning" (CSF 2018), Adversary 2; Carlini et al., "Membership
-Inference Attacks From First Principles" (IEEE S&P 2022), Section VI-A: the offline attack with one
-variance for all images, which orders images as the difference of confidences does.
+Two attacks guess whether a client trained on an image. One takes images of low loss for members:
+Yeom et al., "Privacy Risk in Machine Learning" (CSF 2018), Adversary 2. The other compares the
+confidence of a model with that of models that did not train on the image: Carlini et al.,
+"Membership Inference Attacks From First Principles" (IEEE S&P 2022), Section VI-A. It is their
+offline attack with one variance for all images, which orders images by the difference of these
+confidences.
 """
 
 from dataclasses import replace
