@@ -148,9 +148,7 @@ def test_a_checkpoint_without_an_evaluation_or_beyond_the_end_is_not_resumed(
     _assert_same_bytes(tmp_path / "whole", tmp_path / "other")
 
 
-def test_a_checkpoint_with_more_evaluations_is_resumed_and_those_are_not_reported(
-    tiny, tmp_path, caplog
-):
+def test_evaluations_of_a_checkpoint_that_nobody_asked_for_are_not_reported(tiny, tmp_path, caplog):
     task, hooks = tiny("fedvpt")
     _train(task, hooks, tmp_path / "whole", evaluate=(3,))
     _train(task, hooks, tmp_path / "other", evaluate=(2, 3, 4))

@@ -230,7 +230,7 @@ def test_lengths_are_drawn_per_client_and_the_same_every_time(tiny):
     assert {int(hooks.init_client(task=task, client=k)["length"]) for k in range(6)} == {6}
 
 
-def test_consecutive_clients_share_an_entry_of_the_lengths_and_strangers_have_the_first(tiny):
+def test_consecutive_clients_share_an_entry_of_the_lengths(tiny):
     for lengths, expected in (
         ([9, 8, 7, 6, 5, 4], [9, 8, 7, 6, 5, 4]),
         ([4, 9], [4, 4, 4, 9, 9, 9]),

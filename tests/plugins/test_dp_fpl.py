@@ -169,7 +169,7 @@ def test_released_steps_are_of_sgd(tiny):
         initial_state(task, hooks)
 
 
-def test_a_client_predicts_with_the_sum_of_both_contexts_and_the_server_with_its_own(tiny):
+def test_clients_predict_with_both_contexts_and_the_server_with_its_own(tiny):
     task, hooks = tiny("dp_fpl", length=L, rank=R)
     received, clients, batch = first_cohort(task, hooks)
     own = [{"personal": torch.randn(L, D)} for _ in range(3)]

@@ -148,7 +148,7 @@ def test_clients_take_part_independently_with_probability_q(run, randomness):
 
 
 @RANDOMNESS
-def test_those_who_train_are_those_who_count_also_where_a_study_fixes_the_sampling(run, randomness):
+def test_drawn_clients_are_the_selected_ones_if_a_study_fixes_the_sampling(run, randomness):
     task, hooks = run("dp_gaussian", randomness=randomness)
     task = replace(task, fixed_seeds=ResolvedSeeds(sampling=7))
     state = initial_state(task, hooks)
@@ -158,7 +158,7 @@ def test_those_who_train_are_those_who_count_also_where_a_study_fixes_the_sampli
         assert drawn(now) in ({*select_for_round(now, hooks, state)}, set())
 
 
-def test_secret_draws_are_uniform_the_same_within_a_job_and_other_ones_in_another(run, tmp_path):
+def test_secret_draws_are_uniform_and_fixed_within_a_job_alone(run, tmp_path):
     task, _ = run("dp_gaussian")
     many = [3, 50_000]  # more than one digest gives
     found = secret_uniform(task.at(1), "x", many)

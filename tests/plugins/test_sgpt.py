@@ -93,7 +93,7 @@ def test_both_losses_are_equations_10_and_11(drawn, variant, query_block):
         ({"group": False, "bcd": "none"}, ["I"]),
     ],
 )
-def test_table_3(tiny, options, expected):
+def test_the_blocks_of_table_3_train_one_after_the_other(tiny, options, expected):
     """Phases of local training that follow each other by hand train the same parameters."""
     task, hooks = tiny("sgpt", groups=3, **options)
     before = initial_state(task, hooks)

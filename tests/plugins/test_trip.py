@@ -150,7 +150,7 @@ def test_experts_start_alike_as_released_or_apart(tiny):
     assert torch.equal(apart[0], first)
 
 
-def test_clients_train_the_servers_contexts_and_tests_have_their_mean_over_rounds(tiny):
+def test_tests_use_the_mean_over_rounds_of_the_trained_contexts(tiny):
     task, hooks = tiny("trip", experts=3, length=4, beta=0.3)
     task = with_training(task, schedule_rounds=3)
     state = initial_state(task, hooks)
