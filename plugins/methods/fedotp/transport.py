@@ -1,6 +1,8 @@
 """Optimal transport between an image's patches and a class's prompts, by Sinkhorn's iterations."""
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -50,7 +52,10 @@ def transport_plan(
     """
     # use logarithms if a product of two entries of the kernel could be 0
     logarithms = LARGEST_COST / eps > -math.log(torch.finfo(cost.dtype).tiny) / 2
-    problems = (_Logarithmic if logarithms else _Plain)(cost, mass, eps, balanced)
+    if logarithms:
+        problems = _Logarithmic(-cost / eps, mass, balanced)
+    else:
+        problems = _Plain(torch.exp(-cost / eps), mass, balanced)
     u, v = problems.start()
 
     # the weight of each scaling in the average change of a client, and the clients that still run
@@ -72,15 +77,29 @@ def transport_plan(
     return problems.plan(u, v)
 
 
+@dataclass(frozen=True)
 class _Problems:
-    """The transport problems of a batch."""
+    """The transport problems of a batch.
 
-    def __init__(self, kernel: Tensor, mass: float, balanced: bool):
-        """Take the kernel [..., M, N] or its logarithm, and two arguments of `transport_plan`."""
-        self.kernel = kernel
-        self.mass = mass
-        self.balanced = balanced
-        self.rows, self.columns = kernel.shape[-2:]
+    Attributes:
+        kernel: exp(-cost / eps) [..., M, N], or its logarithm.
+        mass: see `transport_plan`.
+        balanced: see `transport_plan`.
+    """
+
+    kernel: Tensor
+    mass: float
+    balanced: bool
+
+    @property
+    def rows(self) -> int:
+        """Return M, the number of patches."""
+        return self.kernel.shape[-2]
+
+    @property
+    def columns(self) -> int:
+        """Return N, the number of prompts."""
+        return self.kernel.shape[-1]
 
     def watched(self, u: Tensor, v: Tensor) -> Tensor:
         """Return the scalings whose change stops the iterations: v, or u if `balanced`."""
@@ -90,11 +109,13 @@ class _Problems:
 class _Plain(_Problems):
     """The problems by their kernel exp(-cost / eps) and scalings u and v."""
 
-    def __init__(self, cost: Tensor, mass: float, eps: float, balanced: bool):
-        """Take the costs [..., M, N], and three arguments of `transport_plan`."""
-        super().__init__(torch.exp(-cost / eps), mass, balanced)
-        # Costs that come from an einsum are not contiguous, and every product would copy them.
-        self.contiguous_kernel = self.kernel.contiguous()
+    @cached_property
+    def contiguous_kernel(self) -> Tensor:
+        """Return the kernel without gaps in memory, for products, which would copy it each time.
+
+        Costs that come from an einsum are not contiguous.
+        """
+        return self.kernel.contiguous()
 
     def start(self) -> tuple[Tensor, Tensor]:
         """Return the first scalings u [..., M] and v [..., N], which are 1."""
@@ -122,10 +143,6 @@ class _Plain(_Problems):
 
 class _Logarithmic(_Problems):
     """The problems by the logarithms of kernel, u and v."""
-
-    def __init__(self, cost: Tensor, mass: float, eps: float, balanced: bool):
-        """Take the costs [..., M, N], and three arguments of `transport_plan`."""
-        super().__init__(-cost / eps, mass, balanced)
 
     def start(self) -> tuple[Tensor, Tensor]:
         """Return the logarithms of the first scalings, which are 0."""
