@@ -86,7 +86,7 @@ def test_groups_start_around_the_words(tiny):
     assert state["image"].std() == pytest.approx(0.02, rel=0.1)
 
 
-def test_all_clients_start_with_the_same_groups_of_which_the_server_has_the_first(tiny):
+def test_clients_start_with_the_same_groups_and_the_server_with_the_first(tiny):
     task, hooks = tiny("fedmgp", groups=40, length=3)
     server = initial_state(task, hooks).server["params"]
     states = [hooks.init_client(task=task, client=k) for k in (0, 1)]
