@@ -111,7 +111,7 @@ NAMED = [
         "wanted[client] * (left > 0)",
         "wanted[client] * left",
         "test_schemes.py::"
-        "test_dirichlet_per_client_draws_by_its_proportions_however_much_of_a_class_is_left",
+        "test_dirichlet_per_client_draws_by_proportions_whatever_is_left_of_a_class",
     ),
     (
         f"{DATA}/schemes/dirichlet.py",

@@ -8,7 +8,7 @@ from fedloom.config import kinds
 from fedloom.hooks import loader, manifest
 from fedloom.machine import install
 
-# how long an example takes says more of what else the machine does
+# no deadline: other processes on the machine change how long an example takes
 hypothesis.settings.register_profile("fedloom", deadline=None)
 hypothesis.settings.load_profile("fedloom")
 
@@ -50,7 +50,7 @@ def one_thread():
 
 @pytest.fixture
 def tiny(tmp_path):
-    """tiny(name, **options): a task of milliseconds for a method, and its hooks."""
+    """Return tiny(name, **options): a task of milliseconds for a method, and its hooks."""
 
     from fedloom.contract.tiny import tiny_task
 
@@ -90,7 +90,7 @@ class Patch(pytest.MonkeyPatch):
 
 @pytest.fixture
 def monkeypatch():
-    """pytest's, which forgets the plugins that a test installs or moves."""
+    """Yield pytest's `monkeypatch`; then forget the plugins that the test installed or moved."""
     before, patch = plugin_places(), Patch()
     yield patch
     moved = plugin_places() != before
@@ -101,8 +101,9 @@ def monkeypatch():
 
 @pytest.fixture(autouse=True)
 def usual_signals():
-    """Start every test with SIGUSR1 as a process has it: Snakemake ignores it once it has run.
+    """Give every test the default handler of SIGUSR1.
 
-    A program that is started inherits that, and bash cannot even trap what was ignored.
+    Snakemake leaves the signal ignored in this process. Programs that a test starts would inherit
+    that, and bash cannot trap a signal that was ignored when it started.
     """
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)

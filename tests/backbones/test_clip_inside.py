@@ -261,4 +261,7 @@ def test_fedmaple_released_refuses_a_context_that_ends_within_a_word(tiny):
         hooks.predict(task=task, received=received, clients=clients, batch=batch)
     for length in (8, 9):  # all words are learned
         task, hooks = tiny("fedmaple", variant="released", length=length)
-        assert sys.modules["fedloom_plugins.fedmaple.plugin"].names(task) == task.data.classes
+        assert (
+            sys.modules["fedloom_plugins.fedmaple.plugin"].texts_after_context(task)
+            == task.data.classes
+        )

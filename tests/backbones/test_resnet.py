@@ -73,7 +73,7 @@ def test_without_weights_features_are_torchvisions():
     torch.testing.assert_close(cached, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_clients_with_weights_and_statistics_of_their_own_equal_torch_one_by_one():
+def test_clients_with_own_weights_and_statistics_equal_torch_one_by_one():
     network = _network()
     backbone = _backbone(network)
     images = _images()
@@ -92,7 +92,7 @@ def test_clients_with_weights_and_statistics_of_their_own_equal_torch_one_by_one
         torch.testing.assert_close(gradient, other, atol=1e-8, rtol=1e-8)
 
 
-def test_a_batch_is_normalised_by_its_own_images_and_not_by_those_that_fill_it_up():
+def test_a_batch_is_normalised_by_its_images_and_not_by_its_padding():
     network = _network()
     backbone = _backbone(network)
     images = _images()

@@ -249,7 +249,7 @@ def three_axes(tmp_path):
 
 
 def test_heat_maps_show_every_members_mean_and_frame_first_entries_like_others(three_axes):
-    """As in FedPHA's Fig. 4 and 8, frames mark where domain 1 has the length of domain 2 or 3."""
+    """FedPHA's Fig. 4 and 8 have such frames, where domain 1 has the length of domain 2 or 3."""
     figure = draw("grid", _at(three_axes, 2, 3))
     panels = figure.axes[:2]
     bar = figure.axes[2:]

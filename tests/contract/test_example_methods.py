@@ -97,7 +97,8 @@ def test_fedbabu_never_trains_nor_sends_its_head(run):
     clients = cohort(task, [1, 2], [{}, {}])
     received = stack([{"params": state.server["params"]}] * 2)
     heads = [
-        module("fedbabu_prompts").model(task.at(t), received, clients)["head"] for t in (0, 1, 7)
+        module("fedbabu_prompts").client_models(task.at(t), received, clients)["head"]
+        for t in (0, 1, 7)
     ]
     assert all(torch.equal(heads[0], head) for head in heads)
     assert torch.equal(heads[0][0], heads[0][1]) and heads[0].abs().sum() > 0

@@ -108,7 +108,7 @@ def test_clients_train_on_the_newest_part_and_are_tested_on_all_that_arrived(str
     assert task.at(9).at(1).data is task.at(1).data
 
 
-def test_classes_are_trained_on_and_seen_where_a_participating_client_holds_them(tiny):
+def test_classes_count_if_a_participating_client_holds_them(tiny):
     uneven = STREAM | {"scheme": "pathological", "classes_per_client": 2}
     task, _ = tiny("fedvpt", partition=uneven)
     labels = task.data.labels.numpy()
@@ -160,7 +160,7 @@ def test_priors_of_a_client_that_is_yet_to_arrive_are_uniform(tiny):
     assert (first.priors[absent] == 1 / task.num_classes).all()
 
 
-def test_clients_that_have_not_arrived_or_have_left_are_neither_selected_nor_tested(tiny):
+def test_clients_that_are_away_are_neither_selected_nor_tested(tiny):
     task, hooks = tiny("fedvpt", partition=IID | {"arrivals": NEWCOMERS})
     state = initial_state(task, hooks)
     first = {k for k, rows in enumerate(task.at(1).data.train) if len(rows)}

@@ -49,7 +49,7 @@ def _resolved(partitions, /, **select):
     return resolve(changed)
 
 
-def test_a_grid_stands_for_a_partition_per_value_wherever_the_selection_names_it():
+def test_a_selected_grid_stands_for_a_partition_per_value():
     entry = ONE_OUT | {"protocol": {"rounds": 8}}
     found = _resolved({"out": entry}, partitions=["out", "iid"])
     assert found.select.partitions == ("out.ink", "out.oil", "iid")
@@ -95,9 +95,7 @@ def _with_table(partitions, selected, /, **keys):
         ({"scenarios": ["styles/out.oil"]}, ["oil"]),
     ],
 )
-def test_a_table_shows_partitions_that_leave_domains_out_and_names_them_by_their_grid(
-    keys, members
-):
+def test_a_table_names_partitions_without_a_domain_by_their_grid(keys, members):
     output = _with_table({"out": ONE_OUT}, ["iid", "out"], **keys).tables["out"]
     assert list(map(str, output.scenarios)) == [f"styles/out.{member}" for member in members]
 

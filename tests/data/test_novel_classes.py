@@ -40,20 +40,28 @@ NOVEL = {"scheme": "pathological", "clients": 6, "classes_per_client": 2, "held_
 NOVEL |= {"novel_classes": [1]}
 
 
+SPEC = {"scheme": "iid", "clients": 4, "held_out": 0.25}
+novel_sets = st.sets(st.integers(0, CLASSES - 1), min_size=1, max_size=CLASSES - 2)
+
+
 @settings(deadline=None, max_examples=10)
-@given(st.sets(st.integers(0, CLASSES - 1), min_size=1, max_size=CLASSES - 2), st.integers(0, 3))
-def test_no_image_of_a_novel_class_is_a_clients_and_all_others_are_divided_as_without_them(
-    novel, seed
-):
+@given(novel_sets, st.integers(0, 3))
+def test_clients_hold_no_image_of_a_novel_class(novel, seed):
     labels, test, domains = dataset(seed)
-    spec = {"scheme": "iid", "clients": 4, "held_out": 0.25}
-    table = divide_dataset(labels, test, domains, spec | {"novel_classes": sorted(novel)}, seed)
+    table = divide_dataset(labels, test, domains, SPEC | {"novel_classes": sorted(novel)}, seed)
     owner = table["client_id"].to_numpy()
     unseen = np.isin(labels, sorted(novel))
     assert ((owner == UNASSIGNED) == unseen).all()
     assert not table["participating"].to_numpy()[unseen].any()
-    seen = ~unseen
-    alone = divide_dataset(labels[seen], test[seen], domains[seen], spec, seed)
+
+
+@settings(deadline=None, max_examples=10)
+@given(novel_sets, st.integers(0, 3))
+def test_images_of_other_classes_are_divided_as_without_novel_ones(novel, seed):
+    labels, test, domains = dataset(seed)
+    table = divide_dataset(labels, test, domains, SPEC | {"novel_classes": sorted(novel)}, seed)
+    seen = ~np.isin(labels, sorted(novel))
+    alone = divide_dataset(labels[seen], test[seen], domains[seen], SPEC, seed)
     for name in ("client_id", "participating", "test"):
         assert (table[name].to_numpy()[seen] == alone[name].to_numpy()).all()
     assert (table["label"].to_numpy() == labels).all()
@@ -121,7 +129,7 @@ def _trained(tiny, name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_participating_client_answers_its_own_all_base_and_all_novel_images(tiny, name):
+def test_participating_clients_answer_own_all_base_and_all_novel_images(tiny, name):
     task, hooks, state = _trained(tiny, name)
     rows = evaluate_test_sets(task, hooks, state)
     table = pd.DataFrame([row.columns() for row in rows]).set_index(["test_set", "client_id"])
@@ -332,11 +340,14 @@ def test_a_study_of_new_letters_and_another_dataset_from_images_to_tables(tmp_pa
 OTHERS = (paths.STORE, paths.CACHE.replace("{cache}", "features"))
 
 
-def test_datasets_that_are_not_there_are_refused_and_targets_leave_a_partition_as_it_is():
+def test_datasets_that_are_not_there_are_refused():
     with refused("partitions.new.transfer_to", "'styels'", "'styles'"):
         resolve(_config("promptfl", novel_classes=0.5, transfer_to=["styels"]))
     with refused("methods.fedvpt", "new.transfer_to", "head"):
         resolve(_config("fedvpt", transfer_to=["styles"]))
+
+
+def test_targets_leave_a_partition_as_it_is():
     asked = Wildcards(dataset="glyphs", partition="new", seed=0)
     jobs = [
         Plan(resolve(_config("promptfl", novel_classes=0.5, **more))).job("partition", asked)

@@ -71,7 +71,7 @@ class Draws:
         return self.rng.choice(count, p=p)
 
 
-def test_dirichlet_per_client_draws_by_its_proportions_however_much_of_a_class_is_left():
+def test_dirichlet_per_client_draws_by_proportions_whatever_is_left_of_a_class():
     labels = np.repeat([0, 1], [90, 10])
     draws = Draws([[0.25, 0.75], [0.75, 0.25]])
     dirichlet.divide(labels, {"clients": 2, "alpha": 1.0, "kind": "client"}, draws)

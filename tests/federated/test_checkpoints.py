@@ -93,7 +93,7 @@ class _Odd:
 
 
 def test_a_state_is_as_a_file_gives_it_back(tiny, tmp_path):
-    """Otherwise a job that writes a state and one that resumes from it may add in other orders."""
+    """A job that writes a state and one that resumes from it must add in the same order."""
     task, hooks = tiny("scaffold_pt")
     hooks = _Odd(hooks)
     first = initial_state(task, hooks)
@@ -148,9 +148,7 @@ def test_a_checkpoint_without_an_evaluation_or_beyond_the_end_is_not_resumed(
     _assert_same_bytes(tmp_path / "whole", tmp_path / "other")
 
 
-def test_a_checkpoint_with_more_evaluations_is_resumed_and_those_are_not_reported(
-    tiny, tmp_path, caplog
-):
+def test_evaluations_of_a_checkpoint_that_nobody_asked_for_are_not_reported(tiny, tmp_path, caplog):
     task, hooks = tiny("fedvpt")
     _train(task, hooks, tmp_path / "whole", evaluate=(3,))
     _train(task, hooks, tmp_path / "other", evaluate=(2, 3, 4))

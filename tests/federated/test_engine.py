@@ -217,7 +217,7 @@ def test_ragged_batches_are_filled_with_the_clients_own_images(tiny):
     assert set(last.index[1]) == {short[0]}
 
 
-def test_batches_hold_as_many_images_at_once_as_they_may_and_one_per_client_at_least(tiny):
+def test_batches_fill_their_limit_with_at_least_one_image_per_client(tiny):
     task = with_limits(tiny("fedvpt")[0], images=7, features=9)
     rows = [np.arange(5), np.arange(4)]
     for clients, features_only, widths in (

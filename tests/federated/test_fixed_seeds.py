@@ -71,7 +71,7 @@ def test_fixed_sampling_selects_the_same_clients_under_every_seed(task, hooks):
     assert not _equal(first, second), "initialisations differ still"
 
 
-def test_fixed_initialisation_starts_every_seed_alike_and_leaves_later_draws_apart(task, hooks):
+def test_fixed_initialisation_makes_only_the_start_of_all_seeds_equal(task, hooks):
     fixed = [replace(task, seed=k, fixed_seeds=ResolvedSeeds(initialisation=4)) for k in (1, 2)]
     first, second = (initial_state(each, hooks) for each in fixed)
     assert _equal(first, second)

@@ -70,7 +70,7 @@ def _besides(task):
     return weights + (5 + 1) * 3 * 4 * 16 * 4
 
 
-def test_clients_train_at_once_whose_activations_fit_half_of_what_a_gpu_has_left(tiny, monkeypatch):
+def test_activations_of_a_group_fit_half_of_the_free_memory_of_a_gpu(tiny, monkeypatch):
     task, _ = tiny("fedvpt")  # batches of 4 images, of 5 tokens of 16 floats, in twelve blocks
     client = 4 * (12 * (5 + 1) * 16 * 11) * 4  # 11 numbers of 4 bytes per token, prompts included
     images = 120 * 16 * 16  # all images stay on the GPU

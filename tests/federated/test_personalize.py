@@ -182,7 +182,7 @@ def test_without_clients_that_trained_there_is_no_mean():
 
 
 def test_an_evaluation_computes_it_once(tiny, monkeypatch):
-    """Otherwise every client that never trained would compute the mean over all that trained."""
+    """Clients that never trained share one mean, which is taken over all that trained."""
     task, hooks = tiny("pfedpg")
     task = replace(task, clients_per_round=2)
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))

@@ -61,7 +61,7 @@ def run(tmp_path):
     return make
 
 
-def test_what_a_wrapper_keeps_is_its_clients_and_no_part_of_their_personal_state(run):
+def test_the_state_of_a_wrapper_is_no_part_of_the_personal_state(run):
     task, hooks = run("p_pt")
     hooks._wrappers["receive"] = []
     state = initial_state(task, hooks)

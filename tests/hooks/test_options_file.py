@@ -97,7 +97,7 @@ def test_the_file_is_written_once_and_again_when_an_option_changes(folder):
     assert "    part: float | None" in file.read_text()
 
 
-def test_a_method_that_lost_its_options_keeps_a_class_that_its_plugin_can_import(folder):
+def test_a_method_without_options_has_an_importable_class_of_options(folder):
     refresh_options_file(plugin_of(folder))
     (folder / "method.toml").write_text(METHOD)
     refresh_options_file(plugin_of(folder))

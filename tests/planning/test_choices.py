@@ -49,9 +49,7 @@ def evaluated(trial, job, rows):
     write_table(paths.path_for(paths.EVALUATION, run), pa.Table.from_pandas(frame))
 
 
-def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen(
-    tmp_path, monkeypatch
-):
+def test_the_trial_with_the_best_mean_of_participating_clients_is_chosen(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan = Plan(settings_of({"trials": 3, "values": {"training.lr": [0.1, 0.3, 0.9]}}))
     job = plan.job("choose", labels_of("fedvpt"))

@@ -174,7 +174,7 @@ def hub(monkeypatch):
     return holds
 
 
-def test_a_hubs_weights_are_known_by_what_was_loaded_and_refused_where_they_change(study, hub):
+def test_changed_weights_of_a_hub_are_refused_by_their_digest(study, hub):
     hub(0)
     plan = _plan(study, weights="hub")
     labels = SimpleNamespace(**vars(RUN), cache="features")

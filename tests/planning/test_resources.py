@@ -192,7 +192,7 @@ def test_planning_and_the_runtime_count_the_same_prompts_and_weights(
     ("name", "options", "images", "texts"),
     [("promptfl", {}, 0, 1), ("fedmgp", {"groups": 3}, 3, 3), ("cocoop", {}, 0, 8)],
 )
-def test_planning_and_the_runtime_count_an_image_per_group_and_a_text_per_group_or_image(
+def test_planning_counts_as_many_images_and_texts_as_the_runtime(
     ask, tmp_path, name, options, images, texts
 ):
     backbone = default_config()["backbones"]["micro_clip"]
@@ -212,7 +212,7 @@ def test_planning_and_the_runtime_count_an_image_per_group_and_a_text_per_group_
     assert planned.encoding(50) == 50 * images * size.operations + of_texts
 
 
-def test_the_job_of_test_sets_has_time_for_every_client_on_all_images_of_every_dataset():
+def test_the_job_of_test_sets_has_time_for_all_images_on_every_client():
     config = default_config()
     config["partitions"]["p"] = {"scheme": "iid", "clients": 10, "transfer_to": ["digits"]}
     chosen = {"datasets": ["glyphs"], "partitions": ["p"], "backbones": ["micro_clip"]}

@@ -26,38 +26,50 @@ def _travels(job):
     return job
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=name_of_study)
-def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
-    """The test asks of the plan what the rules ask, in the order of the rules."""
+every_study = pytest.mark.parametrize("path", STUDIES, ids=name_of_study)
+
+
+@every_study
+def test_stores_and_partitions_of_a_study_have_sources(path):
     plan = plan_of(path)
     select = plan.settings.select
     for dataset in select.datasets:
         asked = Wildcards(dataset=dataset)
-        _travels(plan.job("dataset", asked))
-        assert (
-            plan.sources("dataset", plan.job("dataset", asked))
-            and plan.resources("dataset", asked).mem_mb > 0
-        )
+        job = _travels(plan.job("dataset", asked))
+        assert plan.sources("dataset", job) and plan.resources("dataset", asked).mem_mb > 0
     for scenario in select.scenarios:
         asked = Wildcards(**vars(scenario), seed=0)
-        _travels(plan.job("partition", asked))
-        assert plan.sources("partition", plan.job("partition", asked))
-    of_each_method = {}
+        job = _travels(plan.job("partition", asked))
+        assert plan.sources("partition", job)
+
+
+def _runs_that_differ(plan):
+    """Return a run and its method for each backbone, grid of methods, and schedule of the plan."""
+    found = {}
     for run in plan.runs:
         method = plan.settings.methods[run.method]
         grid = method.member.grid if method.member else run.method  # one member stands for all
         study = plan.study(run)
-        of_each_method[run.backbone, grid, study.rounds, study.clients_per_round] = run, method
-    for run, method in of_each_method.values():
+        found[run.backbone, grid, study.rounds, study.clients_per_round] = run, method
+    return found.values()
+
+
+@every_study
+def test_caches_of_a_study_have_sources_and_limits(path):
+    plan = plan_of(path)
+    for run, method in _runs_that_differ(plan):
         made = {"features", "patches", "prototypes"} & set(method.needs)
         assert made == set(method.needs)
         for name in made - {"prototypes"}:
             asked = Wildcards(dataset=run.dataset, backbone=run.backbone, cache=name)
-            _travels(plan.job("cache", asked))
-            assert (
-                plan.sources("cache", plan.job("cache", asked))
-                and plan.resources("cache", asked).runtime > 0
-            )
+            job = _travels(plan.job("cache", asked))
+            assert plan.sources("cache", job) and plan.resources("cache", asked).runtime > 0
+
+
+@every_study
+def test_jobs_of_the_runs_of_a_study_have_rounds_and_limits(path):
+    plan = plan_of(path)
+    for run, method in _runs_that_differ(plan):
         ends = job_ends(plan.study(run))
         for number in {*ends[:2], ends[-1]}:
             asked = Wildcards(**vars(run), end=four_digits(number))
@@ -68,6 +80,12 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
         _travels(plan.job("evaluate", asked))
         for artefact in method.artefacts:
             _travels(plan.job("artefact", Wildcards(**vars(run), artefact=artefact)))
+
+
+@every_study
+def test_tables_and_figures_of_a_study_have_files_sources_and_captions(path):
+    plan = plan_of(path)
+    select = plan.settings.select
     outputs = (("table", "tables", select.tables), ("figure", "figures", select.figures))
     for rule, section, labels in outputs:
         for label in labels:

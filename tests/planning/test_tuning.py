@@ -39,7 +39,7 @@ def test_no_combination_comes_twice_and_every_value_about_as_often(sizes):
         assert np.ptp(np.bincount(values, minlength=count)) <= 1
 
 
-def test_every_method_makes_the_same_number_of_trials_and_what_is_not_trained_makes_none():
+def test_every_method_makes_the_same_number_of_trials():
     own = {"fedvpt": {"prompts": [2, 4]}}
     tried = settings_of({"per_method": own}, ["head_tuning", "fedvpt"]).trials
     assert {label: len(trials) for label, trials in tried.items()} == {
@@ -52,7 +52,7 @@ def test_every_method_makes_the_same_number_of_trials_and_what_is_not_trained_ma
     ]
 
 
-def test_a_trial_is_the_method_with_its_options_on_a_partition_and_a_seed_of_its_own():
+def test_a_trial_has_its_own_options_partition_and_seed():
     plan = Plan(settings_of({"per_method": {"fedvpt": {"prompts": [2, 4]}}, "validation": 0.25}))
     trial = labels_of("fedvpt.0.3-4", 1000, partition="two.validation", end="0002")
     job = plan.job("train", trial)

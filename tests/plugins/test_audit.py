@@ -168,11 +168,11 @@ def test_the_ratio_compares_an_image_with_the_runs_that_withheld_it():
     own = frame([True, True, False, False], [5.0, 3.0, 2.0, 1.0])
     one = frame([False, True, False, True], [4.0, 9.0, 1.0, 9.0])
     two = frame([False, True, True, True], [2.0, 9.0, 9.0, 9.0])
-    known = privacy.ratio(own, [one, two])
+    known = privacy.score_images(own, [one, two])
     assert known["image"].tolist() == [0, 2], "images 1 and 3 were withheld by none"
     assert known["score"].tolist() == [5 - (4 + 2) / 2, 2 - 1]
-    assert privacy.ratio(own, []).empty
-    assert privacy.ratio(own, [one.assign(client_id=2)]).empty, "another client's model"
+    assert privacy.score_images(own, []).empty
+    assert privacy.score_images(own, [one.assign(client_id=2)]).empty, "another client's model"
 
 
 def test_a_table_reads_the_runs_of_the_other_seeds(tmp_path):
@@ -184,7 +184,7 @@ def test_a_table_reads_the_runs_of_the_other_seeds(tmp_path):
             path
         )
         paths.append(path)
-    assert privacy._of_seed(SimpleNamespace(artefact=paths[0], seed=0), 1) == paths[1]
+    assert privacy._artefact_with_seed(SimpleNamespace(artefact=paths[0], seed=0), 1) == paths[1]
 
 
 # ---- what an upload tells of classes --------------------------------------------------------

@@ -66,7 +66,7 @@ def test_features_are_those_of_the_triggered_images(run, monkeypatch):
     assert task.data.resident == "a GPU's copy" and data.resident is None
 
 
-def test_the_rate_is_the_share_of_other_classes_that_the_trigger_puts_in_the_target(run):
+def test_the_rate_is_the_share_that_the_trigger_puts_into_the_target(run):
     task, hooks = run("backdoor", target=2)
     kept = task.data.test[1][task.data.labels[task.data.test[1]].numpy() == 2]
     task.data.test[1] = kept if len(kept) else task.data.test[1][:0]

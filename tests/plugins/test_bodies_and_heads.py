@@ -138,7 +138,7 @@ def test_fedrod_balances_the_generic_head_and_adds_a_personal_one(case, gamma):
         close(part(slopes, k), expected)
 
 
-def test_a_client_of_fedrod_answers_by_both_heads_and_the_server_by_the_generic_one(case):
+def test_clients_of_fedrod_use_both_heads_and_the_server_the_generic_one(case):
     task, hooks = case("fedrod")
     params, clients, batch = random_case(task, hooks)
     answer = hooks.predict(task=task, received={"params": params}, clients=clients, batch=batch)

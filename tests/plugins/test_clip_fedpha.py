@@ -69,6 +69,28 @@ def _projection_by_hand(context, variant, rho):
 ALPHA = 1.65  # between the distances of a client's classes
 
 
+def _losses_in_training(monkeypatch, task, received, clients, batch):
+    """Return the loss and the reported loss [K, B] that FedPHA's clients begin to train with."""
+    method = module("fedpha")
+    seen = {}
+
+    def capture(task, loss, known, clients, **more):
+        seen["loss"], extras = loss(task, more["params"], known, clients, batch)
+        seen["reported"] = extras["reported_loss"]
+        raise StopIteration
+
+    monkeypatch.setattr(method.fl, "train_locally", capture)
+    with pytest.raises(StopIteration):
+        method.client_update(task=task, received=received, clients=clients)
+    return seen["loss"], seen["reported"]
+
+
+def _entropy_by_hand(model, text, image, label):
+    """Return the cross-entropy of an image [d_joint] among texts [C, d_joint]."""
+    scores = float(model.logit_scale.exp()) * text @ image
+    return np.log(np.exp(scores).sum()) - scores[label]
+
+
 @pytest.mark.parametrize(
     ("variant", "rho", "global_length", "alpha"),
     [
@@ -88,49 +110,33 @@ def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_le
     task, hooks = tiny("fedpha", variant=variant, **options)
     received, clients, batch = first_cohort(task, hooks, [0, 4])
     assert clients.state["length"].tolist() == [4, 8]
-    method = module("fedpha")
     model = task.backbone.model
-    shared = received["params"]["context"]
-    locals_ = clients.state["local"]
-    seen = {}
+    found, reported = _losses_in_training(monkeypatch, task, received, clients, batch)
 
-    def capture(task, loss, known, clients, **more):
-        seen["loss"], extras = loss(task, more["params"], known, clients, batch)
-        seen["reported"] = extras["reported_loss"]
-        raise StopIteration
+    def features(context):
+        longest = max(8, global_length) if variant == "released" else len(context)
+        text = clip_by_hand.features_behind(model, context, task.data.classes, longest)
+        return text.detach().double().numpy()
 
-    monkeypatch.setattr(method.fl, "train_locally", capture)
-    with pytest.raises(StopIteration):
-        method.client_update(task=task, received=received, clients=clients)
     for k, length in enumerate((4, 8)):
-        local = locals_[k, :length]
-        q = torch.from_numpy(_projection_by_hand(shared[k], variant, rho)).float()
-
-        def features(context):
-            longest = max(8, global_length) if variant == "released" else len(context)
-            text = clip_by_hand.features_behind(model, context, task.data.classes, longest)
-            return text.detach().double().numpy()
-
-        fl = features(local)
-        fp = features(local @ q)
-        fg = features(shared[k])
-        pull = ((fl - fp) ** 2).mean()
-        gaps = alpha - np.linalg.norm(fl - fg, axis=1)
+        shared = received["params"]["context"][k]
+        local = clients.state["local"][k, :length]
+        q = torch.from_numpy(_projection_by_hand(shared, variant, rho)).float()
+        local_text = features(local)
+        global_text = features(shared)
+        pull = ((local_text - features(local @ q)) ** 2).mean()
+        gaps = alpha - np.linalg.norm(local_text - global_text, axis=1)
         push = np.maximum(gaps, 0).mean()
         assert pull > 0 and push > 0
         if alpha == ALPHA and k == 1:
             assert gaps.min() < 0 < gaps.max()
         for b in range(4):
-            image = batch.features[k, b].double().numpy()
-            label = int(batch.labels[k, b])
-            entropies = []
-            for text in (fl, fg):
-                scores = float(model.logit_scale.exp()) * text @ image
-                entropies.append(np.log(np.exp(scores).sum()) - scores[label])
-            total = sum(entropies) + pull + push
-            assert seen["loss"][k, b].item() == pytest.approx(total, rel=1e-4)
-            of_prediction = pytest.approx(entropies[0], rel=1e-4)
-            assert seen["reported"][k, b].item() == of_prediction, "the local context predicts"
+            example = batch.features[k, b].double().numpy(), int(batch.labels[k, b])
+            entropy = _entropy_by_hand(model, local_text, *example)
+            total = entropy + _entropy_by_hand(model, global_text, *example) + pull + push
+            assert found[k, b].item() == pytest.approx(total, rel=1e-4)
+            of_prediction = pytest.approx(entropy, rel=1e-4)
+            assert reported[k, b].item() == of_prediction, "the local context predicts"
 
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
@@ -156,6 +162,28 @@ def test_predictions_are_those_of_the_local_context_by_hand(tiny, variant, optio
     ), "lengths do not depend on the round"
 
 
+def _loss_by_hand(model, shared, local, names, images, labels, variant):
+    """Return the loss [B] of a client in float64, differentiable in both contexts [L, d].
+
+    rho is 0.25 and alpha 2.5; the contexts have 5 and 4 tokens.
+    """
+    q = torch.from_numpy(_projection_by_hand(shared.detach(), variant, 0.25))
+    if variant == "released":
+        v = torch.linalg.svd(shared, full_matrices=False).Vh.T[:, int(0.75 * 5) :]
+        q = v @ v.T  # the gradient flows through it
+    longest = 5 if variant == "released" else 4
+    local_text = clip_by_hand.features_behind(model, local, names, longest)
+    projected_text = clip_by_hand.features_behind(model, local @ q, names, longest)
+    global_text = clip_by_hand.features(model, shared, names)
+    entropy = sum(
+        F.cross_entropy(clip_by_hand.logits(model, images, text), labels, reduction="none")
+        for text in (local_text, global_text)
+    )
+    pull = (local_text - projected_text).square().mean()
+    push = F.relu(2.5 - (local_text - global_text).norm(dim=-1)).mean()
+    return entropy + pull + push
+
+
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_gradients_of_fedpha_flow_through_both_sides_of_the_pull(tiny, variant):
     """Eq. 11 trains the local context through its projection, too."""
@@ -163,7 +191,6 @@ def test_gradients_of_fedpha_flow_through_both_sides_of_the_pull(tiny, variant):
     task, hooks = tiny("fedpha", variant=variant, **options)
     received, clients, batch = first_cohort(task, hooks, [0])
     method = module("fedpha")
-    names = task.data.classes
     params = {"context": received["params"]["context"], "local": clients.state["local"]}
     known = received | {"projection": method.projection(task, params["context"])}
     weights = torch.linspace(-1, 2, 4).double()
@@ -174,25 +201,8 @@ def test_gradients_of_fedpha_flow_through_both_sides_of_the_pull(tiny, variant):
 
     model = deepcopy(task.backbone.model).double()
     shared, local = (value[0].double().requires_grad_() for value in params.values())
-    q = torch.from_numpy(_projection_by_hand(shared.detach(), variant, 0.25))
-    if variant == "released":
-        v = torch.linalg.svd(shared, full_matrices=False).Vh.T[:, int(0.75 * 5) :]
-        q = v @ v.T  # the gradient flows through it
-    longest = 5 if variant == "released" else 4
-    of_local, of_projected = (
-        clip_by_hand.features_behind(model, context, names, longest)
-        for context in (local, local @ q)
-    )
-    of_global = clip_by_hand.features(model, shared, names)
-    images = batch.features[0].double()
-    labels = batch.labels[0]
-    entropy = sum(
-        F.cross_entropy(clip_by_hand.logits(model, images, text), labels, reduction="none")
-        for text in (of_local, of_global)
-    )
-    pull = (of_local - of_projected).square().mean()
-    push = F.relu(2.5 - (of_local - of_global).norm(dim=-1)).mean()
-    ((entropy + pull + push) @ weights).backward()
+    example = task.data.classes, batch.features[0].double(), batch.labels[0]
+    (_loss_by_hand(model, shared, local, *example, variant) @ weights).backward()
     torch.testing.assert_close(found[0].grad[0].double(), shared.grad, atol=1e-4, rtol=1e-3)
     torch.testing.assert_close(found[1].grad[0].double(), local.grad, atol=1e-4, rtol=1e-3)
 
@@ -223,14 +233,14 @@ def test_lengths_are_drawn_per_client_and_the_same_every_time(tiny):
         [int(hooks.init_client(task=task, client=k)["length"]) for k in range(6)] for _ in range(2)
     ]
     assert found[0] == found[1] and len(set(found[0])) > 1
-    length_of = module("fedpha", "lengths").length_of
+    length_of = module("fedpha", "lengths").local_length
     assert {length_of(task, client) for client in range(200)} == set(range(4, 10))
     task, hooks = tiny("fedpha", random_lengths=[6, 6])
     initial_state(task, hooks)
     assert {int(hooks.init_client(task=task, client=k)["length"]) for k in range(6)} == {6}
 
 
-def test_consecutive_clients_share_an_entry_of_the_lengths_and_strangers_have_the_first(tiny):
+def test_consecutive_clients_share_an_entry_of_the_lengths(tiny):
     for lengths, expected in (
         ([9, 8, 7, 6, 5, 4], [9, 8, 7, 6, 5, 4]),
         ([4, 9], [4, 4, 4, 9, 9, 9]),

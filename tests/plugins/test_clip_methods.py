@@ -52,7 +52,7 @@ def test_fedpgp_adds_a_part_of_low_rank_and_contrasts_by_hand(tiny):
     received, clients, batch = first_cohort(task, hooks)
     method = module("fedpgp")
     params = {**received["params"], **clients.state}
-    own = method.personal(params)
+    own = method.personal_contexts(params)
     assert torch.linalg.matrix_rank(own - params["sigma"]).tolist() == [2, 2, 2]
     # text features, class by class, give the term; the written prompt is encoded as a whole text
     clip = task.backbone
@@ -60,7 +60,7 @@ def test_fedpgp_adds_a_part_of_low_rank_and_contrasts_by_hand(tiny):
     of_written = clip.encode([f"X X X X X X {name}." for name in classes]).double().numpy()
     for mu in (0.0, 0.7):
         task.options.mu = mu
-        known = {**received, "written": method.written(task).expand(3, -1, -1)}
+        known = {**received, "written": method.written_features(task).expand(3, -1, -1)}
         values, more = method.loss(task, params, known, clients, batch)
         for k in range(3):
             of_sigma, of_own = (
@@ -180,7 +180,7 @@ def test_zero_shot_is_the_mean_of_its_templates(tiny):
 
 @pytest.mark.parametrize(("name", "batches"), [("promptfl", 1), ("fedotp", 4), ("fedvpt", 4)])
 def test_prompts_are_encoded_once_for_a_cohorts_test_images(tiny, name, batches):
-    """This holds where an image is its cached feature; patches and prompted images take memory."""
+    """PromptFL reads cached features, all in a batch; patches and prompted images take memory."""
     task, hooks = tiny(name)
     task = with_limits(task, images=18)
     received, clients, _ = first_cohort(task, hooks, [0, 1, 2])

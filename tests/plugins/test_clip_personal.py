@@ -155,7 +155,7 @@ def test_pfedmma_adds_adapters_behind_the_last_blocks_of_both_towers(tiny, depth
     params = jolted(received["params"] | clients.state)
     params = tensor_map(torch.Tensor.requires_grad_, params)
     plugin = module("pfedmma")
-    known = {"words": plugin.words(task, clients)}
+    known = {"words": plugin.embed_words(task, clients)}
     losses = plugin.loss(task, params, known, clients, batch)
     found = gradients(losses.sum(), params)
     for k in range(3):

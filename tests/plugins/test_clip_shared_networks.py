@@ -185,7 +185,7 @@ def jolted(params):
 
 
 @pytest.mark.parametrize("names", ["own", "all"])
-def test_fedtpg_generates_a_context_and_trains_among_the_clients_classes_by_hand(tiny, names):
+def test_fedtpg_generates_a_context_and_trains_among_own_classes(tiny, names):
     task, hooks = tiny("fedtpg", length=3, heads=2, names=names)
     received, clients, batch = first_cohort(task, hooks)
     params = jolted(received["params"])

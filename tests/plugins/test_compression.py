@@ -123,14 +123,17 @@ def test_top_k_without_memory_keeps_nothing(run):
     ],
 )
 def test_the_largest_entries_are_sent(vector, sent):
-    assert module("top_k").largest(torch.tensor(vector), 2).nonzero().flatten().tolist() == sent
+    assert (
+        module("top_k").largest_entries(torch.tensor(vector), 2).nonzero().flatten().tolist()
+        == sent
+    )
 
 
 def test_a_memory_of_other_shapes_is_dropped():
     change = {"a": torch.ones(2), "b": {"c": torch.ones(3)}}
     same = {"a": torch.full((2,), 7.0), "b": {"c": torch.full((3,), 7.0)}}
-    assert module("top_k").remembered(same, change) is same
-    fresh = module("top_k").remembered({"a": torch.ones(4)}, change)
+    assert module("top_k").usable_memory(same, change) is same
+    fresh = module("top_k").usable_memory({"a": torch.ones(4)}, change)
     assert all(not value.any() for _, value in leaves(fresh))
 
 
@@ -221,5 +224,5 @@ def test_clients_and_rounds_draw_by_themselves(run):
 
 def test_a_bucket_of_zeros_stays_zero():
     generator = torch.Generator().manual_seed(0)
-    sent = module("quantize").quantised(torch.zeros(5), 4, 3, generator)
-    assert not module("quantize").restored(sent, torch.zeros(5), 4, 3).any()
+    sent = module("quantize").quantise(torch.zeros(5), 4, 3, generator)
+    assert not module("quantize").dequantise(sent, torch.zeros(5), 4, 3).any()

@@ -38,7 +38,7 @@ def test_sensitivity_is_the_formula():
 def test_noise_is_laplace_of_the_given_scale():
     generator = torch.Generator().manual_seed(0)
     scale = torch.tensor([0.5, 4.0])[:, None]
-    draws = dp.laplace(
+    draws = dp.to_laplace(
         scale, torch.rand(2, 20_000, generator=generator, dtype=torch.float64)
     ).numpy()
     for row, b in zip(draws, (0.5, 4.0), strict=True):
@@ -55,7 +55,7 @@ def test_the_warm_start_is_covered(tmp_path):
     scale = dp.sensitivity(task.prototypes.spread[[4, 5, 6]], task.prototypes.count) / 0.2
     stream = task.generator("dp_laplace")
     uniform = torch.rand(clean.shape, generator=stream, dtype=torch.float64)
-    expected = dp.laplace(scale[..., None], uniform)
+    expected = dp.to_laplace(scale[..., None], uniform)
     torch.testing.assert_close(noise, expected, atol=1e-5, rtol=1e-4)
 
 

@@ -38,7 +38,7 @@ def test_models_of_fedem_start_from_one_backbone_with_heads_that_differ(case):
     assert hooks.init_client(task=task, client=1)["weights"].tolist() == pytest.approx([1 / 3] * 3)
 
 
-def test_from_heads_of_zeros_the_clients_mixtures_tell_the_models_of_fedem_apart(case):
+def test_drawn_mixtures_make_models_of_fedem_with_equal_heads_differ(case):
     task, hooks = case("fedem", components=3)
     start = initial_state(task, hooks)
     models = start.server["params"]["head"]

@@ -59,13 +59,11 @@ def by_hand(task, groups, k, batch):
 
 
 @pytest.mark.parametrize(("variant", "sign"), [("paper", -1), ("released", 1)])
-def test_the_loss_is_the_mean_of_the_groups_and_pushes_them_apart_or_as_released_together(
-    tiny, variant, sign
-):
+def test_the_loss_is_the_mean_of_the_groups_and_their_weighted_distance(tiny, variant, sign):
     task, hooks = tiny("fedmgp", groups=3, weight=20.0, variant=variant)
     received, clients, batch = first_cohort(task, hooks)
     groups = drawn_groups()
-    names = module("fedmgp").names(task)
+    names = module("fedmgp").texts_after_context(task)
     losses, more = module("fedmgp").loss(task, groups, received, clients, batch, names)
     for k in range(3):
         parts = list(by_hand(task, groups, k, batch))
@@ -79,14 +77,19 @@ def test_the_loss_is_the_mean_of_the_groups_and_pushes_them_apart_or_as_released
         assert of_image.min() > 0.01 and of_text > 0.01, "the groups differ"
 
 
-def test_groups_start_around_the_words_alike_on_all_clients_and_the_server_has_the_first(tiny):
+def test_groups_start_around_the_words(tiny):
+    task, hooks = tiny("fedmgp", groups=40, length=3)
+    state = hooks.init_client(task=task, client=0)
+    (ids,) = open_clip.tokenize("a photo of")
+    noise = state["text"] - task.backbone.model.token_embedding(ids[1:4])
+    assert noise.std() == pytest.approx(0.01, rel=0.1) and abs(noise.mean()) < 0.001
+    assert state["image"].std() == pytest.approx(0.02, rel=0.1)
+
+
+def test_clients_start_with_the_same_groups_and_the_server_with_the_first(tiny):
     task, hooks = tiny("fedmgp", groups=40, length=3)
     server = initial_state(task, hooks).server["params"]
     states = [hooks.init_client(task=task, client=k) for k in (0, 1)]
-    (ids,) = open_clip.tokenize("a photo of")
-    noise = states[0]["text"] - task.backbone.model.token_embedding(ids[1:4])
-    assert noise.std() == pytest.approx(0.01, rel=0.1) and abs(noise.mean()) < 0.001
-    assert states[0]["image"].std() == pytest.approx(0.02, rel=0.1)
     for kind in ("text", "image"):
         assert torch.equal(states[0][kind], states[1][kind]) and not states[0][f"{kind}_sent"].any()
         assert torch.equal(server[kind], states[0][kind][:2])
@@ -97,7 +100,7 @@ def test_a_context_longer_than_the_words_starts_from_noise_behind_them(tiny):
     task, hooks = tiny("fedmgp", groups=40, length=6)
     text = hooks.init_client(task=task, client=0)["text"]
     assert text[:, 4:].std() == pytest.approx(0.02, rel=0.1)
-    assert module("fedmgp").names(task) == list(task.data.classes)
+    assert module("fedmgp").texts_after_context(task) == list(task.data.classes)
 
 
 def test_words_behind_a_context_count_among_the_tokens_that_the_tower_holds(tiny):
@@ -108,7 +111,7 @@ def test_words_behind_a_context_count_among_the_tokens_that_the_tower_holds(tiny
         initial_state(*tiny("fedmgp", length=2, words=" ".join(["photo"] * (limit + 1))))
 
 
-def test_groups_are_drawn_by_their_cosines_without_replacement_and_alike_in_round_1(tiny):
+def test_groups_are_drawn_by_their_cosines_after_round_1(tiny):
     task, _ = tiny("fedmgp", groups=3, temperature=0.5)
     method = module("fedmgp")
     similar = torch.tensor([0.9, 0.1, -0.8])
@@ -149,38 +152,54 @@ def test_a_group_is_as_near_as_its_nearest_shared_one():
             assert found[k, g].item() == pytest.approx(max(all_).item(), abs=1e-5)
 
 
-def test_a_client_sends_the_drawn_groups_that_it_trained_and_gets_the_means_in_their_place(tiny):
+@pytest.fixture
+def sent(tiny):
+    """Return a task in round 2, its hooks, what three clients received, and their updates."""
     task, hooks = tiny("fedmgp", groups=4, length=2)
     task = task.at(2)
     received, clients, batch = first_cohort(task, hooks)
     updates = hooks.client_update(task=task, received=received, clients=clients)
-    sent = []
+    return task, hooks, received, clients, batch, updates
+
+
+def test_clients_send_the_drawn_groups_as_they_trained_them(sent):
+    task, _, received, clients, _, updates = sent
     method = module("fedmgp")
     for k, update in enumerate(updates):
         kept = update.client_state
-        start = clients.state
         for kind in ("text", "image"):
             first, second = kept[f"{kind}_sent"].argmax(1).tolist()
             assert first != second
             torch.testing.assert_close(
                 update.payload["params"][kind], torch.stack([kept[kind][first], kept[kind][second]])
             )
-            assert not torch.equal(kept[kind], start[kind][k]), "trained"
+            assert not torch.equal(kept[kind], clients.state[kind][k]), "trained"
             similar = method.cosines(kept[kind][None], received["params"][kind][k : k + 1])[0]
             assert torch.equal(kept[f"{kind}_sent"], method.draw(task, clients.ids[k], similar))
-        sent.append({kind: kept[f"{kind}_sent"].argmax(1).tolist() for kind in ("text", "image")})
-    server = initial_state(task, hooks).server
-    after = hooks.aggregate(task=task, server=server, updates=updates)
-    back = cohort(task, clients.ids, [update.client_state for update in updates])
-    again = {"params": {kind: v.expand(3, -1, -1, -1) for kind, v in after["params"].items()}}
+
+
+def with_means(updates):
+    """Return the groups {kind: [K, G, L, d]} of clients, with means in place of those sent."""
     expected = {kind: torch.zeros(3, 4, 2, 16) for kind in ("text", "image")}
     for kind, groups in expected.items():
         means = [sum(u.payload["params"][kind][r] for u in updates) / 3 for r in (0, 1)]
         for k, update in enumerate(updates):
             groups[k] = update.client_state[kind]
-            for rank, g in enumerate(sent[k][kind]):
+            for rank, g in enumerate(update.client_state[f"{kind}_sent"].argmax(1).tolist()):
                 groups[k, g] = means[rank]
-        torch.testing.assert_close(method.merge(again, back.state)[kind], groups)
+    return expected
+
+
+def test_clients_get_means_in_place_of_the_groups_that_they_sent(sent):
+    """Clients that come back merge, predict and resume with the means over the three clients."""
+    task, hooks, _, clients, batch, updates = sent
+    server = initial_state(task, hooks).server
+    after = hooks.aggregate(task=task, server=server, updates=updates)
+    back = cohort(task, clients.ids, [update.client_state for update in updates])
+    again = {"params": {kind: v.expand(3, -1, -1, -1) for kind, v in after["params"].items()}}
+    expected = with_means(updates)
+    for kind, groups in module("fedmgp").merge(again, back.state).items():
+        torch.testing.assert_close(groups, expected[kind])
     found = hooks.predict(task=task, received=again, clients=back, batch=batch)
     for k in range(3):
         logits = torch.stack([part[2] for part in by_hand(task, expected, k, batch)]).mean(0)
@@ -205,7 +224,7 @@ def test_who_never_trained_predicts_with_the_shared_groups_alone(tiny):
         torch.testing.assert_close(found[0].double(), expected, **CLOSE)
 
 
-def test_the_baselines_of_table_1_have_the_options_of_the_released_configurations():
+def test_the_baselines_of_table_1_have_the_released_options():
     """The options checked differ from the defaults; papers/fedmgp/protocol.yaml lists them."""
     methods = load_plan([ROOT / "workflow/papers/fedmgp/table1.yaml"]).settings.methods
     assert methods["promptfl"].options["length"] == 16

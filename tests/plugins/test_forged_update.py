@@ -35,7 +35,7 @@ def test_what_was_not_received_and_statistics_are_sent_as_they_are():
     sent = {"head": torch.full((2,), 3.0), "statistics": {"var": torch.full((2,), 4.0)}}
     sent = sent | {"own": torch.ones(1)}
     draws = torch.Generator()
-    found = module("forged_update").forged(sent, received, -2.0, 0.0, draws)
+    found = module("forged_update").forge_params(sent, received, -2.0, 0.0, draws)
     assert found["head"].tolist() == [-3, -3] and found["own"].tolist() == [1]
     assert found["statistics"]["var"].tolist() == [4, 4]
 

@@ -241,7 +241,7 @@ def reference_debiased(params, uploaded, batches):
 def test_debiasing_is_adam_on_all_prototypes_among_their_classes(tiny):
     task, params, uploaded, held = three_prototypes(tiny, debias_epochs=3)
     task = with_training(task, batch_size=8)  # one step takes all prototypes
-    result = fppl.debiased(task, params, uploaded, held)
+    result = fppl.debias_head(task, params, uploaded, held)
     wanted = reference_debiased(params, uploaded, [[(0, 0), (0, 1), (4, 1)]] * 3)
     torch.testing.assert_close(result, wanted, atol=1e-5, rtol=1e-5)
     assert torch.equal(result["head"][2:], params["head"][2:])
@@ -250,7 +250,7 @@ def test_debiasing_is_adam_on_all_prototypes_among_their_classes(tiny):
 def test_debiasing_goes_through_batches_in_a_fresh_order_every_epoch(tiny):
     task, params, uploaded, held = three_prototypes(tiny, debias_epochs=4)
     task = with_training(task, batch_size=2)  # so that the last of the three prototypes is alone
-    result = fppl.debiased(task, params, uploaded, held)
+    result = fppl.debias_head(task, params, uploaded, held)
     of_last = [  # the batches of an epoch, by the prototype that comes last
         [[(0, 1), (4, 1)], [(0, 0)]],
         [[(0, 0), (4, 1)], [(0, 1)]],

@@ -95,7 +95,7 @@ def test_federated_features_move_so_that_their_gradients_point_alike(case):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)  # 1e-6 beside the norms
     assert torch.equal(found[1], z[1]), "of a class that nobody has"
     apart = [
-        creff.distance(creff.gradient_of(each, head), target)[known].sum() for each in (z, found)
+        creff.distance(creff.head_gradients(each, head), target)[known].sum() for each in (z, found)
     ]
     assert apart[1] < apart[0]
 
@@ -188,63 +188,111 @@ def calibrated_by_hand(params, z, each, tuned):
     return torch.stack(result)
 
 
-def test_a_round_of_the_server_of_fedic_is_three_phases_of_steps(case):
-    """A phase takes one step on all of the server's images at once; T = 3, balance = 0.7."""
-    options = {"temperature": 3.0, "balance": 0.7, "server_steps": 1, "server_lr": 0.2}
-    task, hooks = case("fedic", server_batch=1000, **options)
+LR = 0.2
+TEMPERATURE = 3.0
+BALANCE = 0.7
+
+
+def first_step(params, loss, decay=2e-4):
+    """Return parameters {name: [...]} after the first step of Adam on a loss, in float64."""
+    params = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
+    slopes = torch.autograd.grad(loss(params), list(params.values()))
+    result = {}
+    for (name, value), slope in zip(params.items(), slopes, strict=True):
+        slope = slope + decay * value
+        result[name] = (value - LR * slope / (slope.abs() + 1e-8)).detach()
+    return result
+
+
+def answer(task, params, pixels):
+    """Return logits [B, C] of one model {name: [...]}, whose weights lie beside its head."""
+    weights = {name: value for name, value in params.items() if name != "head"}
+    return logits(task, pixels, params["head"], weights)
+
+
+def taught_by_hand(task, average, models, pixels, labels):
+    """Return the calibrated logits [B, C] of the teacher: fine-tuning, then calibration."""
+    tuned_model = first_step(
+        average, lambda params: F.cross_entropy(answer(task, params, pixels), labels)
+    )
+    tuned = answer(task, tuned_model, pixels)
+    z = sum(features(task, pixels, model["weights"]) for model in models) / len(models)
+    each = [logits(task, pixels, model["head"], model["weights"]) for model in models]
+    start = {
+        "client": torch.ones(4), "client_bias": torch.zeros(1), "scale": torch.ones(4),
+        "shift": torch.zeros(4), "gate": torch.zeros(16), "gate_bias": torch.zeros(1),
+    }  # fmt: skip
+    calibration = first_step(
+        tensor_map(torch.Tensor.double, start),
+        lambda params: F.cross_entropy(calibrated_by_hand(params, z, each, tuned), labels),
+        decay=0,
+    )
+    return calibrated_by_hand(calibration, z, each, tuned)
+
+
+def distilled_by_hand(task, average, taught, pixels, labels):
+    """Return the average {name: [...]} after a step towards the teacher's logits and the labels."""
+    goal = (taught / TEMPERATURE).softmax(-1)
+
+    def loss(params):
+        scores = answer(task, params, pixels)
+        log_chances = (scores / TEMPERATURE).log_softmax(-1)
+        divergence = (goal * (goal.log() - log_chances)).sum(-1).mean()
+        return BALANCE * divergence + (1 - BALANCE) * F.cross_entropy(scores, labels)
+
+    return first_step(average, loss)
+
+
+@pytest.fixture
+def server_round(case, monkeypatch):
+    """Return a task of FEDIC in float64, its hooks, a start, three models and their average.
+
+    A phase of the server takes one step on all of its images at once.
+    """
+    options = {"temperature": TEMPERATURE, "balance": BALANCE, "server_lr": LR}
+    task, hooks = case("fedic", server_batch=1000, server_steps=1, **options)
     torch.manual_seed(1)
     start = shaken(initial_state(task, hooks).server)["params"]
     models = [shaken(start) for _ in range(3)]
+    average = tensor_map(lambda a, b, c: 0.2 * a + 0.3 * b + 0.5 * c, *models)
+    single = plugin("fedic").init_calibration
+    monkeypatch.setattr(
+        plugin("fedic"),
+        "init_calibration",
+        lambda task: tensor_map(torch.Tensor.double, single(task)),
+    )
+    return task, hooks, start, models, average
+
+
+def images_of_server(task):
+    """Return the rows [n] of the server's images, their pixels, and their labels [n]."""
+    rows = plugin("fedic").server_rows(task)
+    batch = task.data.batch([rows])
+    return rows, task.backbone.pixels(batch.images[0]), batch.labels[0]
+
+
+def test_fedics_teacher_is_fine_tuned_and_then_calibrated(server_round):
+    task, _, _, models, average = server_round
+    rows, pixels, labels = images_of_server(task)
+    found = plugin("fedic").teach(task.at(1), average, fl.stack(models), rows)
+    flat = {"head": average["head"], **average["weights"]}
+    expected = taught_by_hand(task, flat, models, pixels, labels)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    assert (found - answer(task, flat, pixels)).abs().max() > 1e-3
+
+
+def test_fedics_server_distils_its_teacher_into_the_average(server_round):
+    """Clients' models count by their 2, 3 and 5 images, in whatever order they arrive."""
+    task, hooks, start, models, average = server_round
+    _, pixels, labels = images_of_server(task)
     updates = [
         Update({"params": model}, {}, n, {}, client=k)
         for k, (model, n) in enumerate(zip(models, (2, 3, 5), strict=True))
     ]
-    rows = plugin("fedic").server_rows(task)
-    batch = task.data.batch([rows])
-    pixels = task.backbone.pixels(batch.images[0])
-    labels = batch.labels[0]
-    average = tensor_map(lambda a, b, c: 0.2 * a + 0.3 * b + 0.5 * c, *models)
-    flat = {"head": average["head"], **average["weights"]}
-
-    def stepped(params, loss, decay=2e-4):
-        """Return the parameters after the first step of Adam on a loss."""
-        params = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
-        slopes = torch.autograd.grad(loss(params), list(params.values()))
-        result = {}
-        for (name, value), slope in zip(params.items(), slopes, strict=True):
-            slope = slope + decay * value
-            result[name] = (value - 0.2 * slope / (slope.abs() + 1e-8)).detach()
-        return result
-
-    def answer(params):
-        weights = {name: value for name, value in params.items() if name != "head"}
-        return logits(task, pixels, params["head"], weights)
-
-    tuned = answer(stepped(flat, lambda params: F.cross_entropy(answer(params), labels)))
-    z = sum(features(task, pixels, model["weights"]) for model in models) / 3
-    each = [logits(task, pixels, model["head"], model["weights"]) for model in models]
-    first = {
-        "client": torch.ones(4), "client_bias": torch.zeros(1), "scale": torch.ones(4),
-        "shift": torch.zeros(4), "gate": torch.zeros(16), "gate_bias": torch.zeros(1),
-    }  # fmt: skip
-    first = tensor_map(torch.Tensor.double, first)
-    params = stepped(
-        first,
-        lambda params: F.cross_entropy(calibrated_by_hand(params, z, each, tuned), labels),
-        decay=0,
-    )
-    goal = (calibrated_by_hand(params, z, each, tuned) / 3.0).softmax(-1)
-
-    def distilled(params):
-        scores = answer(params)
-        soft = (goal * (goal.log() - (scores / 3.0).log_softmax(-1))).sum(-1).mean()
-        return 0.7 * soft + 0.3 * F.cross_entropy(scores, labels)
-
-    expected = stepped(flat, distilled)
-    single = plugin("fedic").init_calibration
-    plugin("fedic").init_calibration = lambda task: tensor_map(torch.Tensor.double, single(task))
     after = hooks.aggregate(task=task.at(1), server={"params": start}, updates=updates[::-1])
-    plugin("fedic").init_calibration = single
+    flat = {"head": average["head"], **average["weights"]}
+    taught = taught_by_hand(task, flat, models, pixels, labels)
+    expected = distilled_by_hand(task, flat, taught, pixels, labels)
     moved = 0.0
     for name, value in expected.items():
         found = after["params"]["head"] if name == "head" else after["params"]["weights"][name]
@@ -329,15 +377,18 @@ def test_the_server_steps_as_algorithm_2(kind, momentum):
     gradients = generator.normal(size=(4, 3)) * [1.0, 0.1, 3.0]
     params = {"a": {"b": torch.tensor(start)}, "c": torch.tensor(start[:1])}
     settings = {"lr": 0.3, "momentum": momentum, "betas": (0.8, 0.95), "eps": 0.02}
+    options = SimpleNamespace(
+        server_optimizer=kind, **{f"server_{name}": value for name, value in settings.items()}
+    )
     stepping = module("fedopt_pt", "server_step")
-    moments = stepping.init_moments(kind, params, momentum, settings["eps"])
+    moments = stepping.init_moments(options, params)
     before = [value.clone() for _, value in leaves(params)]
     now = params
     for number, g in enumerate(gradients, 1):
         slope = {"a": {"b": torch.tensor(g)}, "c": torch.tensor(g[:1])}
         old = [value.clone() for _, value in leaves(moments)]
         given = moments
-        now, moments = stepping.server_step(kind, now, slope, given, number=number, **settings)
+        now, moments = stepping.server_step(options, now, slope, given, number)
         assert all(torch.equal(a, b) for a, (_, b) in zip(old, leaves(given), strict=True))
     expected = by_hand(kind, gradients, start, **settings)
     np.testing.assert_allclose(now["a"]["b"].numpy(), expected, rtol=1e-12)

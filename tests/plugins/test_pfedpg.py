@@ -206,7 +206,7 @@ def test_everyone_predicts_with_its_prompts(second_round, inference):
             torch.testing.assert_close(losses[i][batch.mask[i]], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_held_out_clients_get_the_mean_descriptor_and_the_common_model_the_basis(tiny):
+def test_held_out_clients_get_the_prompts_of_the_mean_descriptor(tiny):
     task, hooks = tiny("pfedpg")
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     phi = state.server["params"]

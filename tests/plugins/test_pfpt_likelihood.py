@@ -138,7 +138,7 @@ def test_no_half_step_lowers_the_likelihood(tiny, monkeypatch, unused_prompts, s
 
 
 def test_two_candidates_at_the_average_distance_differ_by_separation_nats(tiny):
-    """This holds at alpha's lower bound, which large negative outputs of the network reach."""
+    """Large negative outputs of the network reach alpha's lower bound, where this holds."""
     options, nets = small_nets(tiny, 6, separation=7.0)
     nets["alpha"]["outer"] = tensor_map(torch.zeros_like, nets["alpha"]["outer"])
     nets["alpha"]["outer"]["bias"] -= 100

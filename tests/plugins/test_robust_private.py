@@ -102,7 +102,7 @@ def test_noise_of_z_times_the_clip_is_added_to_the_sum(run, sampling, randomness
             for u in hooks.receive(task=now, server={}, updates=updates)
         )
         assert all(np.array_equal(head, other) for other in others)
-        taking = set(heads) if sampling == "study" else module("dp_gaussian").drawn(now)
+        taking = set(heads) if sampling == "study" else module("dp_gaussian").draw_clients(now)
         total = sum(heads[k].double().numpy() for k in heads if k in taking)
         seen.append(head - total / 3)  # three clients are expected, any number took part
     noise = np.stack(seen).ravel()
@@ -148,17 +148,17 @@ def test_clients_take_part_independently_with_probability_q(run, randomness):
 
 
 @RANDOMNESS
-def test_those_who_train_are_those_who_count_also_where_a_study_fixes_the_sampling(run, randomness):
+def test_drawn_clients_are_the_selected_ones_if_a_study_fixes_the_sampling(run, randomness):
     task, hooks = run("dp_gaussian", randomness=randomness)
     task = replace(task, fixed_seeds=ResolvedSeeds(sampling=7))
     state = initial_state(task, hooks)
-    drawn = module("dp_gaussian").drawn
+    drawn = module("dp_gaussian").draw_clients
     for number in range(1, 30):
         now = task.at(number)
         assert drawn(now) in ({*select_for_round(now, hooks, state)}, set())
 
 
-def test_secret_draws_are_uniform_the_same_within_a_job_and_other_ones_in_another(run, tmp_path):
+def test_secret_draws_are_uniform_and_fixed_within_a_job_alone(run, tmp_path):
     task, _ = run("dp_gaussian")
     many = [3, 50_000]  # more than one digest gives
     found = secret_uniform(task.at(1), "x", many)
@@ -240,7 +240,7 @@ def test_a_table_says_what_was_spent_and_who_can_subtract_the_noise(tmp_path, se
 def test_a_client_that_trains_since_nobody_was_drawn_is_not_used(run):
     task, hooks = run("dp_gaussian", clip=0.2, noise=1e-6)
     task = replace(task, clients_per_round=1)
-    drawn = module("dp_gaussian").drawn
+    drawn = module("dp_gaussian").draw_clients
     number = next(t for t in range(1, 100) if not drawn(task.at(t)))
     before = initial_state(task, hooks)
     state, row = train_round(task.at(number), hooks, before)
@@ -256,7 +256,9 @@ def test_running_statistics_of_batch_norm_are_not_clipped_together_with_weights(
     task, _ = run("dp_gaussian")
     given = {"head": torch.ones(4, 16), "statistics": {"mean": torch.ones(3)}}
     with pytest.raises(FedLoomError, match=r"dp_gaussian: .* batch norm's running statistics"):
-        module("dp_gaussian").change_of(task, update(1, received=given, **given), {"params": given})
+        module("dp_gaussian").parameter_change(
+            task, update(1, received=given, **given), {"params": given}
+        )
 
 
 def test_clients_that_received_different_parameters_are_refused(run):

@@ -82,7 +82,7 @@ def test_both_losses_are_equations_10_and_11(drawn, variant, query_block):
     assert len(chosen) > 1
 
 
-@pytest.mark.parametrize(
+TABLE_3 = pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({}, ["I", "II"]),
@@ -94,43 +94,67 @@ def test_both_losses_are_equations_10_and_11(drawn, variant, query_block):
         ({"group": False, "bcd": "none"}, ["I"]),
     ],
 )
-def test_table_3(tiny, options, expected):
-    """Phases of local training that follow each other by hand train the same parameters."""
-    task, hooks = tiny("sgpt", groups=3, **options)
-    before = initial_state(task, hooks)
-    first = ("head", "shared_prompts")
-    second = ("head", "group_prompts", "keys")
-    trained = {"I": first, "II": second, "I + II": (*first, *second)}
-    names = set().union(*(trained[block] for block in expected))
-    assert set(before.server["params"]) == names
-    received, clients = prepare_clients(task, hooks, before, task.data.participating[:3])
-    updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
+BLOCKS = {"I": ("head", "shared_prompts"), "II": ("head", "group_prompts", "keys")}
+BLOCKS["I + II"] = (*BLOCKS["I"], *BLOCKS["II"])
+
+
+def names_of(blocks):
+    """Return the names of the parameters that these blocks train."""
+    return set().union(*(BLOCKS[block] for block in blocks))
+
+
+def train_blocks(task, received, clients, blocks):
+    """Train the blocks one after the other.
+
+    Returns:
+        The parameters, the mean loss of each client over all steps, and the selections [K, G] that
+        block II added (None without it).
+    """
     params = received["params"]
     counts = received.get("constants")
-    total = np.zeros(3)
-    steps = np.zeros(3)
-    for phase, block in enumerate(expected):
-        given = {"params": params, "train": trained[block], "phase": phase}
+    selected = None
+    total = np.zeros(len(clients))
+    steps = np.zeros(len(clients))
+    for phase, block in enumerate(blocks):
+        given = {"params": params, "train": BLOCKS[block], "phase": phase}
         if block == "I":
-            last = train_locally(task.at(1), losses.shared_loss, received, clients, **given)
+            last = train_locally(task, losses.shared_loss, received, clients, **given)
         else:
-            last = train_locally(
-                task.at(1), losses.group_loss, received, clients, counters=counts, **given
-            )
+            given["counters"] = counts
+            last = train_locally(task, losses.group_loss, received, clients, **given)
             selected = last.counters["selected"] - counts["selected"]
         params = last.params
         total += np.multiply(last.loss, last.steps)
         steps += last.steps
+    return params, total / steps, selected
+
+
+@TABLE_3
+def test_the_blocks_of_table_3_train_one_after_the_other(tiny, options, expected):
+    task, hooks = tiny("sgpt", groups=3, **options)
+    before = initial_state(task, hooks)
+    names = names_of(expected)
+    assert set(before.server["params"]) == names
+    received, clients = prepare_clients(task, hooks, before, task.data.participating[:3])
+    updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
+    params, loss, selected = train_blocks(task.at(1), received, clients, expected)
     for k, update in enumerate(updates):
-        over_all_steps = pytest.approx(total[k] / steps[k], rel=1e-12)
+        over_all_steps = pytest.approx(loss[k], rel=1e-12)
         assert update.metrics["train_loss"] == over_all_steps, "of both blocks"
         assert set(update.payload["params"]) == names
         for name in names:
             assert torch.equal(update.payload["params"][name], params[name][k]), name
         if "keys" in names:
             assert torch.equal(update.payload["selected"], selected[k])
+
+
+@TABLE_3
+def test_clients_of_table_3_send_the_blocks_that_they_train(tiny, options, expected):
+    """Three clients send a head of 4 x 16, 3 tokens, 3 x 3 group tokens, 3 keys and 3 counts."""
+    task, hooks = tiny("sgpt", groups=3, **options)
+    before = initial_state(task, hooks)
     after, row = train_round(task.at(1), hooks, before)
-    # 3 clients; head 4 x 16, 3 tokens, 3 x 3 group tokens, 3 keys, counts of 8 bytes
+    names = names_of(expected)
     kinds = {"head": 64, "shared_prompts": 48, "group_prompts": 144, "keys": 48}
     floats = sum(kinds[name] for name in names)
     assert row.bytes_up == 3 * (4 * floats + 8 * 3 * ("keys" in names))

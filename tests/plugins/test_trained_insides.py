@@ -57,7 +57,7 @@ def test_lora_is_an_addition_to_the_weights(tiny, monkeypatch, shared, ranks):
     plugin = _plugin("fedlora")
     drawn = tensor_map(torch.Tensor.double, plugin.initial_a(task))
     monkeypatch.setattr(plugin, "initial_a", lambda task: drawn)
-    known = tensor_map(torch.Tensor.double, plugin.fixed(task, clients))
+    known = tensor_map(torch.Tensor.double, plugin.frozen_state(task, clients))
     actual = plugin.logits(task, params, known, batch)
     for k in range(3):
         rank = ranks[(2 * k) * len(ranks) // 6] if ranks else 3  # six clients share the entries
@@ -74,7 +74,7 @@ def test_lora_is_an_addition_to_the_weights(tiny, monkeypatch, shared, ranks):
                     block.attn.qkv.weight.data[number * d : (number + 1) * d] += change
         expected = model(_pixels(task, batch, k)) @ params["head"][k].T
         torch.testing.assert_close(actual[k], expected, atol=1e-10, rtol=1e-10)
-    server = plugin.fixed(task, cohort(task, [SERVER_MODEL], [{}]))
+    server = plugin.frozen_state(task, cohort(task, [SERVER_MODEL], [{}]))
     assert server["rows"].all() and server["scale"].item() == 2.0, "it has the largest rank"
 
 

@@ -100,9 +100,9 @@ def test_an_image_has_the_mean_of_its_experts_contexts(tiny, role):
     count = batch.patches.shape[2]
     first = torch.randperm(count, generator=task.at(0).generator("first centroids"))
     first = first[:3].numpy()
-    keys = plugin.keys(task)
+    keys = plugin.expert_keys(task)
     torch.testing.assert_close(keys @ keys.T, torch.eye(3))
-    assert torch.equal(plugin.keys(task.at(2)), keys), "drawn once"
+    assert torch.equal(plugin.expert_keys(task.at(2)), keys), "drawn once"
     written = task.backbone.zero_shot(names, ["one {}", "the {}"])
     if role == "trains":
         shares = plugin.training_shares(task, clients).expand(3, -1, -1)
@@ -150,7 +150,7 @@ def test_experts_start_alike_as_released_or_apart(tiny):
     assert torch.equal(apart[0], first)
 
 
-def test_clients_train_the_servers_contexts_and_tests_have_their_mean_over_rounds(tiny):
+def test_tests_use_the_mean_over_rounds_of_the_trained_contexts(tiny):
     task, hooks = tiny("trip", experts=3, length=4, beta=0.3)
     task = with_training(task, schedule_rounds=3)
     state = initial_state(task, hooks)

@@ -167,7 +167,7 @@ def _claims(runs, *listed, **entry):
     return _built(runs, **entry).frame
 
 
-def test_a_claim_on_each_domain_is_decided_by_that_where_the_difference_is_smallest(tmp_path):
+def test_the_domain_with_the_smallest_difference_decides_a_claim(tmp_path):
     table = _claims(_two_methods(tmp_path), CLAIM | {"metric": "each_domain"})
     (row,) = table.to_dict("records")
     assert (row["difference"], row["rival"]) == (10, "B in x")
@@ -281,7 +281,7 @@ def test_numbers_that_a_client_sends_are_compared_in_one_seed(tmp_path):
     assert (row["verdict"], row["difference"], row["seeds"]) == ("holds", 50 - 10, 1)
 
 
-def test_a_method_that_stays_below_the_target_took_longer_than_one_that_does_not(built):
+def test_a_method_that_misses_the_target_takes_longest_to_reach_it(built):
     """A reaches 67 % in each of three seeds; B does not, and the runs only bound its cost."""
     costs = {"metric": "million_params", "above": ["B"], "below": ["A"]}
     made = built(costs, target=67)

@@ -159,9 +159,7 @@ def test_a_figure_that_misbehaves_is_one_line(folder, tmp_path, code, words):
     assert not (tmp_path / "own.pdf").exists()
 
 
-def test_a_kind_of_a_package_is_found_and_a_table_of_it_that_misbehaves_is_one_line(
-    tmp_path, monkeypatch
-):
+def test_a_failing_table_of_an_installed_package_is_one_line(tmp_path, monkeypatch):
     code = (ROOT / "examples/tables/spread/plugin.py").read_text()
     code = code.replace("rows = metrics", "rows = 1 / 0 or metrics")
     write(tmp_path / "their_tables", "table", code)

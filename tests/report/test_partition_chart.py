@@ -7,7 +7,7 @@ from fedloom.report import partition_chart
 from partitioned import CLASSES, make, with_domains
 
 
-def test_the_chart_is_the_same_every_time_whatever_classes_and_domains_are_called(tmp_path):
+def test_a_chart_has_the_same_bytes_every_time_whatever_its_names(tmp_path):
     labels, test, domains = with_domains(0)
     spec = {"scheme": "domain", "clients_per_domain": 2, "held_out_per_domain": 1}
     table = make(spec, 0, (labels, test, np.char.add("$x_{$ ", domains)))

@@ -52,9 +52,9 @@ def test_logarithms_begin_where_a_product_of_two_kernels_would_leave_the_range(
 ):
     """The square of exp(-2 / eps), at a cost of 2, is float32's smallest number at eps 0.0458."""
     calls = []
-    scale = transport._scale_logarithms
+    scale = transport._Logarithmic.scale
     monkeypatch.setattr(
-        transport, "_scale_logarithms", lambda *given: calls.append(1) or scale(*given)
+        transport._Logarithmic, "scale", lambda *given: calls.append(1) or scale(*given)
     )
     cost, mask = _costs(dtype=torch.float32)
     transport_plan(cost, mask, 0.8, eps, iterations=2)
@@ -103,7 +103,7 @@ def test_iterations_are_the_authors_and_stop_where_theirs_do(mass, balanced, eps
                     assert np.abs(elsewhere - expected).max() > 1e-9, "one more would be seen"
 
 
-def test_without_more_said_there_are_100_iterations_at_most_and_the_threshold_is_a_thousandth():
+def test_the_default_limits_of_iterations_and_threshold():
     """The defaults are FedOTP's MAX_ITER and THRESH."""
     for most, stopped in ((2.0, False), (1.0, True)):
         cost, mask = _costs(most=most)

@@ -175,7 +175,7 @@ def _content(path):
     return files.read_table(path, columns), files.read_facts(path)
 
 
-def test_a_flipped_bit_in_a_tables_footer_or_pages_is_refused_or_changes_nothing(tmp_path):
+def test_a_flipped_bit_in_a_table_is_refused_or_changes_nothing(tmp_path):
     """A bit flips at drawn positions, which might rename a column or end in a traceback."""
     draw = random.Random(0)
     for path in _run_tables(tmp_path):

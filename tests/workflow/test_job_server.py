@@ -286,7 +286,7 @@ def test_a_job_that_cannot_be_imported_says_so_and_disturbs_no_other(start, fres
 
 
 def test_jobs_run_the_library_as_it_is_now(start, fresh, tmp_path):
-    """This holds even after a file that a server imported was changed to what the plan knows."""
+    """A file that a server imported is edited, changed back to what the plan knows, or deleted."""
     library = _library(tmp_path)
     file = library / "fedloom/jobs/choose_job.py"
     planned = file.read_text()

@@ -21,7 +21,7 @@ def init_server(task: Task) -> Tree:
     return {"params": {"shared_prompts": prompts}}  # [P, d]
 
 
-def model(task: Task, received: Tree, clients: Cohort) -> Tree:
+def client_models(task: Task, received: Tree, clients: Cohort) -> Tree:
     """Return each client's model: the received body and the fixed head, unless fine-tuned."""
     width = task.backbone.width
     draw = torch.randn(task.num_classes, width, generator=task.at(0).generator("fixed head"))
@@ -31,7 +31,9 @@ def model(task: Task, received: Tree, clients: Cohort) -> Tree:
 
 def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return the cross-entropy [K, B] of the trained body under the fixed head."""
-    return fl.shallow_loss(task, model(task, received, clients) | params, received, clients, batch)
+    return fl.shallow_loss(
+        task, client_models(task, received, clients) | params, received, clients, batch
+    )
 
 
 @fl.hookimpl
@@ -43,12 +45,12 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
     names = ("head",) if task.options.tuned == "head" else ("head", "shared_prompts")
     trained = fl.train_locally(
-        task, fl.shallow_loss, received, clients,
-        params=model(task, received, clients), train=names, epochs=task.options.tuning_epochs,
+        task, fl.shallow_loss, received, clients, epochs=task.options.tuning_epochs,
+        params=client_models(task, received, clients), train=names,
     )  # fmt: skip
     return {name: trained.params[name] for name in names}
 
 
 @fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    return fl.shallow_logits(task, model(task, received, clients), batch)
+    return fl.shallow_logits(task, client_models(task, received, clients), batch)

@@ -25,7 +25,7 @@ def scores(vectors: Tensor, byzantine: int) -> Tensor:
     return others[:, : count - byzantine - 2].sum(1)
 
 
-def flat(update: Update) -> Tensor:
+def payload_vector(update: Update) -> Tensor:
     """Return all floating-point numbers of an update's payload as one vector [D]."""
     numbers = [v for _, v in fl.leaves(update.payload) if isinstance(v, Tensor)]
     return torch.cat([v.flatten().double() for v in numbers if v.is_floating_point()])
@@ -42,6 +42,8 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
             f"krum_receive: {len(updates)} updates are too few for byzantine: "
             f"{options.byzantine}; raise study.clients_per_round"
         )
-    score = scores(torch.stack([flat(update) for update in updates]), options.byzantine).tolist()
+    score = scores(
+        torch.stack([payload_vector(update) for update in updates]), options.byzantine
+    ).tolist()
     order = sorted(range(len(updates)), key=lambda i: (score[i], updates[i].client))
     return [updates[i] for i in order[: options.kept]]

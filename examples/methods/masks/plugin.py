@@ -37,7 +37,7 @@ def pair_mask(task: Task, client: int, other: int, payload: Tree) -> Tree:
     return fl.tensor_map(draw, payload)
 
 
-def masked(task: Task, update: Update, others: Iterable[int], sign: int) -> Update:
+def add_masks(task: Task, update: Update, others: Iterable[int], sign: int) -> Update:
     """Return the update plus `sign` times the masks of its client's pairs with `others`."""
     payload = update.payload
     for other in others:
@@ -51,11 +51,11 @@ def client_update(task: Task, clients: Cohort) -> Generator[None, list[Update], 
     sent = [
         replace(update, client=client) for client, update in zip(clients.ids, (yield), strict=True)
     ]
-    return [masked(task, u, [k for k in task.selected if k != u.client], +1) for u in sent]
+    return [add_masks(task, u, [k for k in task.selected if k != u.client], +1) for u in sent]
 
 
 @fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
     lost = sorted(set(task.selected) - {update.client for update in updates})
-    return [masked(task, update, lost, -1) for update in updates]
+    return [add_masks(task, update, lost, -1) for update in updates]

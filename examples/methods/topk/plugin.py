@@ -18,14 +18,14 @@ from fedloom.toolbox import Cohort, Task, Tree, Update
 from .options import Options
 
 
-def top(change: Tensor, share: float) -> Tree:
+def largest_entries(change: Tensor, share: float) -> Tree:
     """Return the entries of the largest magnitude, and their positions in the flat tensor."""
     flat = change.flatten()
     positions = flat.abs().topk(math.ceil(share * len(flat))).indices.sort().values
     return {"values": flat[positions], "positions": positions.int()}
 
 
-def dense(start: Tree, sparse: Tree) -> Tree:
+def add_entries(start: Tree, sparse: Tree) -> Tree:
     """Return the parameters `start` plus the entries in `sparse`."""
     result = {}
     for name, sent in sparse.items():
@@ -33,7 +33,7 @@ def dense(start: Tree, sparse: Tree) -> Tree:
             flat = start[name].flatten().index_add(0, sent["positions"], sent["values"])
             result[name] = flat.view_as(start[name])
         else:
-            result[name] = dense(start[name], sent)
+            result[name] = add_entries(start[name], sent)
     return result
 
 
@@ -47,7 +47,7 @@ def client_update(
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})
         params, start, rest = fl.split_by_received(sent, fl.unstack(received, k).get("params", {}))
-        sparse = fl.tensor_map(lambda new, old: top(new - old, share), params, start)
+        sparse = fl.tensor_map(lambda new, old: largest_entries(new - old, share), params, start)
         packed.append(replace(update, payload=update.payload | {"params": rest, "sparse": sparse}))
     return packed
 
@@ -57,7 +57,7 @@ def receive() -> Generator[None, list[Update], list[Update]]:
     unpacked = []
     for update in (yield):
         payload = dict(update.payload)
-        known = dense(update.received.get("params", {}), payload.pop("sparse"))
+        known = add_entries(update.received.get("params", {}), payload.pop("sparse"))
         payload["params"] = fl.merge(payload["params"], known)
         unpacked.append(replace(update, payload=payload))
     return unpacked

@@ -34,7 +34,7 @@ def select_clients(available: list[int]) -> list[int]:
     return available[:1]
 
 
-def pooled(task: ViTTask) -> ViTTask:
+def with_all_images(task: ViTTask) -> ViTTask:
     """Return the task, in which every client now has the training images of all participants."""
     union = np.sort(np.concatenate([task.data.train[k] for k in task.data.participating]))
     return replace(task, data=replace(task.data, train=[union] * task.data.num_clients))
@@ -43,7 +43,7 @@ def pooled(task: ViTTask) -> ViTTask:
 @fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     return fl.make_updates(
-        fl.train_locally(pooled(task), fl.model_loss, received, clients), clients
+        fl.train_locally(with_all_images(task), fl.model_loss, received, clients), clients
     )
 
 

@@ -14,4 +14,5 @@ class Options:
     """Number of tokens of the context."""
 
     words: str
-    """Text from whose embedding the first tokens start; the others start from N(0, 0.02)."""
+    """Text from whose embedding the first tokens start, such as 'a photo of a'; the others start
+    from N(0, 0.02)."""

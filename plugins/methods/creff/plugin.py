@@ -82,7 +82,7 @@ def real_gradients(task: Task, received: Tree, clients: Cohort) -> tuple[Tensor,
     return total / count.clamp(min=1)[..., None, None], count > 0
 
 
-def gradient_of(features: Tensor, head: Tensor) -> Tensor:
+def head_gradients(features: Tensor, head: Tensor) -> Tensor:
     """Compute the gradient of the cross-entropy with respect to the classifier, for each class.
 
     It is the mean of (softmax(W x) - y) x^T over the class's features x, as in `real_gradients`.
@@ -119,7 +119,7 @@ def match(task: Task, features: Tensor, head: Tensor, target: Tensor, known: Ten
     """
     for _ in range(task.options.matching_steps):
         features = features.detach().requires_grad_()
-        objective = distance(gradient_of(features, head), target)[known].sum()
+        objective = distance(head_gradients(features, head), target)[known].sum()
         (slope,) = torch.autograd.grad(objective, features)
         features = features - task.options.feature_lr * slope
     return features.detach()

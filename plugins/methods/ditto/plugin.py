@@ -43,8 +43,8 @@ def personal_loss(
     F_k is the cross-entropy. `params` is the personal model v_k, and `received` has w.
     """
     entropy = fl.shallow_loss(task, params, received, clients, batch)
-    apart = fl.squared_distance(params, received["params"])  # [K]
-    return entropy + task.options.lam / 2 * apart[:, None], {"reported_loss": entropy}
+    distance = fl.squared_distance(params, received["params"])  # [K]
+    return entropy + task.options.lam / 2 * distance[:, None], {"reported_loss": entropy}
 
 
 @fl.hookimpl

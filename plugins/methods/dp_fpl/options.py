@@ -15,7 +15,8 @@ class Options:
     """Number of tokens of each context."""
 
     words: str
-    """Text from whose embedding the first tokens start; the others start from N(0, 0.02)."""
+    """Text from whose embedding the first tokens start, such as 'a photo of a'; the others start
+    from N(0, 0.02)."""
 
     rank: int
     """Rank r of the part of the personal context whose gradients are used, at most `length`."""

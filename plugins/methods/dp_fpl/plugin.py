@@ -83,7 +83,7 @@ def init_client(task: Task, client: int) -> Tree:
     return {"personal": fresh_context(task, "personal")}  # the same on all clients
 
 
-def orthonormal(x: Tensor) -> Tensor:
+def orthonormal_basis(x: Tensor) -> Tensor:
     """Return an orthonormal basis [K, n, r] of the space that the columns of x [K, n, r] span.
 
     The columns are orthogonalised in turn, by Gram-Schmidt.
@@ -102,17 +102,17 @@ def factors(context: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     u is an orthonormal basis of p_L V for the random matrix V = `start` [K, d, r], and v^T is an
     orthonormal basis of p_L^T u.
     """
-    u = orthonormal(context @ start)
-    return u, orthonormal(context.mT @ u).mT
+    u = orthonormal_basis(context @ start)
+    return u, orthonormal_basis(context.mT @ u).mT
 
 
-def clipped(gradient: Tensor, limit: float) -> Tensor:
+def clip_gradients(gradient: Tensor, limit: float) -> Tensor:
     """Return gradients [K, n, m], each client's scaled down to norm `limit` if it is longer."""
     norms = gradient.flatten(1).norm(dim=1)
     return gradient * fl.clip_factors(norms, limit)[:, None, None]
 
 
-def spread(task: Task) -> float:
+def noise_scale(task: Task) -> float:
     """Return the standard deviation sigma S / b of the noise on a client's gradient.
 
     sigma is sqrt(T log(1 / delta)) / epsilon, over T rounds. Without privacy (`epsilon: 0`) the
@@ -126,7 +126,7 @@ def spread(task: Task) -> float:
     return sigma * options.limit / training.batch_size
 
 
-def sizes(task: Task) -> list[int]:
+def random_number_counts(task: Task) -> list[int]:
     """Return how many random numbers a step needs: for V, and for the noise on u, v and p_G."""
     length = task.options.length
     rank = task.options.rank
@@ -134,10 +134,11 @@ def sizes(task: Task) -> list[int]:
     return [width * rank, length * rank, rank * width, length * width]
 
 
-def drawn(task: Task, clients: Cohort) -> Tensor:
+def draw_random_numbers(task: Task, clients: Cohort) -> Tensor:
     """Draw the random numbers [K, S, D] of all S steps of a round from N(0, 1).
 
-    A step needs D numbers, the sum of `sizes`. Rows of zeros fill up clients with fewer steps.
+    A step needs D numbers, the sum of `random_number_counts`. Rows of zeros fill up clients with
+    fewer steps.
     """
     training = task.training
     rows = []
@@ -145,7 +146,7 @@ def drawn(task: Task, clients: Cohort) -> Tensor:
         epoch = math.ceil(images / training.batch_size)
         steps = training.local_steps or training.epochs * epoch
         generator = task.generator("noise", client)
-        rows.append(torch.randn(steps, sum(sizes(task)), generator=generator))
+        rows.append(torch.randn(steps, sum(random_number_counts(task)), generator=generator))
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(task.backbone.device)
 
 
@@ -158,34 +159,37 @@ def noisy_context(task: Task, params: Tree, numbers: Tensor) -> Tensor:
 
     Args:
         params: `shared`, p_G [K, L, d], and `personal`, p_L [K, L, d].
-        numbers: the random numbers of this step [K, D] (see `sizes`).
+        numbers: the random numbers of this step [K, D] (see `random_number_counts`).
     """
     rank = task.options.rank
     limit = task.options.limit
-    noise = spread(task)
-    start, of_u, of_v, of_shared = numbers.split(sizes(task), 1)
+    noise = noise_scale(task)
+    start, noise_u, noise_v, noise_shared = numbers.split(random_number_counts(task), 1)
     # copies, because a hook on a parameter itself would stay there for all later steps
     shared = params["shared"] * 1
     personal = params["personal"] * 1
     with torch.no_grad():
         u, v = factors(personal, start.unflatten(1, (-1, rank)))
 
-    def private(gradient: Tensor, drawn: Tensor, noise: float) -> Tensor:
-        """Return the clipped gradient [K, n, m] plus noise; the gradient itself without privacy."""
+    def make_private(gradient: Tensor, normal: Tensor, noise: float) -> Tensor:
+        """Return the clipped gradient [K, n, m] plus noise; the gradient itself without privacy.
+
+        `normal` has draws from N(0, 1), and `noise` is the standard deviation of the noise.
+        """
         if not noise:
             return gradient
-        return clipped(gradient, limit) + noise * drawn.view_as(gradient)
+        return clip_gradients(gradient, limit) + noise * normal.view_as(gradient)
 
-    def of_personal(gradient: Tensor) -> Tensor:
+    def private_personal_gradient(gradient: Tensor) -> Tensor:
         """Return the gradient of p_L [K, L, d], from the exact one [K, L, d]."""
-        du = private(gradient @ v.mT, of_u, noise) / DIVISOR
-        dv = private(u.mT @ gradient, of_v, noise) / DIVISOR
+        du = make_private(gradient @ v.mT, noise_u, noise) / DIVISOR
+        dv = make_private(u.mT @ gradient, noise_v, noise) / DIVISOR
         return du @ v + u @ dv + u @ (u.mT @ (du @ v))
 
     # each of the round's N clients adds its part of the noise to the mean of p_G
     share = noise / max(1, len(task.selected)) ** 0.5
-    shared.register_hook(lambda gradient: private(gradient, of_shared, share))
-    personal.register_hook(of_personal)
+    shared.register_hook(lambda gradient: make_private(gradient, noise_shared, share))
+    personal.register_hook(private_personal_gradient)
     return shared + personal
 
 
@@ -214,7 +218,7 @@ def loss(
 
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
-    known = {"numbers": drawn(task, clients)}
+    known = {"numbers": draw_random_numbers(task, clients)}
     start = received["params"] | clients.state
     counters = {"step": torch.zeros(len(clients), device=task.backbone.device)}
     if task.options.variant == "released":

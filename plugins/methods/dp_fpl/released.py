@@ -95,9 +95,11 @@ def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
     p_L. They also share the momentum, so each step changes the momentum that the next client gets.
     """
     updates = sorted(updates, key=lambda update: update.client)
-    of_shared = torch.stack([update.payload["gradient_of_shared"] for update in updates]).mean(0)
-    of_personal = updates[-1].payload["gradient_of_personal"]  # for every client
-    gradients = {"shared": of_shared, "personal": of_personal}
+    shared_gradient = torch.stack(
+        [update.payload["gradient_of_shared"] for update in updates]
+    ).mean(0)
+    personal_gradient = updates[-1].payload["gradient_of_personal"]  # all clients take it
+    gradients = {"shared": shared_gradient, "personal": personal_gradient}
 
     training = task.training
     lr = fl.learning_rate(task)

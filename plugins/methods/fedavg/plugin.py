@@ -35,11 +35,10 @@ TRAINED = ("head", "weights")
 
 @fl.hookimpl
 def init_server(task: Task) -> Tree:
-    pattern = task.options.train
-    weights = task.backbone.init_weights(pattern)  # {name: [...]}
-    if not weights:
-        raise fl.FedLoomError(f"fedavg: option train: no weight has '{pattern}' in its name")
-    params = {"head": task.backbone.init_head(task.num_classes), "weights": weights}
+    params: Tree = {
+        "head": task.backbone.init_head(task.num_classes),
+        "weights": fl.init_trained_weights(task),
+    }
     if _has_statistics(task) and task.options.statistics == "averaged":
         params["statistics"] = task.backbone.init_statistics()
     return {"params": params}
@@ -63,14 +62,8 @@ def loss(
 
     On a ResNet, also return the moments of the images, from which running statistics follow.
     """
-    model = task.backbone
-    given = (batch.images, params["head"], params["weights"])
-    moments = {}
-    if _has_statistics(task):
-        logits, moments = model.forward_batch(*given, batch.mask)
-    else:
-        logits = model.forward(*given)  # [K, B, C]
-    entropy = fl.cross_entropy(logits, batch.labels)  # [K, B]
+    outcome = fl.model_loss(task, params, received, clients, batch)
+    entropy, moments = outcome if isinstance(outcome, tuple) else (outcome, {})  # [K, B]
     if not task.options.mu:
         return entropy, moments
     start = {name: received["params"][name] for name in TRAINED}
@@ -81,14 +74,7 @@ def loss(
 
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
-    if not _has_statistics(task):
-        return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
-    counters = task.backbone.init_counters(len(clients))
-    start = received["params"] | clients.state
-    trained = fl.train_locally(
-        task, loss, received, clients, params=start, train=TRAINED, counters=counters
-    )
-    trained.params["statistics"] = task.backbone.statistics(trained.counters)
+    trained = fl.train_model(task, received, clients, received["params"] | clients.state, loss)
     return fl.make_updates(trained, clients, kept=tuple(clients.state))
 
 
@@ -96,6 +82,4 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model and clients.state:
         return None  # only clients have statistics of batch norm
-    params = received["params"] | clients.state
-    weights = params["weights"] | params.get("statistics", {})
-    return task.backbone.forward(batch.images, params["head"], weights=weights)  # [K, B, C]
+    return fl.model_logits(task, received["params"] | clients.state, batch)  # [K, B, C]

@@ -34,7 +34,7 @@ def init_server(task: Task) -> Tree:
     return {"params": body}
 
 
-def model(task: Task, received: Tree, clients: Cohort) -> Tree:
+def client_models(task: Task, received: Tree, clients: Cohort) -> Tree:
     """Return each client's model [K, ...]: the received body and the fixed head.
 
     After `personalize`, the fine-tuned parameters replace those parts of the model.
@@ -45,7 +45,7 @@ def model(task: Task, received: Tree, clients: Cohort) -> Tree:
 
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
-    start = model(task, received, clients)
+    start = client_models(task, received, clients)
     body = tuple(received["params"])
     trained = fl.train_locally(task, fl.model_loss, received, clients, params=start, train=body)
     del trained.params["head"]
@@ -54,7 +54,7 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 
 @fl.hookimpl
 def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
-    start = model(task, received, clients)
+    start = client_models(task, received, clients)
     names = ("head",) if task.options.tuned == "head" else tuple(start)
     trained = fl.train_locally(
         task,
@@ -72,4 +72,4 @@ def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
 
 @fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    return fl.model_logits(task, model(task, received, clients), batch)  # [K, B, C]
+    return fl.model_logits(task, client_models(task, received, clients), batch)  # [K, B, C]

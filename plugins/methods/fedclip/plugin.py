@@ -32,21 +32,21 @@ from .options import Options
 Task = fl.CLIPTask[Options]
 
 
-def texts(task: Task) -> Tensor:
+def class_text_features(task: Task) -> Tensor:
     """Compute the features [C, d] of the classes' texts."""
     return task.backbone.zero_shot(task.data.classes, [task.options.template])
 
 
 @fl.hookimpl
 def init_server(task: Task) -> Tree:
-    width = texts(task).shape[1]
+    width = class_text_features(task).shape[1]
     generator = task.generator("adapter")
     draw = partial(fl.init_linear, width, generator=generator, device=task.backbone.device)
     first = {"w1": draw(width, width), "b1": draw(width)}
     return {"params": {**first, "w2": draw(width, width), "b2": draw(width)}}
 
 
-def adapted(params: Tree, features: Tensor) -> Tensor:
+def adapt_features(params: Tree, features: Tensor) -> Tensor:
     """Return att(I) * I [K, B, d], scaled to unit length, for image features I [K, B, d]."""
     hidden = torch.tanh(fl.linear(features, params["w1"], params["b1"]))
     weights = fl.linear(hidden, params["w2"], params["b2"]).softmax(-1)
@@ -64,15 +64,15 @@ def contrast(logits: Tensor, mask: Tensor) -> Tensor:
         mask: bool [K, B], false for images that only fill up the batch. Their loss is 0.
     """
     hidden = logits.masked_fill(~mask[:, None], float("-inf"))  # hides the texts of padding
-    of_images = -hidden.log_softmax(2).diagonal(dim1=1, dim2=2)
+    image_losses = -hidden.log_softmax(2).diagonal(dim1=1, dim2=2)
     hidden = logits.masked_fill(~mask[..., None], float("-inf"))  # hides the images of padding
-    of_texts = -hidden.log_softmax(1).diagonal(dim1=1, dim2=2)
-    return ((of_images + of_texts) / 2).where(mask, 0)
+    text_losses = -hidden.log_softmax(1).diagonal(dim1=1, dim2=2)
+    return ((image_losses + text_losses) / 2).where(mask, 0)
 
 
 def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the loss [K, B] that the option `loss` names."""
-    images = adapted(params, batch.features)
+    images = adapt_features(params, batch.features)
     if task.options.loss == "classes":
         return fl.cross_entropy(task.backbone.logits(images, received["texts"]), batch.labels)
     own = received["texts"][0][batch.labels]  # [K, B, d]; all clients have the same texts
@@ -81,7 +81,7 @@ def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
-    known = {**received, "texts": texts(task).expand(len(clients), -1, -1)}
+    known = {**received, "texts": class_text_features(task).expand(len(clients), -1, -1)}
     if task.options.loss == "classes":
         return fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
     updates = fl.make_updates(
@@ -94,4 +94,6 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 
 @fl.hookimpl
 def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
-    return task.backbone.logits(adapted(received["params"], batch.features), texts(task))
+    return task.backbone.logits(
+        adapt_features(received["params"], batch.features), class_text_features(task)
+    )

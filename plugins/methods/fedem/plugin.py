@@ -51,7 +51,7 @@ def init_server(task: Task) -> Tree:
 @fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
     if task.options.head == "drawn":
-        return uniform(task)
+        return uniform_mixture(task)
     draw = torch.rand(task.options.components, generator=task.generator("weights", client))
     # exponential draws; divided by their sum, they are uniform over all mixtures
     parts = -draw.clamp(min=1e-6).log()
@@ -60,23 +60,23 @@ def init_client(task: Task, client: int) -> Tree:
 
 @fl.hookimpl
 def unseen_client_state(task: Task) -> Tree:
-    return uniform(task)
+    return uniform_mixture(task)
 
 
-def uniform(task: Task) -> Tree:
+def uniform_mixture(task: Task) -> Tree:
     """Return the personal state with uniform weights pi [M]."""
     count = task.options.components
     return {"weights": torch.full((count,), 1 / count, device=task.backbone.device)}  # pi
 
 
-def apart(models: Tree) -> dict[str, Tree]:
+def unstack_models(models: Tree) -> dict[str, Tree]:
     """Split the models {name: [K, M, ...]} into M trees {name: [K, ...]}, by number."""
     count = models["head"].shape[1]
     return {str(m): fl.tensor_map(lambda v, m=m: v[:, m], models) for m in range(count)}
 
 
-def together(models: dict[str, Tree]) -> Tree:
-    """Join M trees {name: [K, ...]} to one {name: [K, M, ...]}; this is the inverse of `apart`."""
+def stack_models(models: dict[str, Tree]) -> Tree:
+    """Join M trees {name: [K, ...]} to one {name: [K, M, ...]}, as `unstack_models` split them."""
     return fl.tensor_map(lambda *each: torch.stack(each, 1), *models.values())
 
 
@@ -100,7 +100,7 @@ def losses_by_row(task: Task, models: Tree, clients: Cohort) -> Tensor:
     """
     table = models["head"].new_zeros(len(task.data.store), task.options.components)
     for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
-        table[batch.rows[batch.mask]] = losses(task, apart(models), batch)[batch.mask]
+        table[batch.rows[batch.mask]] = losses(task, unstack_models(models), batch)[batch.mask]
     return table
 
 
@@ -132,11 +132,11 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
         q = responsibilities(clients.state["weights"], table[batch.rows])
         return (q * losses(task, params, batch)).sum(-1)  # [K, B]
 
-    models = apart(received["params"])
+    models = unstack_models(received["params"])
     trained = fl.train_locally(
         task, loss, received, clients, params=models, clip_apart=tuple(models)
     )
-    trained.params = together(trained.params)
+    trained.params = stack_models(trained.params)
     weights = m_step(task, clients, clients.state["weights"], table)
     return fl.make_updates(trained, clients, state={"weights": weights})
 
@@ -152,6 +152,8 @@ def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
 
 @fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    chances = logits(task, apart(received["params"]), batch).log_softmax(-1)  # [K, B, M, C]
+    chances = logits(task, unstack_models(received["params"]), batch).log_softmax(
+        -1
+    )  # [K, B, M, C]
     weights = clients.state["weights"].clamp(min=1e-12).log()[:, None, :, None]
     return (weights + chances).logsumexp(2)  # log of the mixture [K, B, C]

@@ -25,7 +25,7 @@ def init_calibration(task: Task) -> Tree:
     }
 
 
-def calibrated(params: Tree, features: Tensor, logits: Tensor, tuned: Tensor) -> Tensor:
+def calibrate(params: Tree, features: Tensor, logits: Tensor, tuned: Tensor) -> Tensor:
     """Compute the calibrated logits [n, C] of n images.
 
     They are g (scale * sum_s w_s z_s + shift) + (1 - g) tuned. Here z_s are the logits of model s,

@@ -41,7 +41,7 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Batch, Cohort, Tree, Update
 
-from .calibration import calibrated, init_calibration
+from .calibration import calibrate, init_calibration
 from .options import Options
 
 Task = fl.Task[Any, Options]
@@ -134,13 +134,13 @@ def train_on_server(
     fixed = {name: value for name, value in model.items() if name == FIXED}
     trained = {name: value for name, value in model.items() if name != FIXED}
 
-    def of_batch(params: Tree, some: Tensor) -> Tensor:
+    def batch_loss(params: Tree, some: Tensor) -> Tensor:
         """Return the loss of the model on the batch of these positions."""
         batch = task.data.batch([rows[some.numpy()]])
         logits = fl.model_logits(task, fl.stack([params | fixed]), batch)[0]
         return loss(logits, batch.labels[0], some.to(logits.device))
 
-    return descend(task, trained, rows, purpose, of_batch, DECAY) | fixed
+    return descend(task, trained, rows, purpose, batch_loss, DECAY) | fixed
 
 
 def teach(task: Task, average: Tree, models: Tree, rows: np.ndarray) -> Tensor:
@@ -168,11 +168,11 @@ def teach(task: Task, average: Tree, models: Tree, rows: np.ndarray) -> Tensor:
     def loss(params: Tree, some: Tensor) -> Tensor:
         """Return the cross-entropy of the calibrated logits of a batch."""
         some = some.to(logits.device)
-        made = calibrated(params, middle[some], logits[:, some], own[some])
+        made = calibrate(params, middle[some], logits[:, some], own[some])
         return F.cross_entropy(made, labels[some])
 
     params = descend(task, init_calibration(task), rows, "calibration", loss)
-    return calibrated(params, middle, logits, own)
+    return calibrate(params, middle, logits, own)
 
 
 @fl.hookimpl

@@ -75,7 +75,7 @@ def initial_b(task: Task) -> Tree:
     return {"head": vit.init_head(task.num_classes), "b": b}
 
 
-def fixed(task: Task, clients: Cohort) -> Tree:
+def frozen_state(task: Task, clients: Cohort) -> Tree:
     """Return what clients need besides the parameters.
 
     Returns:
@@ -106,7 +106,7 @@ def logits(task: Task, params: Tree, known: Tree, batch: Batch) -> Tensor:
     Args:
         params: `head` [K, C, d], `b` {target: [K, M, d, r]} and, unless it is frozen, `a`
             {target: [K, M, r, d]}.
-        known: as `fixed` returns it.
+        known: as `frozen_state` returns it.
     """
     a = known["a"] if task.options.shared == "b" else params["a"]
     b = params["b"]
@@ -126,7 +126,7 @@ def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
-    known = fixed(task, clients)
+    known = frozen_state(task, clients)
     start = received["params"] | clients.state
     trained = fl.train_locally(task, loss, known, clients, params=start)
     # a client uploads zeros beyond its rank
@@ -143,4 +143,4 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model and task.options.shared == "a":
         return None  # the server has neither B nor a head
-    return logits(task, received["params"] | clients.state, fixed(task, clients), batch)
+    return logits(task, received["params"] | clients.state, frozen_state(task, clients), batch)

@@ -54,7 +54,7 @@ def init_server(task: Task) -> Tree:
     return {"params": {"text": text, "coupling": weight, "coupling_bias": bias}}
 
 
-def names(task: Task) -> Sequence[str]:
+def texts_after_context(task: Task) -> Sequence[str]:
     """Return the text that follows the context, for each of the C classes.
 
     It is the class name. With `variant: released`, the words that the context has no room for
@@ -98,10 +98,14 @@ def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     if task.options.variant == "released":
         image = torch.cat([clip.first_norm(image[:, :1]), image[:, 1:]], 1)
     blocks = range(1, text.shape[1] + 1)
-    of_text = {j: {"input": fl.deep_prompts(text[:, j - 1], first=False)} for j in blocks if j > 1}
-    of_image = {j: {"input": fl.deep_prompts(image[:, j - 1], first=j == 1)} for j in blocks}
-    classes = clip.text_features(text[:, 0], names(task), inserts=of_text)  # [K, C, d_joint]
-    images, _ = clip.image_features(batch.images, inserts=of_image)  # [K, B, d_joint]
+    text_inserts = {
+        j: {"input": fl.deep_prompts(text[:, j - 1], first=False)} for j in blocks if j > 1
+    }
+    image_inserts = {j: {"input": fl.deep_prompts(image[:, j - 1], first=j == 1)} for j in blocks}
+    classes = clip.text_features(
+        text[:, 0], texts_after_context(task), inserts=text_inserts
+    )  # [K, C, d_joint]
+    images, _ = clip.image_features(batch.images, inserts=image_inserts)  # [K, B, d_joint]
     return clip.logits(images, classes)
 
 

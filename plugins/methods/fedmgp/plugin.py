@@ -57,7 +57,7 @@ def fresh_groups(task: Task) -> Tree:
     """Draw G contexts [G, L, d] and G sets of image prompts [G, L, d_image]."""
     clip = task.backbone
     options = task.options
-    behind = replace(task.data, classes=tuple(names(task)))
+    behind = replace(task.data, classes=tuple(texts_after_context(task)))
     fl.check_lengths(replace(task, data=behind), [options.length], "")
     generator = task.generator("groups")
     drawn = [clip.init_context(options.length, generator) for _ in range(options.groups)]
@@ -115,7 +115,7 @@ def merge(received: Tree, state: Tree) -> Tree:
     return groups
 
 
-def names(task: Task) -> list[str]:
+def texts_after_context(task: Task) -> list[str]:
     """Return the text after the context, for each class: words that do not fit, and the name."""
     words = task.options.words.split()
     clip = task.backbone
@@ -128,7 +128,7 @@ def names(task: Task) -> list[str]:
 def features(task: Task, groups: Tree, batch: Batch, classes: list[str]) -> tuple[Tensor, Tensor]:
     """Compute the features of images [K, G, B, d_joint] and texts [K, G, C, d_joint] in each group.
 
-    `classes` are the texts after the context, as `names` returns them.
+    `classes` are the texts after the context, as `texts_after_context` returns them.
     """
     clip = task.backbone
     prompts = clip.first_norm(groups["image"])  # [K, G, L, d_image]
@@ -148,8 +148,8 @@ def distance(x: Tensor) -> Tensor:
     of groups.
     """
     count = x.shape[1]
-    apart = (x[:, :, None] - x[:, None]).abs().mean(-1)  # [K, G, G, N]
-    return apart.sum((1, 2)) / (count * (count - 1))
+    differences = (x[:, :, None] - x[:, None]).abs().mean(-1)  # [K, G, G, N]
+    return differences.sum((1, 2)) / (count * (count - 1))
 
 
 def loss(
@@ -166,7 +166,8 @@ def loss(
     `variant: released` adds it. Only the cross-entropy is reported. A single group has no
     distance.
     """
-    options, (images, texts) = task.options, features(task, params, batch, classes)
+    options = task.options
+    images, texts = features(task, params, batch, classes)
     by_group = task.backbone.logits(images, texts)  # [K, G, B, C]
     losses = [fl.cross_entropy(logits, batch.labels) for logits in by_group.unbind(1)]
     entropy = torch.stack(losses).mean(0)
@@ -184,7 +185,8 @@ def cosines(groups: Tensor, shared: Tensor) -> Tensor:
         groups: the clients' groups [K, G, L, d].
         shared: the received shared groups [K, s, L, d].
     """
-    own, others = (F.normalize(x.flatten(2), dim=-1) for x in (groups, shared))
+    own = F.normalize(groups.flatten(2), dim=-1)
+    others = F.normalize(shared.flatten(2), dim=-1)
     return (own @ others.mT).amax(-1)
 
 
@@ -211,14 +213,14 @@ def draw(task: Task, client: int, similar: Tensor) -> Tensor:
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = merge(received, clients.state)
     # the names are made only once, since a GPU would wait for them in every step
-    by_names = partial(loss, classes=names(task))
+    by_names = partial(loss, classes=texts_after_context(task))
     trained = fl.train_locally(task, by_names, received, clients, params=start)
     uploaded = {}
     kept = dict(trained.params)
     for kind in KINDS:
         groups = trained.params[kind]  # [K, G, L, d]
         similar = cosines(groups, received["params"][kind])
-        drawn = [draw(task, k, of) for k, of in zip(clients.ids, similar, strict=True)]
+        drawn = [draw(task, k, own) for k, own in zip(clients.ids, similar, strict=True)]
         kept[f"{kind}_sent"] = torch.stack(drawn)  # [K, s, G]
         uploaded[kind] = torch.einsum("ksg,kgld->ksld", kept[f"{kind}_sent"], groups)
     return fl.make_updates(replace(trained, params=uploaded), clients, state=kept)
@@ -229,5 +231,5 @@ def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor
     groups = received["params"]
     if not clients.is_server_model:
         groups = merge(received, clients.state)
-    images, texts = features(task, groups, batch, names(task))
+    images, texts = features(task, groups, batch, texts_after_context(task))
     return task.backbone.logits(images, texts).mean(1)  # the mean over groups [K, B, C]

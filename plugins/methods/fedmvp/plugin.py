@@ -108,7 +108,7 @@ def make_prompts(task: Task, params: Tree, features: Tensor, given: Tensor, batc
     return F.adaptive_avg_pool1d(runs, task.options.prompts).mT.unflatten(0, patches.shape[:2])
 
 
-def prompted(
+def features_and_logits(
     task: Task, params: Tree, described: tuple[Tensor, Tensor], own: Tensor, batch: Batch
 ) -> tuple[Tensor, Tensor]:
     """Return the features [K, B, d'] of images with prompts, and their logits [K, B, C].
@@ -117,7 +117,8 @@ def prompted(
         described: features [M, d'] and shares [C, M], as `descriptions` returns them.
         own: bool [K, C], the classes whose attributes each client's network reads.
     """
-    clip, (features, shares) = task.backbone, described
+    clip = task.backbone
+    features, shares = described
     given = (own.to(shares) @ shares) > 0  # [K, M]
     prompts = make_prompts(task, params, features, given, batch)
     places = {1: {"input": lambda given, out: fl.insert(out, clip.first_norm(prompts))}}
@@ -135,10 +136,10 @@ def loss(
     """
     own = clients.priors > 0  # [K, C]
     described = received["features"][0], received["shares"][0]
-    images, scores = prompted(task, params, described, own, batch)
+    images, scores = features_and_logits(task, params, described, own, batch)
     entropy = fl.cross_entropy_among(scores, batch.labels, own)
-    apart = 1 - (images * batch.features).sum(-1)
-    return entropy + task.options.weight * apart, {"reported_loss": entropy}
+    distance = 1 - (images * batch.features).sum(-1)
+    return entropy + task.options.weight * distance, {"reported_loss": entropy}
 
 
 @fl.hookimpl
@@ -154,4 +155,4 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     shape = len(batch.rows), task.num_classes
     everything = torch.ones(shape, dtype=torch.bool, device=batch.rows.device)
-    return prompted(task, received["params"], descriptions(task), everything, batch)[1]
+    return features_and_logits(task, received["params"], descriptions(task), everything, batch)[1]

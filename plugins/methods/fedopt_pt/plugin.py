@@ -36,10 +36,7 @@ Task = fl.ViTTask[Options]
 @fl.hookimpl
 def init_server(task: Task) -> Tree:
     params = fl.init_params(task)
-    options = task.options
-    moments = init_moments(
-        options.server_optimizer, params, options.server_momentum, options.server_eps
-    )
+    moments = init_moments(task.options, params)
     adapted = {"adapted": params} if task.options.variant == "released" else {}
     return {"params": params, "moments": moments} | adapted
 
@@ -63,18 +60,8 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     own = server.get("adapted", server["params"])
     pseudo_gradient = fl.tensor_map(torch.sub, own, mean)
 
-    # the server's step against it
-    own, moments = server_step(
-        options.server_optimizer,
-        own,
-        pseudo_gradient,
-        server.get("moments", {}),  # plain SGD has none
-        lr=options.server_lr,
-        number=task.round,
-        momentum=options.server_momentum,
-        betas=(options.server_betas[0], options.server_betas[1]),
-        eps=options.server_eps,
-    )
+    before = server.get("moments", {})  # plain SGD has none
+    own, moments = server_step(options, own, pseudo_gradient, before, task.round)
     if options.variant == "released":
         return {"params": mean, "moments": moments, "adapted": own}
     return {"params": own, "moments": moments}

@@ -1,7 +1,8 @@
-"""Optimisers of the server: a step against a pseudo-gradient, as of a mean of clients' changes.
+"""The server's optimisers, which take a step against a pseudo-gradient instead of a gradient.
 
-Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Algorithm 2 (FedOpt). The state of an
-optimiser, its moments, is a tree in the server's state.
+The pseudo-gradient is the server's parameters minus the mean of the clients' parameters: Reddi et
+al., "Adaptive Federated Optimization" (ICLR 2021), Algorithm 2 (FedOpt). The state of an optimiser,
+its moments, is a tree in the server's state. The options `server_...` choose the optimiser.
 """
 
 import torch
@@ -9,19 +10,21 @@ from torch import Tensor
 
 from fedloom.toolbox import Tree, leaves, tensor_map
 
-KINDS = ("adam", "yogi", "adagrad", "sgd")
+from .options import Options
 
 
-def init_moments(kind: str, params: Tree, momentum: float = 0.0, eps: float = 1e-3) -> Tree:
-    """Return an optimiser's moments before the first step.
+def init_moments(options: Options, params: Tree) -> Tree:
+    """Return the optimiser's moments before the first step.
 
     sgd with momentum has `momentum` m, and plain sgd has no moments. The others have `exp_avg` m
     and `exp_avg_sq` v. All moments start at zero, except v of yogi and adagrad. It starts at eps^2,
     the smallest value that Algorithm 2 allows.
     """
-    if kind == "sgd":
-        return {"momentum": tensor_map(torch.zeros_like, params)} if momentum else {}
-    first = 0.0 if kind == "adam" else eps**2
+    if options.server_optimizer == "sgd":
+        if not options.server_momentum:
+            return {}
+        return {"momentum": tensor_map(torch.zeros_like, params)}
+    first = 0.0 if options.server_optimizer == "adam" else options.server_eps**2
     return {
         "exp_avg": tensor_map(torch.zeros_like, params),
         "exp_avg_sq": tensor_map(lambda value: torch.full_like(value, first), params),
@@ -29,16 +32,7 @@ def init_moments(kind: str, params: Tree, momentum: float = 0.0, eps: float = 1e
 
 
 def server_step(
-    kind: str,
-    params: Tree,
-    gradient: Tree,
-    moments: Tree,
-    *,
-    lr: float,
-    number: int = 1,
-    momentum: float = 0.0,
-    betas: tuple[float, float] = (0.9, 0.99),
-    eps: float = 1e-3,
+    options: Options, params: Tree, gradient: Tree, moments: Tree, step: int
 ) -> tuple[Tree, Tree]:
     """Return the parameters x and the moments after one step against the gradient g.
 
@@ -48,54 +42,68 @@ def server_step(
     adam: the step of torch, with its bias correction, which Algorithm 2 leaves out.
 
     Args:
-        kind: one of KINDS.
-        gradient: a tree of the same shapes as `params`; for FedOpt, the parameters minus the
-            clients' mean.
+        options: lr is `server_lr`, momentum `server_momentum`, beta1 and beta2 `server_betas`, and
+            eps `server_eps`, which is tau in Algorithm 2.
+        gradient: a tree of the same shapes as `params`; for FedOpt, the pseudo-gradient.
         moments: the moments of `init_moments`, or of the step before.
-        number: number of the step, from 1; only adam needs it.
-        momentum: only sgd uses it.
-        betas: beta1 and beta2; sgd uses neither, adagrad only beta1.
-        eps: tau in Algorithm 2; sgd does not use it.
+        step: number of the step, from 1; only adam needs it.
     """
-    if kind == "sgd":
-        if momentum:
-            moved = tensor_map(lambda m, g: momentum * m + g, moments["momentum"], gradient)
-            return tensor_map(lambda x, m: x - lr * m, params, moved), {"momentum": moved}
+    if options.server_optimizer == "sgd":
+        return _step_sgd(options, params, gradient, moments)
+    if options.server_optimizer == "adam":
+        return _step_adam(options, params, gradient, moments, step)
+    return _step_algorithm_2(options, params, gradient, moments)
+
+
+def _step_sgd(options: Options, params: Tree, gradient: Tree, moments: Tree) -> tuple[Tree, Tree]:
+    """Return the parameters and the moments after a step of sgd."""
+    lr = options.server_lr
+    momentum = options.server_momentum
+    if not momentum:
         return tensor_map(lambda x, g: x - lr * g, params, gradient), {}
-    if kind == "adam":
-        return _adam(params, gradient, moments, lr, number, betas, eps)
-
-    def second(v: Tensor, g: Tensor) -> Tensor:
-        """Return the next v."""
-        square = g.square()
-        if kind == "adagrad":
-            return v + square
-        return v - (1 - betas[1]) * square * (v - square).sign()
-
-    mean = tensor_map(lambda m, g: betas[0] * m + (1 - betas[0]) * g, moments["exp_avg"], gradient)
-    squares = tensor_map(second, moments["exp_avg_sq"], gradient)
-    stepped = tensor_map(lambda x, m, v: x - lr * m / (v.sqrt() + eps), params, mean, squares)
-    return stepped, {"exp_avg": mean, "exp_avg_sq": squares}
+    mean = tensor_map(lambda m, g: momentum * m + g, moments["momentum"], gradient)
+    return tensor_map(lambda x, m: x - lr * m, params, mean), {"momentum": mean}
 
 
-def _adam(
-    params: Tree,
-    gradient: Tree,
-    moments: Tree,
-    lr: float,
-    number: int,
-    betas: tuple[float, float],
-    eps: float,
+def _step_algorithm_2(
+    options: Options, params: Tree, gradient: Tree, moments: Tree
 ) -> tuple[Tree, Tree]:
-    """Return the parameters and the moments after step `number` (from 1) of torch's Adam."""
-    params, moments = (tensor_map(torch.clone, tree) for tree in (params, moments))
-    optimizer = torch.optim.Adam([value for _, value in leaves(params)], lr, betas, eps)
+    """Return the parameters and the moments after a step of yogi or adagrad."""
+    beta1, beta2 = options.server_betas
+
+    def next_v(v: Tensor, g: Tensor) -> Tensor:
+        square = g.square()
+        if options.server_optimizer == "adagrad":
+            return v + square
+        return v - (1 - beta2) * square * (v - square).sign()
+
+    def next_x(x: Tensor, m: Tensor, v: Tensor) -> Tensor:
+        return x - options.server_lr * m / (v.sqrt() + options.server_eps)
+
+    mean = tensor_map(lambda m, g: beta1 * m + (1 - beta1) * g, moments["exp_avg"], gradient)
+    squares = tensor_map(next_v, moments["exp_avg_sq"], gradient)
+    return tensor_map(next_x, params, mean, squares), {"exp_avg": mean, "exp_avg_sq": squares}
+
+
+def _step_adam(
+    options: Options, params: Tree, gradient: Tree, moments: Tree, step: int
+) -> tuple[Tree, Tree]:
+    """Return the parameters and the moments after step `step` (from 1) of torch's Adam."""
+    params = tensor_map(torch.clone, params)
+    moments = tensor_map(torch.clone, moments)
+    beta1, beta2 = options.server_betas
+    optimizer = torch.optim.Adam(
+        [value for _, value in leaves(params)],
+        options.server_lr,
+        (beta1, beta2),
+        options.server_eps,
+    )
 
     def load(value: Tensor, g: Tensor, mean: Tensor, squares: Tensor) -> None:
         """Give torch's optimiser the gradient and the moments of one parameter."""
         value.grad = g
-        step = torch.tensor(number - 1.0)
-        optimizer.state[value] = {"step": step, "exp_avg": mean, "exp_avg_sq": squares}
+        before = torch.tensor(step - 1.0)
+        optimizer.state[value] = {"step": before, "exp_avg": mean, "exp_avg_sq": squares}
 
     tensor_map(load, params, gradient, moments["exp_avg"], moments["exp_avg_sq"])
     optimizer.step()  # changes parameters and moments, which are copies

@@ -1,6 +1,8 @@
 """Optimal transport between an image's patches and a class's prompts, by Sinkhorn's iterations."""
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -48,66 +50,119 @@ def transport_plan(
         threshold: a client's iterations stop when its scalings v (balanced: u) change by less than
             this, on average over all images and classes.
     """
-    # the kernel, and scalings of one; or the logarithms of all
-    rows, columns = cost.shape[-2:]
+    # use logarithms if a product of two entries of the kernel could be 0
     logarithms = LARGEST_COST / eps > -math.log(torch.finfo(cost.dtype).tiny) / 2
-    kernel = -cost / eps if logarithms else torch.exp(-cost / eps)  # [K, B, C, M, N]
-    u = torch.ones_like(cost[..., 0])  # [K, B, C, M]
-    v = torch.ones_like(cost[..., 0, :])  # [K, B, C, N]
-    # Costs that come from an einsum are not contiguous, and every product would copy them.
-    factor = kernel if logarithms else kernel.contiguous()
     if logarithms:
-        u = u.log()
-        v = v.log()
+        problems = _Logarithmic(-cost / eps, mass, balanced)
+    else:
+        problems = _Plain(torch.exp(-cost / eps), mass, balanced)
+    u, v = problems.start()
 
     # the weight of each scaling in the average change of a client, and the clients that still run
-    real = mask[..., None, None]  # [K, B, 1, 1]
-    scalings = mask.sum(1) * cost.shape[2] * (rows if balanced else columns)
-    weight = real / scalings[:, None, None, None]
+    scalings = mask.sum(1) * problems.watched(u, v)[0, 0].numel()  # [K]
+    weight = mask[..., None, None] / scalings[:, None, None, None]  # [K, B, 1, 1]
     running = torch.ones(len(cost), 1, 1, 1, dtype=torch.bool, device=cost.device)
     every = ASKED_EVERY[cost.device.type]
 
-    # the iterations
-    for number in range(1, iterations + 1):
-        new_u, new_v = (_scale_logarithms if logarithms else _scale)(factor, v, mass, balanced)
-        before, after = (u, new_u) if balanced else (v, new_v)
-        if logarithms:
-            before = before.exp()
-            after = after.exp()
-        step = (after - before).abs()
-        if logarithms:  # infinity minus infinity counts as an infinite change
-            step = step.nan_to_num(nan=math.inf).where(real, 0)
-        change = (step * weight).sum((1, 2, 3))  # [K]
+    for iteration in range(1, iterations + 1):
+        new_u, new_v = problems.scale(v)
+        change = problems.change(
+            problems.watched(u, v), problems.watched(new_u, new_v), weight
+        )  # [K]
         u = torch.where(running, new_u, u)
         v = torch.where(running, new_v, v)
         running = running & (change >= threshold)[:, None, None, None]
-        if number % every == 0 and not running.any():
+        if iteration % every == 0 and not running.any():
             break
-
-    # the plans
-    if logarithms:
-        return (u[..., None] + kernel + v[..., None, :]).exp()
-    return u[..., None] * kernel * v[..., None, :]
+    return problems.plan(u, v)
 
 
-def _scale(kernel: Tensor, v: Tensor, mass: float, balanced: bool) -> tuple[Tensor, Tensor]:
-    """Return the next scalings u [..., M] and v [..., N] of a kernel [..., M, N], from v.
+@dataclass(frozen=True)
+class _Problems:
+    """The transport problems of a batch.
 
-    u = (1 / M) / (kernel v), which is at most 1 unless `balanced`; v = (mass / N) / (kernel^T u).
+    Attributes:
+        kernel: exp(-cost / eps) [..., M, N], or its logarithm.
+        mass: see `transport_plan`.
+        balanced: see `transport_plan`.
     """
-    rows, columns = kernel.shape[-2:]
-    full = (kernel @ v[..., None]).squeeze(-1).mul_(rows).reciprocal_()
-    new_u = full if balanced else full.clamp_(max=1)
-    new_v = mass / columns / (new_u[..., None, :] @ kernel).squeeze(-2)
-    return new_u, new_v
+
+    kernel: Tensor
+    mass: float
+    balanced: bool
+
+    @property
+    def rows(self) -> int:
+        """Return M, the number of patches."""
+        return self.kernel.shape[-2]
+
+    @property
+    def columns(self) -> int:
+        """Return N, the number of prompts."""
+        return self.kernel.shape[-1]
+
+    def watched(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return the scalings whose change stops the iterations: v, or u if `balanced`."""
+        return u if self.balanced else v
 
 
-def _scale_logarithms(
-    log_kernel: Tensor, log_v: Tensor, mass: float, balanced: bool
-) -> tuple[Tensor, Tensor]:
-    """Return the logarithms of what `_scale` returns, from logarithms of kernel and v."""
-    rows, columns = log_kernel.shape[-2:]
-    full = -math.log(rows) - torch.logsumexp(log_kernel + log_v[..., None, :], -1)
-    new_u = full if balanced else full.clamp(max=0)
-    new_v = math.log(mass / columns) - torch.logsumexp(log_kernel + new_u[..., None], -2)
-    return new_u, new_v
+class _Plain(_Problems):
+    """The problems by their kernel exp(-cost / eps) and scalings u and v."""
+
+    @cached_property
+    def contiguous_kernel(self) -> Tensor:
+        """Return the kernel without gaps in memory, for products, which would copy it each time.
+
+        Costs that come from an einsum are not contiguous.
+        """
+        return self.kernel.contiguous()
+
+    def start(self) -> tuple[Tensor, Tensor]:
+        """Return the first scalings u [..., M] and v [..., N], which are 1."""
+        return torch.ones_like(self.kernel[..., 0]), torch.ones_like(self.kernel[..., 0, :])
+
+    def scale(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the next u and v, from v.
+
+        u = (1 / M) / (kernel v), at most 1 unless `balanced`; v = (mass / N) / (kernel^T u).
+        """
+        kernel = self.contiguous_kernel
+        full = (kernel @ v[..., None]).squeeze(-1).mul_(self.rows).reciprocal_()
+        u = full if self.balanced else full.clamp_(max=1)
+        next_v = self.mass / self.columns / (u[..., None, :] @ kernel).squeeze(-2)
+        return u, next_v
+
+    def change(self, before: Tensor, after: Tensor, weight: Tensor) -> Tensor:
+        """Return the weighted sum [K] of the changes of scalings [K, B, C, M or N]."""
+        return ((after - before).abs() * weight).sum((1, 2, 3))
+
+    def plan(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return the plans diag(u) kernel diag(v) [..., M, N]."""
+        return u[..., None] * self.kernel * v[..., None, :]
+
+
+class _Logarithmic(_Problems):
+    """The problems by the logarithms of kernel, u and v."""
+
+    def start(self) -> tuple[Tensor, Tensor]:
+        """Return the logarithms of the first scalings, which are 0."""
+        return torch.zeros_like(self.kernel[..., 0]), torch.zeros_like(self.kernel[..., 0, :])
+
+    def scale(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logarithms of the next u and v, from the logarithm of v."""
+        full = -math.log(self.rows) - torch.logsumexp(self.kernel + v[..., None, :], -1)
+        u = full if self.balanced else full.clamp(max=0)
+        sums = torch.logsumexp(self.kernel + u[..., None], -2)
+        return u, math.log(self.mass / self.columns) - sums
+
+    def change(self, before: Tensor, after: Tensor, weight: Tensor) -> Tensor:
+        """Return the weighted sum [K] of the changes of the scalings, not of their logarithms.
+
+        Infinity minus infinity counts as an infinite change. Images of weight 0 do not count.
+        """
+        change = (after.exp() - before.exp()).abs().nan_to_num(nan=math.inf)
+        return (change.where(weight > 0, 0) * weight).sum((1, 2, 3))
+
+    def plan(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return the plans [..., M, N], not their logarithms."""
+        return (u[..., None] + self.kernel + v[..., None, :]).exp()

@@ -46,31 +46,31 @@ def init_client(task: Task, client: int) -> Tree:
     return {"u": u.to(clip.device), "v": v}
 
 
-def personal(params: Tree) -> Tensor:
+def personal_contexts(params: Tree) -> Tensor:
     """Return the personal contexts sigma + U V [K, L, d] of the clients."""
     return params["sigma"] + params["u"] @ params["v"]
 
 
 @torch.no_grad()
-def written(task: Task) -> Tensor:
+def written_features(task: Task) -> Tensor:
     """Return the features [C, d_joint] of the written texts "X X ... X <class>."."""
     context = task.backbone.embed_text(" ".join("X" * task.options.length))  # [L, d]
     return task.backbone.text_features(context, task.data.classes)
 
 
-def contrast(task: Task, of_written: Tensor, of_sigma: Tensor, of_own: Tensor) -> Tensor:
+def contrast(task: Task, written: Tensor, under_sigma: Tensor, under_own: Tensor) -> Tensor:
     """Return the contrastive term [K] of every client.
 
     It is -log(exp(near / t) / (exp(near / t) + exp(far / t))), averaged over classes. Here t is the
-    temperature, near = cos(of_sigma, of_written) and far = cos(of_sigma, of_own).
+    temperature, near = cos(under_sigma, written) and far = cos(under_sigma, under_own).
 
     Args:
-        of_written: features [K, C, d_joint] of the written texts, of unit length.
-        of_sigma: text features under sigma, of the same shape.
-        of_own: text features under sigma + U V, of the same shape.
+        written: features [K, C, d_joint] of the written texts, of unit length.
+        under_sigma: text features under sigma, of the same shape.
+        under_own: text features under sigma + U V, of the same shape.
     """
-    near = (of_written * of_sigma).sum(-1)  # [K, C]
-    far = (of_sigma * of_own).sum(-1)  # [K, C]
+    near = (written * under_sigma).sum(-1)  # [K, C]
+    far = (under_sigma * under_own).sum(-1)  # [K, C]
     pair = torch.stack([near, far], -1) / task.options.temperature
     return -pair.log_softmax(-1)[..., 0].mean(-1)
 
@@ -80,19 +80,19 @@ def loss(
 ) -> tuple[Tensor, Tree]:
     """Return the cross-entropy plus mu times the contrastive term [K, B]; report the first."""
     clip = task.backbone
-    contexts = torch.stack([params["sigma"], personal(params)], 1)  # [K, 2, L, d]
+    contexts = torch.stack([params["sigma"], personal_contexts(params)], 1)  # [K, 2, L, d]
     text = clip.text_features(contexts, task.data.classes)  # [K, 2, C, d_joint]
-    of_sigma, of_own = text.unbind(1)
-    entropy = fl.cross_entropy(clip.logits(batch.features, of_own), batch.labels)  # [K, B]
-    apart = contrast(task, received["written"], of_sigma, of_own)
-    return entropy + task.options.mu * apart[:, None], {"reported_loss": entropy}
+    under_sigma, under_own = text.unbind(1)
+    entropy = fl.cross_entropy(clip.logits(batch.features, under_own), batch.labels)  # [K, B]
+    contrastive = contrast(task, received["written"], under_sigma, under_own)
+    return entropy + task.options.mu * contrastive[:, None], {"reported_loss": entropy}
 
 
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train sigma, U and V; upload sigma and keep the others."""
     start = received["params"] | clients.state
-    known = {**received, "written": written(task).expand(len(clients), -1, -1)}
+    known = {**received, "written": written_features(task).expand(len(clients), -1, -1)}
     trained = fl.train_locally(task, loss, known, clients, params=start)
     return fl.make_updates(trained, clients, kept=clients.state)
 
@@ -102,5 +102,7 @@ def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor
     """Return logits [K, B, C] under sigma + U V, or under sigma for the server's model."""
     params = received["params"]
     clip = task.backbone
-    context = params["sigma"] if clients.is_server_model else personal(params | clients.state)
+    context = (
+        params["sigma"] if clients.is_server_model else personal_contexts(params | clients.state)
+    )
     return clip.logits(batch.features, clip.text_features(context, task.data.classes))

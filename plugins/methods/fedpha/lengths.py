@@ -16,12 +16,12 @@ def possible_lengths(options: Options) -> list[int]:
     return options.random_lengths or options.lengths or [options.length]
 
 
-def longest(options: Options) -> int:
+def longest_length(options: Options) -> int:
     """Return the greatest length that a local context may have."""
     return max(possible_lengths(options))
 
 
-def length_of(task: Task, client: int) -> int:
+def local_length(task: Task, client: int) -> int:
     """Return the length of a client's local context.
 
     If lengths are drawn, `task.round` must be 0, as in `init_client`.

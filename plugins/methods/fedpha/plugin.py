@@ -37,7 +37,7 @@ import fedloom.toolbox as fl
 from fedloom.toolbox import Batch, Cohort, Tree, Update
 
 from . import released
-from .lengths import check_options, length_of, longest
+from .lengths import check_options, local_length, longest_length
 from .options import Options
 from .projection import directions_kept, project_on_weakest
 from .timings import timings
@@ -63,8 +63,8 @@ def init_client(task: Task, client: int) -> Tree:
     so that the states of all clients have the same shapes.
     """
     options = task.options
-    length = length_of(task, client)
-    most = longest(task.options)
+    length = local_length(task, client)
+    most = longest_length(task.options)
     if options.same_start:
         generator = task.generator("local context")
         context = fl.init_context(task, most, options.words, generator)[:length]
@@ -120,16 +120,18 @@ def loss(
     # the features of the classes under each of the three contexts
     full = torch.full_like(length, context.shape[1])
     text = text_features(task, [local, context, projected], [length, full, length])
-    of_local, of_global, of_projected = text.unbind(1)  # [K, C, d_joint] each
+    local_features, global_features, projected_features = text.unbind(1)  # [K, C, d_joint] each
 
     # the terms of the loss
-    entropy, entropy_of_global = (
+    entropy, global_entropy = (
         fl.cross_entropy(clip.logits(batch.features, features), batch.labels)
-        for features in (of_local, of_global)
+        for features in (local_features, global_features)
     )
-    pull = (of_local - of_projected).square().mean((1, 2))  # [K], Eq. 11
-    push = F.relu(options.alpha - (of_local - of_global).norm(dim=-1)).mean(1)  # [K], Eq. 12
-    total = entropy + entropy_of_global + (pull + push)[:, None]
+    pull = (local_features - projected_features).square().mean((1, 2))  # [K], Eq. 11
+    push = F.relu(options.alpha - (local_features - global_features).norm(dim=-1)).mean(
+        1
+    )  # [K], Eq. 12
+    total = entropy + global_entropy + (pull + push)[:, None]
     return total, {"reported_loss": entropy}
 
 
@@ -174,7 +176,7 @@ def artefact(
     length = int(clients.state["length"][0])
     local = clients.state["local"][0, :length]  # [L, d], without its padding
 
-    @torch.enable_grad()  # which evaluation turns off
+    @torch.enable_grad()  # evaluation turns gradients off
     def train() -> list[Update]:
         return client_update(task, received, clients)
 

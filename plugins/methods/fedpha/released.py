@@ -16,7 +16,7 @@ from torch import Tensor
 
 import fedloom.toolbox as fl
 
-from .lengths import length_of
+from .lengths import local_length
 from .options import Options
 
 Task = fl.Task[Any, Options]
@@ -44,5 +44,5 @@ def eot_offset(task: Task, lengths: Tensor) -> Tensor:
         int64 [K, n].
     """
     start = task.at(0)  # lengths are drawn before round 1
-    local = (length_of(start, client) for client in range(task.data.num_clients))
+    local = (local_length(start, client) for client in range(task.data.num_clients))
     return max(task.options.global_length, *local) - lengths

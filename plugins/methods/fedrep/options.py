@@ -11,7 +11,7 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weight clients by their numbers of training images. Algorithm 1 weights all alike."""
+    """Weight clients by their numbers of training images. Algorithm 1 does not."""
 
     head_epochs: int
     """Number of epochs that train the head, before those of the body and before a test."""

@@ -87,7 +87,7 @@ def init_server(task: Task) -> Tree:
     }
 
 
-def fused(task: Task, params: Tree, batch: Batch) -> Tensor:
+def fuse_prompts(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Return the fused prompts [K, B, M, P, d] of every image, at M blocks.
 
     They are the sum over the arrived parts s of w_s prompts_s, with the weights w = softmax(scale *
@@ -110,7 +110,7 @@ def fused(task: Task, params: Tree, batch: Batch) -> Tensor:
 def features(task: Task, params: Tree, batch: Batch) -> Tensor:
     """Return the final class tokens [K, B, d] of images with their prompts."""
     vit = task.backbone
-    prompts = fused(task, params, batch)
+    prompts = fuse_prompts(task, params, batch)
     tokens = vit.embed(batch.images)  # [K, B, T, d]
     for j in range(1, vit.depth + 1):
         if j <= prompted_blocks(task):
@@ -207,11 +207,11 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     }
 
     # the parameters, with a head that is fitted to the prototypes
-    params = debiased(task, fl.mean(updates, weighted=True), uploaded, held)
+    params = debias_head(task, fl.mean(updates, weighted=True), uploaded, held)
     return {"params": params, "constants": constants, "uploaded": uploaded, "held": held}
 
 
-def debiased(task: Task, params: Tree, uploaded: Tensor, held: Tensor) -> Tree:
+def debias_head(task: Task, params: Tree, uploaded: Tensor, held: Tensor) -> Tree:
     """Return the parameters with the head trained on the clients' prototypes.
 
     Args:

@@ -52,7 +52,7 @@ def init_client(task: Task, client: int) -> Tree:
     return {"cluster": torch.tensor(0, device=task.backbone.device)}
 
 
-def model(received: Tree, cluster: Tensor) -> Tree:
+def cluster_models(received: Tree, cluster: Tensor) -> Tree:
     """Return each client's model, whose number is in `cluster` [K].
 
     The model is `head` [K, C, d] and `shared_prompts` [K, P, d], out of k received models.
@@ -73,7 +73,8 @@ def best_cluster(task: Task, received: Tree, clients: Cohort) -> Tensor:
     count = task.options.clusters
     total = torch.zeros(len(clients), count, device=task.backbone.device)  # [K, k]
     models = [
-        model(received, torch.full((len(clients),), j, device=total.device)) for j in range(count)
+        cluster_models(received, torch.full((len(clients),), j, device=total.device))
+        for j in range(count)
     ]
     for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
         for j, params in enumerate(models):
@@ -89,7 +90,7 @@ def best_cluster(task: Task, received: Tree, clients: Cohort) -> Tensor:
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     cluster = best_cluster(task, received, clients)
-    start = model(received, cluster)
+    start = cluster_models(received, cluster)
     trained = fl.train_locally(task, fl.shallow_loss, received, clients, params=start)
     state = {"cluster": cluster}
     choice = F.one_hot(cluster, task.options.clusters)  # s_i: [K, k]
@@ -120,4 +121,6 @@ def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None
-    return fl.shallow_logits(task, model(received, clients.state["cluster"]), batch)  # [K, B, C]
+    return fl.shallow_logits(
+        task, cluster_models(received, clients.state["cluster"]), batch
+    )  # [K, B, C]

@@ -14,7 +14,8 @@ class Options:
     """Number of tokens of the context."""
 
     words: str
-    """Text from whose embedding the first tokens start; the others start from N(0, 0.02)."""
+    """Text from whose embedding the first tokens start, such as 'a photo of a'; the others start
+    from N(0, 0.02)."""
 
     template: str
     """Hand-written prompt that the texts of the classes are held near; the name of the class takes

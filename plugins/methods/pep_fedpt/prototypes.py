@@ -24,7 +24,7 @@ def class_means(
         2. Statistics for wrappers: `spread` [K, S, C], the largest L1 distance between a token and
            the mean of its class (A.4.1), and `count` [K, C], the number of images of each class.
     """
-    # the means
+    # the mean token of each class
     seen = []
     total = torch.zeros(())
     count = torch.zeros((), dtype=torch.int64)
@@ -41,6 +41,6 @@ def class_means(
     for belongs, values in seen:
         own = torch.einsum("kbc,kscd->kbsd", belongs.float(), mean)  # [K, B, S, d]
         distance = (values - own).abs().sum(-1)  # [K, B, S]
-        of_class = distance[..., None] * belongs[:, :, None]  # [K, B, S, C]
-        spread = torch.maximum(spread, of_class.amax(1))
+        distance_by_class = distance[..., None] * belongs[:, :, None]  # [K, B, S, C]
+        spread = torch.maximum(spread, distance_by_class.amax(1))
     return mean, {"spread": spread, "count": count}

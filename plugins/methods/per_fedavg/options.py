@@ -12,7 +12,7 @@ class Options:
     """The class of task.options."""
 
     weighted: bool
-    """Weight clients by their numbers of training images. Algorithm 1 weights all alike."""
+    """Weight clients by their numbers of training images. Algorithm 1 does not."""
 
     variant: Literal["fo", "hf"]
     """Approximation of the term with the Hessian: `fo` leaves it out (first order), `hf` takes a

@@ -42,7 +42,7 @@ def init_server(task: Task) -> Tree:
     return {"params": fl.init_model(task)}
 
 
-def deal(mask: Tensor, count: int) -> list[Tensor]:
+def split_batch(mask: Tensor, count: int) -> list[Tensor]:
     """Deal the images of a batch in turn to `count` parts, and return the weights of each part.
 
     The weights [K, B] are 1 / n at the n images of the part, and 0 elsewhere. If a client has fewer
@@ -73,7 +73,7 @@ def gradient(task: Task, params: Tree, batch: Batch, weights: Tensor) -> tuple[T
     return fl.gradients((weights * values).sum(), params), values.detach()
 
 
-def moved(params: Tree, direction: Tree, step: float) -> Tree:
+def step_along(params: Tree, direction: Tree, step: float) -> Tree:
     """Return params + step * direction, without a gradient; all trees are {name: [K, ...]}."""
     return fl.tensor_map(lambda v, g: v.detach() + step * g, params, direction)
 
@@ -91,12 +91,12 @@ def meta_gradient(task: Task, params: Tree, batch: Batch) -> tuple[Tree, Tensor]
     alpha = task.options.alpha
     delta = task.options.delta
     # weights of D, D' and, for hf, D''
-    first, second, *third = deal(batch.mask, 2 if task.options.variant == "fo" else 3)
+    first, second, *third = split_batch(batch.mask, 2 if task.options.variant == "fo" else 3)
     own, _ = gradient(task, params, batch, first)
-    result, values = gradient(task, moved(params, own, -alpha), batch, second)
+    result, values = gradient(task, step_along(params, own, -alpha), batch, second)
     if third:
         ahead, behind = (
-            gradient(task, moved(params, result, step), batch, third[0])[0]
+            gradient(task, step_along(params, result, step), batch, third[0])[0]
             for step in (delta, -delta)
         )
         result = fl.tensor_map(
@@ -135,7 +135,7 @@ def personalize(task: Task, received: Tree, clients: Cohort) -> Tree:
         for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
             part, _ = gradient(task, params, batch, batch.mask / examples)
             total = fl.tensor_map(torch.add, total, part)
-        params = moved(params, total, -task.options.alpha)
+        params = step_along(params, total, -task.options.alpha)
     return params
 
 

@@ -33,7 +33,7 @@ from .options import Options
 Task = fl.CLIPTask[Options]
 
 
-def adapted(task: Task) -> int:
+def adapted_block_count(task: Task) -> int:
     """Return S, the number of blocks of each tower that have adapters."""
     clip = task.backbone
     return min(task.options.blocks, clip.text_depth, clip.image_depth)
@@ -44,7 +44,7 @@ def fresh_layer(task: Task, name: str, outputs: int, inputs: int) -> Tree:
 
     `weight` [S, outputs, inputs] is from N(0, 2 / outputs), and `bias` [S, outputs] is zero.
     """
-    count = adapted(task)
+    count = adapted_block_count(task)
     device = task.backbone.device
     drawn = torch.randn(count, outputs, inputs, generator=task.at(0).generator(name))
     weight = (2 / outputs) ** 0.5 * drawn
@@ -70,7 +70,7 @@ def init_client(task: Task, client: int) -> Tree:
     }
 
 
-def around(scale: float, down: Tree, shared: Tree, up: Tree) -> dict:
+def adapter_inserts(scale: float, down: Tree, shared: Tree, up: Tree) -> dict:
     """Return the inserts that add scale * up(relu(shared(relu(down(norm1(x)))))) to a block.
 
     The input of the block is x. The insert at "attention" reads norm1(x) and computes this term.
@@ -89,7 +89,7 @@ def around(scale: float, down: Tree, shared: Tree, up: Tree) -> dict:
     return {"attention": read, "mlp": lambda given, out: out + waiting.pop()}
 
 
-def words(task: Task, clients: Cohort) -> Tensor:
+def embed_words(task: Task, clients: Cohort) -> Tensor:
     """Return the embedded words [K, L, d] that stand before each class name."""
     return task.backbone.embed_text(task.options.words).expand(len(clients), -1, -1)
 
@@ -103,7 +103,7 @@ def logits(task: Task, params: Tree, context: Tensor, batch: Batch) -> Tensor:
     """
     clip = task.backbone
     scale = task.options.scale
-    count = adapted(task)
+    count = adapted_block_count(task)
     # the same values, with gradients that are divided by scale
     params = fl.tensor_map(lambda v: v + (1 / scale - 1) * (v - v.detach()), params)
 
@@ -111,13 +111,15 @@ def logits(task: Task, params: Tree, context: Tensor, batch: Batch) -> Tensor:
         """Return the inserts of the last S of `depth` blocks, by number of the block."""
         layers = [params[tower]["down"], params["shared"], params[tower]["up"]]
         return {
-            depth - count + 1 + i: around(scale, *(fl.at_block(layer, i) for layer in layers))
+            depth - count + 1 + i: adapter_inserts(
+                scale, *(fl.at_block(layer, i) for layer in layers)
+            )
             for i in range(count)
         }
 
     images, _ = clip.image_features(batch.images, inserts=inserts("image", clip.image_depth))
-    of_texts = inserts("text", clip.text_depth)
-    texts = clip.text_features(context, task.data.classes, inserts=of_texts)
+    text_inserts = inserts("text", clip.text_depth)
+    texts = clip.text_features(context, task.data.classes, inserts=text_inserts)
     return clip.logits(images, texts)
 
 
@@ -129,7 +131,7 @@ def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 @fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     start = received["params"] | clients.state
-    known = {"words": words(task, clients)}
+    known = {"words": embed_words(task, clients)}
     trained = fl.train_locally(task, loss, known, clients, params=start)
     return fl.make_updates(trained, clients, kept=clients.state)
 
@@ -139,4 +141,4 @@ def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor
     if clients.is_server_model:
         return None  # the server has neither `down` nor `up`
     params = received["params"] | clients.state
-    return logits(task, params, words(task, clients), batch)
+    return logits(task, params, embed_words(task, clients), batch)

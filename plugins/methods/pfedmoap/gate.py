@@ -15,7 +15,7 @@ Task = fl.CLIPTask[Options]
 LAYERS = ("q", "k", "v", "out")
 
 
-def pooled(task: Task, features: Tensor) -> Tensor:
+def pool_entries(task: Task, features: Tensor) -> Tensor:
     """Return g evenly spaced entries [..., g] of features [..., d]."""
     return features[..., :: max(1, features.shape[-1] // task.options.gate_width)]
 

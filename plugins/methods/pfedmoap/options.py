@@ -14,7 +14,8 @@ class Options:
     """Number of tokens of a prompt."""
 
     words: str
-    """Text from whose embedding the first tokens start; the others start from N(0, 0.02)."""
+    """Text from whose embedding the first tokens start, such as 'a photo of a'; the others start
+    from N(0, 0.02)."""
 
     experts: int
     """Number K of prompts that a client mixes, its own among them."""

@@ -39,7 +39,7 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Batch, Cohort, Tree, Update
 
-from .gate import init_gate, mix, pooled
+from .gate import init_gate, mix, pool_entries
 from .options import Options
 
 Task = fl.CLIPTask[Options]
@@ -57,12 +57,12 @@ def init_server(task: Task) -> Tree:
 
 @fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
-    width = pooled(task, task.backbone.encode(["a"])).shape[1]
+    width = pool_entries(task, task.backbone.encode(["a"])).shape[1]
     trained = torch.zeros((), dtype=torch.bool, device=task.backbone.device)
     return {"gate": init_gate(task, width), "gate_trained": trained}
 
 
-def nearest(server: Tree, client: int, count: int) -> tuple[Tensor, Tensor]:
+def nearest_experts(server: Tree, client: int, count: int) -> tuple[Tensor, Tensor]:
     """Return a client's experts: the other clients' prompts that are nearest to its own last one.
 
     Returns:
@@ -77,17 +77,18 @@ def nearest(server: Tree, client: int, count: int) -> tuple[Tensor, Tensor]:
     if client < 0:
         return prompts, present
     distance = (pool - pool[client]).flatten(1).norm(dim=1)  # [N]
-    apart, there = torch.stack([distance, known]).tolist()  # the only wait for the device
-    if there[client]:
-        others = [k for k in range(len(pool)) if there[k] and k != client]
-        chosen = sorted(others, key=lambda k: (apart[k], k))[:count]
-        prompts[: len(chosen)], present[: len(chosen)] = pool[chosen], True
+    distances, has_prompt = torch.stack([distance, known]).tolist()  # the only wait for the device
+    if has_prompt[client]:
+        others = [k for k in range(len(pool)) if has_prompt[k] and k != client]
+        chosen = sorted(others, key=lambda k: (distances[k], k))[:count]
+        prompts[: len(chosen)] = pool[chosen]
+        present[: len(chosen)] = True
     return prompts, present
 
 
 @fl.hookimpl
 def download(task: Task, server: Tree, client: int) -> Tree:
-    experts, present = nearest(server, client, task.options.experts - 1)
+    experts, present = nearest_experts(server, client, task.options.experts - 1)
     context = server["params"]["context"]
     sent = {"params": {"context": context}, "constants": {"experts": experts, "present": present}}
     if task.round and not task.selected:  # an evaluation
@@ -102,7 +103,7 @@ def download(task: Task, server: Tree, client: int) -> Tree:
 def expert_features(task: Task, received: Tree) -> Tensor:
     """Compute the pooled text features [K, E, C, g] of the classes under the received experts."""
     prompts = received["constants"]["experts"]  # [K, E, L, d]
-    return pooled(task, task.backbone.text_features(prompts, task.data.classes))
+    return pool_entries(task, task.backbone.text_features(prompts, task.data.classes))
 
 
 def logits(
@@ -120,9 +121,9 @@ def logits(
     clip = task.backbone
     text = clip.text_features(context, task.data.classes)  # [K, C, d']
     local = clip.logits(batch.features, text)
-    images = pooled(task, batch.features)
+    images = pool_entries(task, batch.features)
     # the own prompt is the first expert
-    everyone = torch.cat([pooled(task, text)[:, None], experts], 1)  # [K, 1 + E, C, g]
+    everyone = torch.cat([pool_entries(task, text)[:, None], experts], 1)  # [K, 1 + E, C, g]
     here = torch.cat([present.new_ones(len(present), 1), present], 1)
     mixed = mix(task, gate, images, everyone, here)  # [K, B, C, g]
     own = (images[:, :, None] * mixed).sum(-1)
@@ -145,10 +146,12 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     gated = received["constants"]["present"].any(1)  # [K]
 
     # a network that was not used stays as it was, although weight decay has changed it
-    def moved(new: Tensor, old: Tensor) -> Tensor:
+    def keep_if_unused(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(gated.view(-1, *[1] * (new.dim() - 1)), new, old)
 
-    trained.params["gate"] = fl.tensor_map(moved, trained.params["gate"], clients.state["gate"])
+    trained.params["gate"] = fl.tensor_map(
+        keep_if_unused, trained.params["gate"], clients.state["gate"]
+    )
     ever = {"gate_trained": clients.state["gate_trained"] | gated}
     return fl.make_updates(trained, clients, kept=["gate"], state=ever)
 
@@ -158,7 +161,8 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     pool = server["pool"].clone()
     known = server["known"].clone()
     for update in updates:
-        pool[update.client], known[update.client] = update.payload["params"]["context"], True
+        pool[update.client] = update.payload["params"]["context"]
+        known[update.client] = True
     return {"params": fl.mean(updates, weighted=True), "pool": pool, "known": known}
 
 

@@ -151,7 +151,7 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     clients = [update.client for update in updates]
     delta = torch.stack([update.payload["delta"] for update in updates])  # [K, P, d]
     pull_back = torch.func.vjp(lambda phi: generate(task, phi, clients), phi)[1]
-    (gradient,) = pull_back(-delta)  # of sum_n <P_n(phi), -Delta P_n> (Eq. 4)
+    (gradient,) = pull_back(-delta)  # the gradient of sum_n <P_n(phi), -Delta P_n> (Eq. 4)
     phi = fl.tensor_map(lambda x, g: x - task.options.server_lr * g, phi, gradient)
     return {"params": phi | (fl.mean(updates, weighted=True) if shares_head(task) else {})}
 

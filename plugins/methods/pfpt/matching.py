@@ -1,7 +1,10 @@
-"""The server's step of PFPT: alternate ascent of L1 + L2 and assignment (Eq. 8-14, Algorithm 2).
+"""PFPT's server summarises the prompts of all clients by a new pool (Eq. 8-14, Algorithm 2).
 
-Letters as in the paper: m clients upload n_t prompts w of width d each; phi are the n candidates
-for summarising prompts; z says which candidate a prompt is assigned to; g and alpha are networks.
+The prompts of the pool are those candidates to which prompts of clients are assigned. In turns, the
+server moves the candidates by gradient ascent on the likelihood L1 + L2 of the uploaded prompts,
+and then assigns these anew. The letters are those of the paper: m clients upload n_t prompts w of
+width d each; phi are the n candidates; z says to which candidate a prompt is assigned; the networks
+g and alpha give the probability that a candidate is used, and its variance.
 """
 
 import math
@@ -18,7 +21,7 @@ from fedloom.toolbox import Tree
 from .networks import network
 from .options import Options
 
-Members = tuple[Tensor, Tensor, Tensor]  # as `gather_members` returns them
+Members = tuple[Tensor, Tensor, Tensor]  # the result of `gather_members`
 
 
 def summarise(options: Options, phi: Tensor, uploaded: Tensor, nets: Tree) -> tuple[Tensor, Tree]:
@@ -176,7 +179,8 @@ def assign(costs: np.ndarray, opening: np.ndarray, z: np.ndarray) -> np.ndarray:
         opening: the change of L2 if a candidate is used that no other client uses [n].
         z: the assignment so far [m, n_t].
     """
-    z, users = z.copy(), np.bincount(z.ravel(), minlength=len(opening))
+    z = z.copy()
+    users = np.bincount(z.ravel(), minlength=len(opening))
     for t, cost in enumerate(costs):
         users[z[t]] -= 1
         alone = np.where(users == 0, opening, 0)

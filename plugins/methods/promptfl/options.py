@@ -18,4 +18,5 @@ class Options:
     from N(0, 0.02)."""
 
     mu: float
-    """Weight of the proximal term (FedProx). With 0 there is none."""
+    """Weight mu of the proximal term of FedProx, which is mu / 2 times the squared distance from
+    the received parameters. With 0, there is no such term."""

@@ -54,12 +54,12 @@ def groups_of_images(task: Task, keys: Tensor) -> dict[str, list]:
     test = np.concatenate(data.test)
     rows = torch.from_numpy(np.concatenate([train, test])).to(data.device)
 
-    # the groups
+    # the group whose key is nearest
     token = data.tokens(task.options.query_block or None)[rows].float()  # [N, d]
     features = F.normalize(query(task, token), dim=-1)
     groups = fl.cosine_similarity(features, keys).argmax(-1)  # [N]
 
-    # the clusters
+    # the cluster of k-means
     points = features.cpu().numpy()
     seed = int(torch.randint(2**31, (), generator=task.generator("k-means")))
     kmeans = KMeans(len(keys), n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""The parameters of SGPT before round 1 (Algorithm 3), and what its options must not say."""
+"""SGPT's parameters before round 1 (Algorithm 3), and a check that its options fit each other."""
 
 import torch
 from torch import Tensor

@@ -117,7 +117,7 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     before = server["params"]
     as_released = options.variant == "released"
     updates = sorted(updates, key=lambda update: update.client)
-    params = fl.mean(updates, weighted=True)  # of the head and the prompts, by N_i / N
+    params = fl.mean(updates, weighted=True)  # head and prompts are weighted by N_i / N
     if not options.group:
         return {"params": params}
 

@@ -41,7 +41,7 @@ def logits(task: Task, params: Tree, batch: Batch, groups: Tensor | None = None)
         deep |= _slots(options.group_blocks, mine.unbind(2), keeps)
         count = options.group_prompts * (len(options.group_blocks) if keeps else 1)
 
-    # the blocks
+    # run the blocks; prompts enter before their block
     tokens = vit.embed(batch.images)  # [K, B, T, d]
     for j in range(1, vit.depth + 1):
         if j in deep:

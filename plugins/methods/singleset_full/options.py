@@ -12,4 +12,4 @@ class Options:
 
     train: str
     """Regular expression that selects the backbone's weights to train: those in whose names it
-    finds a match. Empty: all weights."""
+    finds a match. Empty: all weights; 'bias$': only biases (BitFit)."""

@@ -26,13 +26,8 @@ def init_server(task: Task) -> Tree:
 
 @fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
-    pattern = task.options.train
-    weights = task.backbone.init_weights(pattern)  # {name: [...]}
-    if not weights:
-        raise fl.FedLoomError(
-            f"singleset_full: option train: no weight has '{pattern}' in its name"
-        )
-    return {"head": task.backbone.init_head(task.num_classes), "weights": weights}
+    head = task.backbone.init_head(task.num_classes)
+    return {"head": head, "weights": fl.init_trained_weights(task)}
 
 
 @fl.hookimpl

@@ -41,7 +41,7 @@ from .options import Options
 Task = fl.CLIPTask[Options]
 
 
-def keys(task: Task) -> Tensor:
+def expert_keys(task: Task) -> Tensor:
     """Return the experts' fixed keys [E, d'], which are orthonormal if E <= d'."""
     width = task.backbone.encode(["a"]).shape[1]
     drawn = torch.empty(task.options.experts, width)
@@ -96,7 +96,7 @@ def expert_shares(task: Task, batch: Batch, factor: float) -> Tensor:
     patches = batch.patches.flatten(0, 1)  # [K B, T, d']
     generator = task.at(0).generator("first centroids")  # the same in all rounds
     first = torch.randperm(patches.shape[1], generator=generator)[: task.options.experts]
-    shares = routing.expert_shares(patches, keys(task), first.to(patches.device), factor)
+    shares = routing.expert_shares(patches, expert_keys(task), first.to(patches.device), factor)
     return shares.unflatten(0, batch.patches.shape[:2])
 
 

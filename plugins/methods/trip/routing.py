@@ -38,7 +38,7 @@ def assign(prices: Tensor, room: Tensor) -> Tensor:
     order = cheapest.sort(dim=1, stable=True).indices
     sorted_wanted = wanted.gather(1, order)
     chosen = F.one_hot(sorted_wanted, len(room))  # [N, T, E]
-    rank = (chosen.cumsum(1) * chosen).sum(-1)  # from 1, among those that want the same cluster
+    rank = (chosen.cumsum(1) * chosen).sum(-1)  # 1 for the first patch that wants a cluster
     taken = torch.where(rank <= room[sorted_wanted], sorted_wanted, len(room))
     return torch.empty_like(wanted).scatter_(1, order, taken)
 
@@ -56,7 +56,7 @@ def cluster(patches: Tensor, first: Tensor, room: Tensor) -> tuple[Tensor, Tenso
     Returns:
         The centroids [N, E, d] and the sizes [N, E] of the clusters.
     """
-    # the start
+    # before the first iteration, all clusters have the same price
     count = len(room)
     centroids = patches[:, first].clone()
     extra = patches.new_zeros(len(patches), count)  # price of a cluster, added to distances
@@ -108,6 +108,8 @@ def expert_shares(patches: Tensor, keys: Tensor, first: Tensor, factor: float) -
     centroids, sizes = cluster(patches, first, room)
     cosines = F.normalize(centroids, dim=-1) @ F.normalize(keys, dim=-1).mT
     matched = [linear_sum_assignment(c, maximize=True)[1] for c in cosines.cpu().numpy()]
-    experts = torch.tensor(np.array(matched), device=sizes.device)  # of each cluster [N, E]
+    experts = torch.tensor(
+        np.array(matched), device=sizes.device
+    )  # the expert of each cluster [N, E]
     shares = sizes.new_zeros(len(sizes), len(keys)).scatter_(1, experts, sizes)
     return shares / shares.sum(1, keepdim=True)

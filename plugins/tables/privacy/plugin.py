@@ -1,8 +1,11 @@
-"""What attacks on privacy find in the runs that the wrapper `audit` is around, beside epsilon.
+"""A table shows how well attacks on privacy succeed in runs with the wrapper `audit`.
 
-Yeom et al., "Privacy Risk in Machine Learning" (CSF 2018), Adversary 2; Carlini et al., "Membership
-Inference Attacks From First Principles" (IEEE S&P 2022), Section VI-A: the offline attack with one
-variance for all images, which orders images as the difference of confidences does.
+Two attacks guess whether a client trained on an image. One takes images of low loss for members:
+Yeom et al., "Privacy Risk in Machine Learning" (CSF 2018), Adversary 2. The other compares the
+confidence of a model with that of models that did not train on the image: Carlini et al.,
+"Membership Inference Attacks From First Principles" (IEEE S&P 2022), Section VI-A. It is their
+offline attack with one variance for all images, which orders images by the difference of these
+confidences.
 """
 
 from dataclasses import replace
@@ -49,7 +52,7 @@ def attack(member: pd.Series, score: pd.Series, false_rate: float) -> tuple[floa
     return 100 * float(roc_auc_score(member, score)), 100 * float(true[false <= false_rate].max())
 
 
-def ratio(own: pd.DataFrame, others: list[pd.DataFrame]) -> pd.DataFrame:
+def score_images(own: pd.DataFrame, others: list[pd.DataFrame]) -> pd.DataFrame:
     """Return the images of a run that at least one other run withheld, with a column `score`.
 
     The score is the confidence of the image in this run, minus its mean confidence in the other
@@ -95,8 +98,8 @@ class Privacy(RunsTable):
         if "epsilon" in rounds:
             found["epsilon"] = float(rounds["epsilon"].iloc[-1])
         found["loss_auc"], _ = attack(own["member"], -own["loss"], self.false_rate)
-        others = [metrics.frame(_of_seed(run, k)) for k in seeds if k != run.seed]
-        known = ratio(own, others)
+        others = [metrics.frame(_artefact_with_seed(run, k)) for k in seeds if k != run.seed]
+        known = score_images(own, others)
         if known["member"].nunique() == 2:
             found["ratio_auc"], found["ratio_rate"] = attack(
                 known["member"], known["score"], self.false_rate
@@ -120,7 +123,7 @@ class Privacy(RunsTable):
         )
 
 
-def _of_seed(run: PlottedRun, seed: int) -> Path:
+def _artefact_with_seed(run: PlottedRun, seed: int) -> Path:
     """Return the path of the run's artefact with another seed; it is an input of the table, too."""
     assert run.artefact is not None, "the kind names one"
     return run.artefact.parents[1].with_name(f"seed{seed}") / "artefacts" / run.artefact.name

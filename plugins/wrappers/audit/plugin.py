@@ -42,7 +42,7 @@ from .options import Options
 NAMES = ("class_distance", "class_distance_blind")
 
 
-def members_of(task: Task, client: int) -> np.ndarray:
+def training_members(task: Task, client: int) -> np.ndarray:
     """Return the rows of the images that a client trains on, ascending; at least one.
 
     In a stream, the images of each part are drawn separately. So an image that is withheld stays
@@ -64,15 +64,15 @@ def members_of(task: Task, client: int) -> np.ndarray:
 @fl.hookimpl(wrapper=True)
 def training_data(task: Task) -> Generator[None, Federation, Federation]:
     data = yield
-    members = {k: members_of(task, k) for k in task.data.participating}
+    members = {k: training_members(task, k) for k in task.data.participating}
 
-    def kept(clients_rows: list[np.ndarray]) -> list[np.ndarray]:
+    def without_withheld(clients_rows: list[np.ndarray]) -> list[np.ndarray]:
         """Return each client's rows without those that it withholds."""
         everyone = enumerate(clients_rows)
         return [np.intersect1d(rows, members[k]) if k in members else rows for k, rows in everyone]
 
-    earlier = None if data.earlier is None else kept(data.earlier)
-    data = replace(data, train=kept(data.train), earlier=earlier)
+    earlier = None if data.earlier is None else without_withheld(data.earlier)
+    data = replace(data, train=without_withheld(data.train), earlier=earlier)
     return fl.relabelled(data, np.array([], np.int64), 0)  # recomputes the priors
 
 
@@ -96,7 +96,7 @@ def audit_table(
         return table
 
     # a row per image and client
-    members = {k: {*members_of(task, k).tolist()} for k in task.data.participating}
+    members = {k: {*training_members(task, k).tolist()} for k in task.data.participating}
     found = []
     for clients, batch, logits in answers(task.data.train):
         for k, client in enumerate(clients.ids):
@@ -153,7 +153,7 @@ def public_feature(task: Task) -> Tensor:
         return task.backbone.features(task.data.batch([public]).images)[0].mean(0)
 
 
-def head_of(tree: Tree) -> Tensor | None:
+def find_head(tree: Tree) -> Tensor | None:
     """Return the head [C, d] of an upload or a download, or None if there is no single head."""
     head = tree.get("params", {}).get("head")
     return head if isinstance(head, Tensor) and head.ndim == 2 else None
@@ -174,8 +174,8 @@ def client_update(
     for k, update in enumerate(updates):
         truth = shares[k]
         equal = torch.full_like(truth, 1 / len(truth))
-        before = head_of(fl.unstack(received, k))
-        after = head_of(update.payload)
+        before = find_head(fl.unstack(received, k))
+        after = find_head(update.payload)
         guess = equal
         if before is not None and after is not None and before.shape == after.shape:
             direction = public_feature(task) if direction is None else direction

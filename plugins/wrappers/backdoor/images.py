@@ -15,7 +15,7 @@ AT_ONCE = 128  # largest number of images whose features are computed together
 Paint = Callable[[np.ndarray], np.ndarray]  # images uint8 [n, H, W, channels] -> the same, changed
 
 
-class Repainted:
+class RepaintedStore:
     """An image store that changes the pixels of some images when they are read."""
 
     def __init__(self, store: Any, changed: np.ndarray, paint: Paint):
@@ -38,7 +38,7 @@ class Repainted:
         return pixels
 
 
-def repainted(task: Task, data: Federation, rows: np.ndarray, paint: Paint) -> Federation:
+def repaint_images(task: Task, data: Federation, rows: np.ndarray, paint: Paint) -> Federation:
     """Return the data, in which `paint` has changed the pixels of the images `rows` [n].
 
     Features and patches of the changed images replace those of the cache. They are computed when
@@ -46,17 +46,17 @@ def repainted(task: Task, data: Federation, rows: np.ndarray, paint: Paint) -> F
     """
     changed = np.zeros(len(data.store), bool)
     changed[rows] = True
-    store = Repainted(data.store, changed, paint)
+    store = RepaintedStore(data.store, changed, paint)
 
     @cache
-    def computed(kind: str) -> dict[str, Tensor]:
+    def changed_cache(kind: str) -> dict[str, Tensor]:
         """Return what the backbone caches of the changed images [n, ...], by name."""
         parts = np.array_split(rows, -(-len(rows) // AT_ONCE))
         images = (torch.from_numpy(store.images(part)).to(data.device) for part in parts)
         made = [task.backbone.compute_cache(each, kind) for each in images]
         return {name: torch.cat([each[name] for each in made]) for name in made[0]}
 
-    def put(table: Tensor, new: Tensor) -> Tensor:
+    def replace_rows(table: Tensor, new: Tensor) -> Tensor:
         """Return a copy of the cache [N, ...] with the rows of the changed images replaced."""
         table = table.clone()
         table[rows] = new.to(table)
@@ -66,11 +66,11 @@ def repainted(task: Task, data: Federation, rows: np.ndarray, paint: Paint) -> F
     def tokens(block: int | None) -> Tensor:
         """Return class tokens [N, d] at the input of a block, from 1, or the final ones (None)."""
         table = data.tokens(block)  # raises an error if the method declares no cache
-        made = computed("features")
-        return put(table, made["final"] if block is None else made["inputs"][:, block - 1])
+        made = changed_cache("features")
+        return replace_rows(table, made["final"] if block is None else made["inputs"][:, block - 1])
 
     before = data.patches
     if before is None:
         return replace(data, store=store, tokens=tokens)
-    patches = cache(lambda: put(before(), computed("patches")["patches"]))
+    patches = cache(lambda: replace_rows(before(), changed_cache("patches")["patches"]))
     return replace(data, store=store, tokens=tokens, patches=patches)

@@ -25,11 +25,11 @@ import torch
 import fedloom.toolbox as fl
 from fedloom.toolbox import Federation, Task
 
-from .images import repainted
+from .images import repaint_images
 from .options import Options
 
 
-def stamped(images: np.ndarray, size: float) -> np.ndarray:
+def stamp_trigger(images: np.ndarray, size: float) -> np.ndarray:
     """Return images with the trigger in their lower right corner.
 
     Args:
@@ -87,7 +87,7 @@ def training_data(task: Task) -> Generator[None, Federation, Federation]:
     used = np.intersect1d(poisoned, np.concatenate(data.train))  # without images that have left
     if not len(used):
         return data
-    return repainted(task, data, used, partial(stamped, size=options.size))
+    return repaint_images(task, data, used, partial(stamp_trigger, size=options.size))
 
 
 @fl.hookimpl(wrapper=True)
@@ -96,6 +96,6 @@ def triggered(task: Task) -> Generator[None, Federation | None, Federation | Non
     options: Options = task.wrappers["backdoor"]
     tests = [other_rows(task, rows) for rows in task.data.test]
     rows = np.unique(np.concatenate(tests))
-    data = repainted(task, task.data, rows, partial(stamped, size=options.size))
+    data = repaint_images(task, task.data, rows, partial(stamp_trigger, size=options.size))
     labels = torch.full_like(data.labels, options.target)
     return replace(data, test=tests, labels=labels)

@@ -55,7 +55,7 @@ def expected_clients(task: Task) -> int:
     return min(task.clients_per_round, len(task.data.participating))
 
 
-def drawn(task: Task) -> set[int]:
+def draw_clients(task: Task) -> set[int]:
     """Draw the clients that take part in this round, each with probability q."""
     ids = task.data.participating
     purpose = "dp_gaussian: sampling"
@@ -68,7 +68,7 @@ def drawn(task: Task) -> set[int]:
     return {k for k, u in zip(ids, uniform.tolist(), strict=True) if u < q}
 
 
-def normal(task: Task, count: int) -> Tensor:
+def draw_noise(task: Task, count: int) -> Tensor:
     """Draw this round's noise from N(0, 1), float64 [D] with D = `count`."""
     purpose = "dp_gaussian: noise"
     options: Options = task.wrappers["dp_gaussian"]
@@ -77,7 +77,7 @@ def normal(task: Task, count: int) -> Tensor:
     return torch.randn(count, generator=task.generator(purpose)).double()
 
 
-def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]:
+def parameter_change(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]:
     """Return the change of the parameters by training, and the parameters before it.
 
     The change is a vector [D] of float64.
@@ -100,7 +100,7 @@ def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]
     return fl.flatten(known).double() - fl.flatten(start), start
 
 
-def clipped(change: Tensor, bound: float) -> tuple[Tensor, float]:
+def clip_change(change: Tensor, bound: float) -> tuple[Tensor, float]:
     """Return the change [D], scaled down to the norm `bound` if it is longer, and its own norm."""
     norm = change.norm()
     return change * fl.clip_factors(norm, bound), float(norm)
@@ -112,7 +112,7 @@ def select_clients(task: Task, available: list[int]) -> Generator[None, list[int
     options: Options = task.wrappers["dp_gaussian"]
     if options.sampling == "study":
         return chosen
-    mine = drawn(task)
+    mine = draw_clients(task)
     return [k for k in available if k in mine] or available[:1]
 
 
@@ -124,8 +124,8 @@ def client_update(
     bound = options.clip
     sent = []
     for k, update in enumerate((yield)):
-        change, start = change_of(task, update, fl.unstack(received, k))
-        change, norm = clipped(change, bound)
+        change, start = parameter_change(task, update, fl.unstack(received, k))
+        change, norm = clip_change(change, bound)
         params = fl.unflatten(fl.flatten(start) + change, start)
         metrics = update.metrics | {"update_norm": norm, "clipped": float(norm > bound)}
         sent.append(replace(update, payload={"params": params}, metrics=metrics))
@@ -138,21 +138,21 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     options: Options = task.wrappers["dp_gaussian"]
 
     # start the sum of all changes with the noise
-    start = change_of(task, updates[0], updates[0].received)[1]
+    start = parameter_change(task, updates[0], updates[0].received)[1]
     before = fl.flatten(start)
-    taking_part = set(task.selected) if options.sampling == "study" else drawn(task)
-    total = options.noise * options.clip * normal(task, before.numel()).to(before.device)
+    taking_part = set(task.selected) if options.sampling == "study" else draw_clients(task)
+    total = options.noise * options.clip * draw_noise(task, before.numel()).to(before.device)
 
     # add the clipped changes
     for update in updates:
-        change, own = change_of(task, update, update.received)
+        change, own = parameter_change(task, update, update.received)
         if not torch.equal(before, fl.flatten(own)):
             raise fl.FedLoomError(
                 f"dp_gaussian: method {task.method} sends clients different parameters, so that "
                 "the sum of their changes does not change the server; remove the wrapper"
             )
         if update.client in taking_part:
-            total = total + clipped(change, options.clip)[0]
+            total = total + clip_change(change, options.clip)[0]
 
     # every update becomes the same mean
     payload = {"params": fl.unflatten(before + total / expected_clients(task), start)}

@@ -38,7 +38,7 @@ def sensitivity(spread: Tensor, count: Tensor) -> Tensor:
     return 2 * spread / count.clamp(min=1)
 
 
-def laplace(scale: Tensor, uniform: Tensor) -> Tensor:
+def to_laplace(scale: Tensor, uniform: Tensor) -> Tensor:
     """Turn uniform draws from (0, 1) into draws from Laplace(0, scale), by its inverse CDF."""
     u = uniform - 0.5
     return (-torch.sign(u) * torch.log1p(-2 * u.abs())).to(scale) * scale
@@ -61,7 +61,7 @@ def add_noise(task: Task, prototypes: Tensor, statistics: Tree) -> Tensor:
     options: Options = task.wrappers["dp_laplace"]
     eps = options.eps
     scale = sensitivity(statistics["spread"].double(), statistics["count"]) / eps  # [S, C]
-    noise = laplace(scale[..., None], uniform(task, prototypes.shape))
+    noise = to_laplace(scale[..., None], uniform(task, prototypes.shape))
     return (prototypes + noise).to(prototypes.dtype)
 
 

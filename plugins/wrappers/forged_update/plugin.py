@@ -35,7 +35,9 @@ from fedloom.toolbox import Cohort, Task, Tree, Update
 from .options import Options
 
 
-def forged(params: Tree, received: Tree, gamma: float, sigma: float, g: torch.Generator) -> Tree:
+def forge_params(
+    params: Tree, received: Tree, gamma: float, sigma: float, g: torch.Generator
+) -> Tree:
     """Return G + gamma (X - G) + N(0, sigma^2) for all parameters X that were received as G.
 
     Other parameters, and running statistics of batch norm, stay as they are.
@@ -81,6 +83,6 @@ def client_update(
             )
 
         noise = task.generator("forged_update", client)
-        params = forged(sent.get("params", {}), start, options.scale, options.noise, noise)
+        params = forge_params(sent.get("params", {}), start, options.scale, options.noise, noise)
         updates[k] = replace(updates[k], payload=sent | {"params": params})
     return updates

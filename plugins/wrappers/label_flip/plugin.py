@@ -20,7 +20,7 @@ from fedloom.toolbox import Federation, Task
 from .options import Options
 
 
-def flipped(classes: np.ndarray, count: int, flip: str) -> np.ndarray:
+def flip_labels(classes: np.ndarray, count: int, flip: str) -> np.ndarray:
     """Return the false label [n] for each of the true `classes` c [n].
 
     It is C - 1 - c with `flip: opposite`, else (c + 1) mod C. C is `count`.
@@ -41,4 +41,4 @@ def training_data(task: Task) -> Generator[None, Federation, Federation]:
     attacking = fl.draw_attackers(task, options.share)
     rows = np.concatenate([data.train_so_far[k] for k in attacking])
     classes = data.labels.cpu().numpy()[rows]
-    return fl.relabelled(data, rows, flipped(classes, data.num_classes, options.flip))
+    return fl.relabelled(data, rows, flip_labels(classes, data.num_classes, options.flip))

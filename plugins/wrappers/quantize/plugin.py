@@ -55,7 +55,7 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
     return (stream << torch.arange(bits, device=packed.device)).sum(1)
 
 
-def quantised(change: Tensor, bits: int, size: int, generator: torch.Generator) -> Tree:
+def quantise(change: Tensor, bits: int, size: int, generator: torch.Generator) -> Tree:
     """Return the `norms` [N] of a tensor's buckets, and the packed `levels` of its entries."""
     s = 2 ** (bits - 1) - 1
     rows = buckets(change.flatten(), size)
@@ -64,7 +64,7 @@ def quantised(change: Tensor, bits: int, size: int, generator: torch.Generator) 
     return {"norms": norms, "levels": pack(drawn + s, bits)}
 
 
-def restored(sent: Tree, like: Tensor, bits: int, size: int) -> Tensor:
+def dequantise(sent: Tree, like: Tensor, bits: int, size: int) -> Tensor:
     """Return the quantised change ||v||_2 sgn(v_i) xi_i, with the shape and type of `like`."""
     s = 2 ** (bits - 1) - 1
     drawn = unpack(sent["levels"], bits, like.numel()) - s
@@ -77,7 +77,7 @@ def add(start: Tree, packed: Tree, bits: int, size: int) -> Tree:
     result = {}
     for name, sent in packed.items():
         if isinstance(sent.get("levels"), Tensor):
-            result[name] = start[name] + restored(sent, start[name], bits, size)
+            result[name] = start[name] + dequantise(sent, start[name], bits, size)
         else:
             result[name] = add(start[name], sent, bits, size)
     return result
@@ -98,7 +98,7 @@ def client_update(
 
         generator = task.generator("quantize", clients.ids[k])
         codes = fl.tensor_map(
-            lambda new, old, g=generator: quantised(new - old, options.bits, options.bucket, g),
+            lambda new, old, g=generator: quantise(new - old, options.bits, options.bucket, g),
             params,
             start,
         )

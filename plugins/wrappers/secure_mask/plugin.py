@@ -40,7 +40,7 @@ from .options import Options
 MODULUS = 2**32  # R
 
 
-def signed(value: Tensor) -> Tensor:
+def to_signed(value: Tensor) -> Tensor:
     """Map integers (int64) modulo R to the numbers from -R / 2 to R / 2 - 1."""
     return (value + MODULUS // 2) % MODULUS - MODULUS // 2
 
@@ -91,10 +91,10 @@ def add_masks(task: Task, client: int, others: Iterable[int], values: Tree, sign
         generator = task.generator("secure_mask", low, high)
         side = sign if client == low else -sign
 
-        def masked(value: Tensor, g: torch.Generator = generator, s: int = side) -> Tensor:
+        def add_mask(value: Tensor, g: torch.Generator = generator, s: int = side) -> Tensor:
             return value + s * torch.randint(MODULUS, value.shape, generator=g).to(value.device)
 
-        values = fl.tensor_map(masked, values)
+        values = fl.tensor_map(add_mask, values)
     return values
 
 
@@ -105,7 +105,7 @@ def client_update(task: Task, clients: Cohort) -> Generator[None, list[Update], 
         params = fl.merge(fl.require_params_alone(task, "secure_mask", update), {})  # sorts keys
         others = [k for k in task.selected if k != client]
         masked = add_masks(task, client, others, encode(task, client, params), 1)
-        wire = fl.tensor_map(lambda value: signed(value).to(torch.int32), masked)
+        wire = fl.tensor_map(lambda value: to_signed(value).to(torch.int32), masked)
         sent.append(replace(update, payload={"params": wire}))
     return sent
 
@@ -128,7 +128,7 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     scale = 2**options.fraction_bits * sum(factors[k] for k in arrived)
 
     def mean(*values: Tensor) -> Tensor:
-        return (signed(torch.stack(values).sum(0)).double() / scale).float()
+        return (to_signed(torch.stack(values).sum(0)).double() / scale).float()
 
     payload = {"params": fl.tensor_map(mean, *integers)}
     return [replace(update, payload=payload) for update in updates]

@@ -27,7 +27,7 @@ from fedloom.toolbox import Cohort, Task, Tree, Update
 from .options import Options
 
 
-def largest(vector: Tensor, count: int) -> Tensor:
+def largest_entries(vector: Tensor, count: int) -> Tensor:
     """Return a mask [D] of the `count` entries of a vector [D] with the largest magnitude.
 
     Magnitudes are rounded to 16 bits. Of equal ones, the first counts as larger.
@@ -59,7 +59,7 @@ def add(start: Tree, packed: Tree) -> Tree:
     return result
 
 
-def remembered(memory: Tree, change: Tree) -> Tree:
+def usable_memory(memory: Tree, change: Tree) -> Tree:
     """Return the memory, or zeros if its shapes are not those of the change."""
     shapes = [{path: value.shape for path, value in fl.leaves(tree)} for tree in (memory, change)]
     return memory if shapes[0] == shapes[1] else fl.tensor_map(torch.zeros_like, change)
@@ -79,14 +79,14 @@ def client_update(
         total = fl.tensor_map(torch.sub, params, start)
         if options.memory:
             known = clients.wrapper_states[k].get("top_k", {})
-            total = fl.tensor_map(torch.add, total, remembered(known, total))
+            total = fl.tensor_map(torch.add, total, usable_memory(known, total))
         vector = fl.flatten(total)  # [D]
         if not len(vector):  # nothing to compress
             packed.append(update)
             continue
 
         # its largest numbers are sent; the others may be remembered
-        chosen = largest(vector, math.ceil(options.share * len(vector)))
+        chosen = largest_entries(vector, math.ceil(options.share * len(vector)))
         left = fl.unflatten(vector.masked_fill(chosen, 0), total)
         sparse = fl.tensor_map(pack, total, fl.unflatten(chosen.to(vector.dtype), total))
         payload = {**update.payload, "params": rest, "top_k": sparse}

@@ -77,6 +77,7 @@ from fedloom.toolbox.shallow import shallow_loss as shallow_loss
 from fedloom.toolbox.shallow import shallow_params as shallow_params
 from fedloom.toolbox.trained_part import init_body as init_body
 from fedloom.toolbox.trained_part import init_model as init_model
+from fedloom.toolbox.trained_part import init_trained_weights as init_trained_weights
 from fedloom.toolbox.trained_part import model_features as model_features
 from fedloom.toolbox.trained_part import model_logits as model_logits
 from fedloom.toolbox.trained_part import model_loss as model_loss

@@ -21,9 +21,22 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.initial_values import init_uniform
 from fedloom.common.trees import Tree
 from fedloom.data.batch import Batch
-from fedloom.federated.local_training import Trained, train_locally
+from fedloom.federated.local_training import Loss, Trained, train_locally
 from fedloom.federated.task import Cohort, Task
 from fedloom.toolbox.training import cross_entropy
+
+
+def init_trained_weights(task: Task[Any]) -> dict[str, Tensor]:
+    """Return the backbone's weights {name: [...]} in whose names `options.train` finds a match.
+
+    Raises:
+        FedLoomError: `options.train` matches no weight.
+    """
+    pattern = task.options.train
+    weights = task.backbone.init_weights(pattern)
+    if not weights:
+        raise FedLoomError(f"{task.method}: option train: no weight has '{pattern}' in its name")
+    return weights
 
 
 def init_body(task: Task[Any]) -> Tree:
@@ -32,23 +45,19 @@ def init_body(task: Task[Any]) -> Tree:
     Raises:
         FedLoomError: the backbone takes no prompts, or `options.train` matches no weight.
     """
-    pattern = task.options.train
+    part = task.options.train
     backbone = task.backbone
-    if pattern == "head":
+    if part == "head":
         return {}
 
-    if pattern == "prompts":
+    if part == "prompts":
         if not hasattr(backbone, "init_prompts"):
             raise FedLoomError(f"{task.method}: option train: this backbone takes no prompts")
         stream = task.at(0).generator("shared prompts")
         return {"shared_prompts": backbone.init_prompts(task.options.prompts, stream)}
 
-    weights = backbone.init_weights(pattern)
-    if not weights:
-        raise FedLoomError(f"{task.method}: option train: no weight has '{pattern}' in its name")
-
     # on a ResNet, add the running statistics of batch norm
-    body: Tree = {"weights": weights}
+    body: Tree = {"weights": init_trained_weights(task)}
     if hasattr(backbone, "init_statistics"):
         body["statistics"] = backbone.init_statistics()
     return body
@@ -105,17 +114,22 @@ def model_loss(
     return cross_entropy(logits, batch.labels), moments
 
 
-def train_model(task: Task[Any], received: Tree, clients: Cohort, params: Tree) -> Trained:
-    """Train the body and the head of every client. On a ResNet, also compute running statistics."""
+def train_model(
+    task: Task[Any], received: Tree, clients: Cohort, params: Tree, loss: Loss = model_loss
+) -> Trained:
+    """Train the body and the head of every client. On a ResNet, also compute running statistics.
+
+    If `params` have running statistics, `loss` must return the moments that `model_loss` returns.
+    """
     if "statistics" not in params:
-        return train_locally(task, model_loss, received, clients, params=params)
+        return train_locally(task, loss, received, clients, params=params)
 
     # statistics are not trained: counters sum the moments of the images, and statistics average
     # them
     names = tuple(name for name in params if name != "statistics")
     counters = task.backbone.init_counters(len(clients))
     trained = train_locally(
-        task, model_loss, received, clients, params=params, train=names, counters=counters
+        task, loss, received, clients, params=params, train=names, counters=counters
     )
     trained.params["statistics"] = task.backbone.statistics(trained.counters)
     return trained
