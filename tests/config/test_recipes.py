@@ -9,6 +9,7 @@ from fedloom.planning import staleness
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.overview import overview
 from fedloom.planning.resources import estimates
+from fedloom.planning.rules import RULES
 from images_on_disk import dataset_spec
 from refusals import refused
 
@@ -136,7 +137,7 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     assert estimates.contents(plan.settings.datasets["tiny"])[:2] == (110_000, 200)
     assert five.settings["parts"]["mnist"]["name"] == "MNIST"
     job = plan.job("dataset", SimpleNamespace(dataset="five"))
-    sources = " ".join(staleness.files_of(*staleness.code_of("dataset", job)))
+    sources = " ".join(staleness.files_of(*RULES["dataset"].code(job)))
     for part in ("several", "folder", "torchvision"):
         assert f"data/sources/{part}.py" in sources, "an edit of a part's source is noticed"
     assert "data/sources/parquet.py" not in sources

@@ -35,6 +35,7 @@ from fedloom.planning import staleness
 from fedloom.planning.job_specs import DatasetJob
 from fedloom.planning.load_plan import load_plan, resolve
 from fedloom.planning.plan import Plan
+from fedloom.planning.rules import RULES
 from fedloom.report import page
 from images_on_disk import build, dataset_spec, image_folder
 from refusals import refused
@@ -152,7 +153,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
     plan = Plan(resolve(config))
 
     def files(rule, job):
-        return {Path(f).resolve() for f in staleness.files_of(*staleness.code_of(rule, job))}
+        return {Path(f).resolve() for f in staleness.files_of(*RULES[rule].code(job))}
 
     def of_dataset(name):
         return files("dataset", plan.job("dataset", Wildcards(dataset=name)))
@@ -199,7 +200,7 @@ def test_a_part_of_several_may_be_of_a_plugin(drop, tmp_path):
     assert about["classes"] == ["one/a", "one/b", "two/a", "two/b"]
     assert np.bincount(store.labels[store.test]).tolist() == [2] * 4
     job = DatasetJob(Dataset("mine", "several", dataset_spec(**spec)))
-    files = staleness.files_of(*staleness.code_of("dataset", job))
+    files = staleness.files_of(*RULES["dataset"].code(job))
     assert any(file.endswith("own/plugin.py") for file in files)
 
 

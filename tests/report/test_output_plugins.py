@@ -17,6 +17,7 @@ from fedloom.machine.install import ROOT
 from fedloom.planning import staleness
 from fedloom.planning.load_plan import load_plan, resolve
 from fedloom.planning.plan import Plan
+from fedloom.planning.rules import RULES
 from fedloom.report import figures, tables
 from refusals import refused
 from shown_runs import draw, figure_job, filled, shown, table_files, table_job, table_kind
@@ -112,7 +113,7 @@ def test_fedloom_kinds_and_the_schema_have_them(folder):
 def test_an_edit_reruns_what_uses_the_plugin_and_nothing_else(folder):
     def files(entry):
         job = plan("figures", **entry).job("figure", Wildcards(label="mine"))
-        return {Path(f).resolve() for f in staleness.files_of(*staleness.code_of("figure", job))}
+        return {Path(f).resolve() for f in staleness.files_of(*RULES["figure"].code(job))}
 
     own = files({"kind": "reach"})
     assert {folder / "reach/plugin.py", folder / "reach/figure.toml"} <= own

@@ -18,9 +18,11 @@ from pathlib import Path
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, read_sealed, sha256, write_sealed
-from fedloom.planning import job_files, paths
+from fedloom.planning import paths
 from fedloom.planning.job_specs import Job, to_json
 from fedloom.planning.plan import Plan
+from fedloom.planning.rules import RULES
+from fedloom.planning.rules.rule import LARGE_SUFFIXES
 from fedloom.planning.study_jobs import jobs_of_study
 
 # why a result is made again
@@ -51,7 +53,7 @@ def begin_job(rule: str, job: Job, sources: str) -> Making:
     If the job is killed after this, its outputs have no receipt, and are not taken for results.
     """
     # if an input is missing, the job will fail with an error of its own
-    inputs = job_files.job_inputs(rule, job)
+    inputs = RULES[rule].inputs(job)
     there = {str(file): sha256(file) for file in inputs if file.is_file()}
 
     _file_of(rule, job).unlink(missing_ok=True)
@@ -60,8 +62,8 @@ def begin_job(rule: str, job: Job, sources: str) -> Making:
 
 def end_job(making: Making) -> None:
     """Write the receipt of a job that has written its outputs."""
-    outputs = job_files.outputs(making.rule, making.job)
-    small = [file for file in outputs if file.suffix not in job_files.LARGE_SUFFIXES]
+    outputs = RULES[making.rule].outputs(making.job)
+    small = [file for file in outputs if file.suffix not in LARGE_SUFFIXES]
     digests = {str(file): sha256(file) for file in small}
     facts = making.made_from | {"outputs": digests}
     write_sealed(_file_of(making.rule, making.job), facts)
@@ -69,7 +71,7 @@ def end_job(making: Making) -> None:
 
 def _file_of(rule: str, job: Job) -> Path:
     """Return the path of the receipt of a job."""
-    return paths.job_receipt(job_files.outputs(rule, job)[0])
+    return paths.job_receipt(RULES[rule].outputs(job)[0])
 
 
 def _made_from(job: Job, sources: str, inputs: Mapping[str, str]) -> dict[str, str]:
@@ -161,7 +163,7 @@ def _differing(
     """Return all REASONS why a result is not what the study asks for; none if it is."""
     # what the result would be made from now
     rule, content = job
-    inputs = {str(file): _digest_of(file, digests) for file in job_files.job_inputs(rule, content)}
+    inputs = {str(file): _digest_of(file, digests) for file in RULES[rule].inputs(content)}
     now = _made_from(content, plan.sources(rule, content), inputs)
 
     return [reason for fact, reason in REASONS.items() if receipt[fact] != now[fact]]

@@ -20,14 +20,19 @@ AnyJob = TypeVar("AnyJob")
 
 
 @dataclass(frozen=True)
-class DatasetJob:
+class Job:
+    """The job of a rule; each rule has a class derived from this one."""
+
+
+@dataclass(frozen=True)
+class DatasetJob(Job):
     """Write a dataset's images into a store."""
 
     dataset: config.Dataset
 
 
 @dataclass(frozen=True)
-class PartitionJob:
+class PartitionJob(Job):
     """Divide the images of a dataset over clients."""
 
     dataset: str
@@ -36,7 +41,7 @@ class PartitionJob:
 
 
 @dataclass(frozen=True)
-class CacheJob:
+class CacheJob(Job):
     """Run the frozen backbone over a dataset; `cache` is features or patches."""
 
     cache: str
@@ -45,7 +50,7 @@ class CacheJob:
 
 
 @dataclass(frozen=True)
-class PrototypesJob:
+class PrototypesJob(Job):
     """Compute the warm start of class prototypes."""
 
     dataset: str
@@ -89,7 +94,7 @@ class RunSpec:
 
 
 @dataclass(frozen=True)
-class TrainJob:
+class TrainJob(Job):
     """Train the rounds after `first` up to and including `last`."""
 
     spec: RunSpec
@@ -111,7 +116,7 @@ class TrainJob:
 
 
 @dataclass(frozen=True)
-class ChooseJob:
+class ChooseJob(Job):
     """Choose the best of a method's trials by accuracy after round `last`; they share a seed."""
 
     dataset: str
@@ -124,7 +129,7 @@ class ChooseJob:
 
 
 @dataclass(frozen=True)
-class EvaluateJob:
+class EvaluateJob(Job):
     """Join the rows of a run's jobs, which end at the rounds `ends`."""
 
     run: Run
@@ -135,7 +140,7 @@ class EvaluateJob:
 
 
 @dataclass(frozen=True)
-class ArtefactJob:
+class ArtefactJob(Job):
     """Compute a method's own table from the state after round `last`."""
 
     spec: RunSpec
@@ -146,7 +151,7 @@ class ArtefactJob:
 
 
 @dataclass(frozen=True)
-class BlockAccuracyJob:
+class BlockAccuracyJob(Job):
     """Measure how well the frozen class token tells classes apart at every block."""
 
     dataset: str
@@ -154,7 +159,7 @@ class BlockAccuracyJob:
 
 
 @dataclass(frozen=True)
-class PartitionChartJob:
+class PartitionChartJob(Job):
     """Draw how many training images of each class every client has."""
 
     dataset: str
@@ -210,7 +215,7 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class TableJob:
+class TableJob(Job):
     """Write a table."""
 
     study: str
@@ -228,7 +233,7 @@ class TableJob:
 
 
 @dataclass(frozen=True)
-class FigureJob:
+class FigureJob(Job):
     """Draw a figure."""
 
     study: str
@@ -240,23 +245,6 @@ class FigureJob:
     shown: PlotInputs | None
     # the frozen backbones, each as "dataset/backbone"; empty if the kind shows runs
     backbones: tuple[str, ...]
-
-
-# the job of any rule
-Job = (
-    DatasetJob
-    | PartitionJob
-    | PartitionChartJob
-    | CacheJob
-    | PrototypesJob
-    | BlockAccuracyJob
-    | TrainJob
-    | ChooseJob
-    | EvaluateJob
-    | ArtefactJob
-    | TableJob
-    | FigureJob
-)
 
 
 def to_json(job: Job) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from fedloom.config.protocols import job_ends
 from fedloom.planning import paths
-from fedloom.planning.job_factory import study_of_run, transferred_to, trials_of
 from fedloom.planning.job_specs import PlotInputs
 from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run, Wildcards
 from fedloom.planning.runs import trial_runs
+from fedloom.planning.settings_of_run import study_of_run, transfer_targets, trials_of_run
 
 # for each rule, maps the first file of each job to the job's labels
 Jobs = defaultdict[str, dict[Path, Wildcards]]
@@ -29,7 +29,7 @@ def jobs_of_study(plan: Plan) -> Jobs:
         labels = vars(run) | {"seed": settings.study.seeds[0]}
         _add(jobs, "partition", paths.PARTITION, **labels)
         _add(jobs, "partition_chart", paths.PARTITION_CHART, **labels)
-        if trials_of(settings, run):
+        if trials_of_run(settings, run):
             _add(jobs, "choose", paths.CHOICE, **labels)
 
     for label in settings.select.tables:
@@ -80,7 +80,7 @@ def _add_shown(jobs: Jobs, plan: Plan, shown: PlotInputs) -> None:
             _add(jobs, "artefact", paths.ARTEFACT, **labels, artefact=shown.artefact)
 
         caches = {"features", "patches"} & plan.run_inputs(run).keys()
-        for name in transferred_to(plan.settings, run):
+        for name in transfer_targets(plan.settings, run):
             _add(jobs, "dataset", paths.STORE, dataset=name)
             for cache in caches:
                 labels = {"dataset": name, "backbone": run.backbone, "cache": cache}

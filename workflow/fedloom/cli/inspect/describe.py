@@ -18,11 +18,11 @@ from fedloom.common.folders import read_python
 from fedloom.common.json_types import JsonDict
 from fedloom.config.kinds import KINDS, SELECTOR_KEY, broken
 from fedloom.hooks.manifest import Plugin, discover_methods, find_method
-from fedloom.planning.job_factory import transferred_to
 from fedloom.planning.load_plan import load_plan, read_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.resources.cost import RATES, StudyCost, study_cost
 from fedloom.planning.resources.estimates import CORE_OPERATIONS_PER_SECOND
+from fedloom.planning.settings_of_run import transfer_targets
 
 TEXT_WIDTH = 96
 
@@ -199,7 +199,7 @@ def _datasets_of(plan: Plan) -> list[str]:
     """Return the labels of the datasets that the runs train on or are tested on, in their order."""
     labels = dict[str, None]()
     for run in plan.runs:
-        for label in (run.dataset, *transferred_to(plan.settings, run)):
+        for label in (run.dataset, *transfer_targets(plan.settings, run)):
             labels[label] = None
     return list(labels) or [*plan.settings.select.datasets]
 

@@ -16,10 +16,10 @@ from fedloom.common.files import read_table
 from fedloom.common.run_tables import RUN_LABELS_SCHEMA
 from fedloom.common.temporary import abandoned, leftovers, size_of
 from fedloom.planning import paths
-from fedloom.planning.job_factory import transferred_to
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.runs import trial_runs
+from fedloom.planning.settings_of_run import transfer_targets
 
 # patterns of the folders and files that are deleted as a whole; logs are never deleted
 CACHE_FILES = [paths.CACHE.replace("{cache}", name) for name in ("features", "patches")]
@@ -123,7 +123,7 @@ def _used(plan: Plan) -> Iterator[Path]:
     # runs may be tested on other datasets, and the study may have scenarios without runs
     of_data = list[dict[str, object]]()
     for run in plan.runs:
-        for name in transferred_to(settings, run):
+        for name in transfer_targets(settings, run):
             of_data.append({"dataset": name, "backbone": run.backbone})
     for scenario, backbone in product(settings.select.scenarios, settings.select.backbones):
         of_data.append({**vars(scenario), "backbone": backbone})
