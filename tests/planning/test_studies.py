@@ -62,8 +62,10 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
         for number in {*ends[:2], ends[-1]}:
             asked = Wildcards(**vars(run), end=four_digits(number))
             job = _travels(plan.job("train", asked))
-            assert job.last == number and all(job.first < n <= job.last for n in job.evaluate)
-            assert bool(plan.start(asked, "{end}")) == (job.first > 0)
+            assert job.last == number and all(
+                job.after < n <= job.last for n in job.evaluated_rounds
+            )
+            assert bool(plan.start(asked, "{end}")) == (job.after > 0)
             assert plan.resources("train", asked).runtime > 0
         _travels(plan.job("evaluate", asked))
         for artefact in method.artefacts:

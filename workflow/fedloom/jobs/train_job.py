@@ -27,8 +27,8 @@ def run(job: TrainJob, threads: int) -> None:
     inputs = paths.run_inputs(run, job.spec.method.needs)
     receipts = [receipt_of(file) for file in inputs.values()]
     start = None
-    if job.first:
-        start = paths.path_for(paths.STATE, run, end=paths.four_digits(job.first))
+    if job.after:
+        start = paths.path_for(paths.STATE, run, end=paths.four_digits(job.after))
         receipts.append(receipt_of(start))
 
     with training_job.exclusive_run_folder(state.parent):

@@ -95,13 +95,14 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class TrainJob(Job):
-    """Train the rounds after `first` up to and including `last`."""
+    """Train the rounds after `after` up to and including `last`."""
 
     spec: RunSpec
-    first: int
+    # the round before the first; 0 for the first job of a run
+    after: int
     last: int
     # the rounds after which clients are evaluated
-    evaluate: tuple[int, ...]
+    evaluated_rounds: tuple[int, ...]
     # also evaluate the server's model on all test images
     global_test: bool
     # the digest of the run's source files (fedloom.planning.staleness)
@@ -110,9 +111,9 @@ class TrainJob(Job):
     confusion: bool = False
     # the run is a trial of study.tune, which may diverge
     trial: bool = False
-    # those rounds of `evaluate` after which only `evaluate_clients` clients are evaluated
-    sampled: tuple[int, ...] = ()
-    evaluate_clients: int | None = None
+    # those rounds of `evaluated_rounds` after which only `clients_per_sample` clients are evaluated
+    sampled_rounds: tuple[int, ...] = ()
+    clients_per_sample: int | None = None
 
 
 @dataclass(frozen=True)

@@ -30,32 +30,32 @@ class TrainRule(Rule[TrainJob]):
         """
         study = study_of_run(settings, wildcards)
         rounds = rounds_of_job(settings, wildcards)
-        evaluated, sampled = rounds_to_evaluate(study, rounds)
+        evaluated_rounds, sampled_rounds = rounds_to_evaluate(study, rounds)
 
         # a job that samples no clients does not depend on how many would be sampled
-        evaluate_clients = None
-        if sampled:
-            evaluate_clients = study.evaluate_clients
+        clients_per_sample = None
+        if sampled_rounds:
+            clients_per_sample = study.evaluate_clients
 
         return TrainJob(
             spec=run_spec(settings, Run.of(wildcards)),
-            first=rounds.start,
+            after=rounds.start,
             last=rounds.stop,
-            evaluate=evaluated,
+            evaluated_rounds=evaluated_rounds,
             global_test=study.global_test,
             sources="",
             confusion=study.confusion,
             trial=is_trial(settings, wildcards.partition),
-            sampled=sampled,
-            evaluate_clients=evaluate_clients,
+            sampled_rounds=sampled_rounds,
+            clients_per_sample=clients_per_sample,
         )
 
     def inputs(self, job: TrainJob) -> list[Path]:
         """Return the files of the run, with the state after the job before."""
         # the first job of a run begins without a state
         states = []
-        if job.first:
-            states.append(job.first)
+        if job.after:
+            states.append(job.after)
         return _files_of_run(job.spec, states)
 
     def outputs(self, job: TrainJob) -> list[Path]:
