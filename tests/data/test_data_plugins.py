@@ -23,7 +23,7 @@ from data_plugin_cases import (
 from default_config import default_config
 from fedloom.cli.inspect import describe
 from fedloom.common.errors import FedLoomError
-from fedloom.config import kinds
+from fedloom.config import kind_plugins
 from fedloom.config.datasets import listing
 from fedloom.config.settings import Dataset
 from fedloom.data import plugins, sources
@@ -173,7 +173,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
 
 
 def test_the_store_is_made_again_when_the_files_of_a_path_option_change(drop, tmp_path):
-    paths = kinds.plugins_of_kind("source", drop_examples(tmp_path / "a", "medmnist"))[
+    paths = kind_plugins.plugins_of_type("source", drop_examples(tmp_path / "a", "medmnist"))[
         "medmnist"
     ].paths
     entry = {"source": "medmnist", "file": str(tmp_path / "*.npz")}
@@ -218,21 +218,21 @@ def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[fedloom.{kind}s]\n{name} = {package}.{name}\n")
     monkeypatch.syspath_prepend(site)
-    plugin = kinds.plugins_of_kind(kind)[name]
+    plugin = kind_plugins.plugins_of_type(kind)[name]
     assert (plugin.module, plugin.folder) == (f"{package}.{name}", site / package / name)
     module = plugins.import_plugin(plugin)
     assert module.__name__ == f"{package}.{name}.plugin"
     shutil.copytree(ROOT / f"examples/{kind}s/{name}", tmp_path / "plugins" / name)
-    kinds.plugins_of_kind.cache_clear()
+    kind_plugins.plugins_of_type.cache_clear()
     with pytest.raises(FedLoomError, match=f"{kind} '{name}' is defined twice: in .*; rename one"):
-        kinds.plugins_of_kind(kind, tmp_path / "plugins")[name]
+        kind_plugins.plugins_of_type(kind, tmp_path / "plugins")[name]
 
 
 def test_entry_points_may_be_of_the_backport_of_importlib_metadata(monkeypatch):
     """The backport's finder replaces Python's own as soon as any package imports the backport."""
     place = {"group": "fedloom.sources", "name": "theirs", "value": "nowhere", "module": "nowhere"}
     monkeypatch.setattr(discovery, "entry_points", lambda group: [type("Entry", (), place)()])
-    found = discovery.discover_plugins("source", [], kinds.DataPlugin)
+    found = discovery.discover_plugins("source", [], kind_plugins.DataPlugin)
     assert str(found.errors["theirs"]).endswith("no module nowhere")
 
 

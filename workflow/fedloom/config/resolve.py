@@ -9,7 +9,7 @@ from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import checked
-from fedloom.config import kinds, method_labels, recipes
+from fedloom.config import kind_plugins, method_labels, recipes
 from fedloom.config.datasets import listing
 from fedloom.config.grids import with_partitions
 from fedloom.config.kinds import SELECTOR_KEY, Entry, check_entry
@@ -217,7 +217,7 @@ def _listing(entry: JsonDict) -> JsonDict | None:
     if "parts" in entry:
         parts = {name: _listing(part) for name, part in entry["parts"].items()}
         return {"files": sum(p["files"] for p in parts.values() if p), "sha256": digest(parts)}
-    plugin = kinds.plugins_of_kind("source").get(entry["source"])
+    plugin = kind_plugins.plugins_of_type("source").get(entry["source"])
     return listing(entry, None if plugin is None else plugin.paths)
 
 

@@ -16,7 +16,8 @@ from fedloom.cli.run import bundled_studies
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.folders import read_python
 from fedloom.common.json_types import JsonDict
-from fedloom.config.kinds import KINDS, SELECTOR_KEY, broken
+from fedloom.config.kind_plugins import broken_plugins
+from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.hooks.manifest import Plugin, discover_methods, find_method
 from fedloom.planning.load_plan import load_plan, read_plan
 from fedloom.planning.plan import Plan
@@ -119,7 +120,7 @@ def describe_kinds(only: str | None = None, **titles: str) -> str:
         FedLoomError: `only` is unknown, or its plugin is broken.
     """
     if only is not None:
-        errors = broken()
+        errors = broken_plugins()
         if only in errors:
             raise errors[only]
         known = list[str]()

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from fedloom.common.receipts import receipt_of
-from fedloom.config import kinds
+from fedloom.config.kind_plugins import plugins_of_type
+from fedloom.config.kinds import KINDS_FROM_PLUGINS
 from fedloom.config.settings import Settings
 from fedloom.hooks.discovery import PluginManifest
 from fedloom.planning.job_specs import Job
@@ -55,18 +56,18 @@ class Rule(ABC, Generic[AnyJob]):
         return (f"fedloom.jobs.{self.name}_job", *modules), plugins
 
 
-def code_of_kind(kind: str, name: str, module: str | None = None) -> Code:
+def code_of_kind(plugin_type: str, name: str, module: str | None = None) -> Code:
     """Return the plugin of this name, or else the module that defines FedLoom's own kind.
 
     Args:
-        kind: `source`, `scheme`, `table` or `figure`.
+        plugin_type: `source`, `scheme`, `table` or `figure`.
         name: the name of the source, scheme, table or figure.
         module: the module of FedLoom's own kind, if it is known already.
     """
-    plugin = kinds.plugins_of_kind(kind).get(name)
+    plugin = plugins_of_type(plugin_type).get(name)
     if plugin is not None:
         return (), (plugin,)
-    return (module or kinds.KINDS_FROM_PLUGINS[kind].own[name].__module__,), ()
+    return (module or KINDS_FROM_PLUGINS[plugin_type].own[name].__module__,), ()
 
 
 def with_receipt(file: Path) -> list[Path]:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kinds import KINDS, call_kind
+from fedloom.config.kind_plugins import call_kind
+from fedloom.config.kinds import KINDS
 from fedloom.planning.job_specs import FigureJob
 from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
 

@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kinds import KINDS, call_kind
+from fedloom.config.kind_plugins import call_kind
+from fedloom.config.kinds import KINDS
 from fedloom.planning.job_specs import TableJob
 from fedloom.planning.output_runs import PlottedRun
 
