@@ -208,7 +208,7 @@ def test_free_options_may_have_any_value():
 
 def _study_labels(name, paper):
     """Return the rows of a paper that the methods of a shipped study stand for."""
-    settings = load_plan([bundled_studies.file_of(name)]).settings
+    settings = load_plan([bundled_studies.find_study_file(name)]).settings
     methods = [settings.methods[label] for label in settings.methods]
     methods = [m for m in methods if m.label in settings.select.methods]
     return paper_claims.labels_of(read_claims(paper, KeyPath("x"))["rows"], methods, {})

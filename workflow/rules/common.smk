@@ -8,8 +8,8 @@ from functools import cache
 
 from snakemake.settings.enums import RerunTrigger
 
-from fedloom.cli.run import run_progress
 from fedloom.planning import job_receipts
+from fedloom.planning import run_progress
 
 
 wildcard_constraints:

@@ -11,7 +11,7 @@ from fedloom.planning.paths import EVALUATION, path_for
 from fedloom.planning.run_labels import RUN_NAME, Run
 
 
-def finished(name: str) -> Run:
+def find_finished_run(name: str) -> Run:
     """Return the run that a folder below results/runs is of.
 
     Raises:

@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedloom.cli.run.bundled_studies import file_of
+from fedloom.cli.run.bundled_studies import find_study_file
 from fedloom.common.files import write_table, write_text
 from fedloom.config.reading import merge_configs, read_all
 from fedloom.planning import paths
@@ -140,7 +140,7 @@ def record_of(study: str | PathLike | None, folder: Path) -> "pa.Table":
         # any other text names a file in the folder, or a study that ships
         file = folder / name
         if not file.is_file():
-            file = file_of(name)
+            file = find_study_file(name)
         files.append(file)
 
     # the file, or config.yaml, has the study's name

@@ -25,14 +25,13 @@ from pathlib import Path
 import pyarrow as pa
 from safetensors import safe_open
 
-from fedloom.cli.run import run_progress
 from fedloom.cli.run.launch import plan_of_arguments
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.files import read_table
 from fedloom.common.receipts import digest, receipt_of
 from fedloom.config.protocols import job_ends
 from fedloom.machine.extras import require_extra
-from fedloom.planning import paths, provenance
+from fedloom.planning import paths, provenance, run_progress
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
 from fedloom.planning.runs import trial_runs
@@ -52,7 +51,7 @@ Log = Callable[[int, dict[str, float]], object]
 Tracker = Callable[[Path, str, str, TrackedSettings], AbstractContextManager[Log]]
 
 
-def track_study(name: str, poll: float = TRACK_SECONDS) -> None:
+def track_study(name: str) -> None:
     """Report all rounds of the study that was begun last in this folder, until the study ends."""
     tracker: Tracker = find_tracker(name).load()
     first_event = run_progress.last_begun()
@@ -68,11 +67,11 @@ def track_study(name: str, poll: float = TRACK_SECONDS) -> None:
     has_ended = False
     while not has_ended:
         # ask this before the last look, so that no round is missed
-        has_ended = run_progress.ended(first_event)
+        has_ended = run_progress.has_ended(first_event)
         for each in followed:
             each.read_new_rounds()
         if not has_ended:
-            time.sleep(poll)
+            time.sleep(TRACK_SECONDS)
 
     for each in followed:
         each.context.close()

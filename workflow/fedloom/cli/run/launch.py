@@ -25,14 +25,13 @@ from typing import IO
 import psutil
 from rich.console import Console
 
-from fedloom.cli.run import run_progress
 from fedloom.cli.run.display import follow
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_writable
 from fedloom.common.locks import file_lock
 from fedloom.machine.install import SNAKEFILE
 from fedloom.machine.process_log import QUIET_VARIABLE
-from fedloom.planning import paths
+from fedloom.planning import paths, run_progress
 from fedloom.planning.load_plan import CHANGES_KEY, LAUNCHER, check_images, load_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.records import summary_of_results, write_record
