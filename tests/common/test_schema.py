@@ -6,7 +6,6 @@ import jsonschema
 import pytest
 from pydantic import Field
 
-from fedloom.cli.make.config_schema import config_schema
 from fedloom.cli.run import bundled_studies
 from fedloom.common.errors import FedLoomError
 from fedloom.common.key_path import KeyPath
@@ -19,6 +18,7 @@ from fedloom.common.schema import (
     checked,
     require_other_keys,
 )
+from fedloom.config.config_schema import config_schema
 from fedloom.config.reading import read
 from fedloom.machine.install import ROOT
 

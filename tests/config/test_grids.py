@@ -14,11 +14,11 @@ from fedloom.common.ids import entry_of
 from fedloom.config.settings import FAMILIES, GridMember, Reported
 from fedloom.planning.job_specs import from_json, to_json
 from fedloom.planning.load_plan import resolve
-from fedloom.planning.output_runs import LineStyle, plotted_runs
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
 from fedloom.planning.runs import runs
 from fedloom.report.figures import grid_plots as drawn
+from fedloom.report.plotted_runs import LineStyle, plotted_runs
 from refusals import refused
 from shown_runs import draw, shown
 

@@ -20,9 +20,9 @@ from fedloom.jobs import (
     train_job,
 )
 from fedloom.planning import choices, paths
-from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
+from fedloom.report.plotted_runs import plotted_runs
 from fedloom.report.tables import notes
 from shown_runs import filled
 from tuning_cases import labels_of, make_letters, settings_of, tune_study

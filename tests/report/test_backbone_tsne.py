@@ -12,9 +12,9 @@ from default_config import default_config
 from fedloom.data import store
 from fedloom.planning import runs
 from fedloom.planning.load_plan import resolve
-from fedloom.planning.output_runs import PlottedBackbone
 from fedloom.planning.plan import Plan
 from fedloom.report import block_accuracy
+from fedloom.report.plotted_runs import PlottedBackbone
 from refusals import refused
 from shown_runs import draw
 

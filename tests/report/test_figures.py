@@ -12,9 +12,9 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import write_receipt
 from fedloom.config.kinds import KINDS
-from fedloom.planning.output_runs import PlottedBackbone
 from fedloom.report import figures, metrics
 from fedloom.report.figures import convergence, maps, style
+from fedloom.report.plotted_runs import PlottedBackbone
 from figure_cases import CLASSES, ENTRIES, artefact_table, series_of_kinds
 from shown_runs import draw, figure_job, shown
 

@@ -6,8 +6,8 @@ import pytest
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.settings import GridMember, Reported
-from fedloom.planning.output_runs import LineStyle
 from fedloom.report.figures.accuracies import congruence_of_run
+from fedloom.report.plotted_runs import LineStyle
 from refusals import refused
 from shown_runs import draw, shown
 

@@ -11,7 +11,7 @@ import pytest
 from command_line import invoked
 from default_config import default_config
 from fedloom.cli.inspect import describe
-from fedloom.cli.make import config_schema
+from fedloom.config import config_schema
 from fedloom.config.settings import Reported
 from fedloom.machine.install import ROOT
 from fedloom.planning import staleness

@@ -11,9 +11,9 @@ from default_config import default_config
 from fedloom.data import store
 from fedloom.planning import paths, runs
 from fedloom.planning.load_plan import resolve
-from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.plan import Plan
 from fedloom.report import tables
+from fedloom.report.plotted_runs import plotted_runs
 from refusals import refused
 from shown_runs import table_files
 

@@ -13,8 +13,8 @@ from default_config import default_config
 from fedloom.config.settings import GridMember, Reported
 from fedloom.data import store
 from fedloom.planning.load_plan import resolve
-from fedloom.planning.output_runs import PlottedBackbone
 from fedloom.planning.plan import Plan
+from fedloom.report.plotted_runs import PlottedBackbone
 from shown_runs import filled, shown
 
 ENTRIES = {

@@ -12,9 +12,9 @@ from fedloom.common.run_tables import RUN_SCHEMAS
 from fedloom.config.settings import Reported
 from fedloom.planning import paths
 from fedloom.planning.job_specs import FigureJob, PlotInputs, TableJob
-from fedloom.planning.output_runs import LineStyle, PlottedRun
 from fedloom.report import figures, tables
 from fedloom.report.figures import style
+from fedloom.report.plotted_runs import LineStyle, PlottedRun
 
 RUN = PlottedRun(
     dataset="d",

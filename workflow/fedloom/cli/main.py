@@ -415,7 +415,7 @@ def doctor() -> int:
 @fedloom.command(short_help="Print the config's JSON Schema, for an editor.")
 def schema() -> None:
     """Print the config's keys as JSON Schema, for an editor."""
-    from fedloom.cli.make.config_schema import config_schema
+    from fedloom.config.config_schema import config_schema
 
     print(json.dumps(config_schema(), indent=2, ensure_ascii=False))
 

@@ -2,9 +2,9 @@
 
 from fedloom.planning import paths
 from fedloom.planning.job_specs import FigureJob
-from fedloom.planning.output_runs import plotted_backbones, plotted_runs
 from fedloom.report import figures
 from fedloom.report.figures.style import with_styles
+from fedloom.report.plotted_runs import plotted_backbones, plotted_runs
 
 
 def run(job: FigureJob, threads: int) -> None:

@@ -2,8 +2,8 @@
 
 from fedloom.planning import paths
 from fedloom.planning.job_specs import TableJob
-from fedloom.planning.output_runs import plotted_runs
 from fedloom.report import tables
+from fedloom.report.plotted_runs import plotted_runs
 
 
 def run(job: TableJob, threads: int) -> None:

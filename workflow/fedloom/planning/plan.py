@@ -176,9 +176,10 @@ class Plan:
         return [os.path.relpath(path)]
 
     def shown_files(self, rule: str, wildcards: Wildcards) -> list[str]:
-        """Return the files that a table or figure reads (see output_runs.files)."""
+        """Return the files that a table or figure reads (see output_runs.output_files)."""
         make = self.table_job if rule == "table" else self.figure_job
-        return output_runs.files(make(wildcards.label), self._entry(rule, wildcards).spec)
+        files = output_runs.output_files(make(wildcards.label), self._entry(rule, wildcards).spec)
+        return list(map(str, files))
 
     def caption(self, rule: str, wildcards: Wildcards) -> str:
         """Return the report's text on the kind of a table or figure."""

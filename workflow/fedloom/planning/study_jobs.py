@@ -7,7 +7,7 @@ from pathlib import Path
 from fedloom.config.protocols import job_ends
 from fedloom.planning import paths
 from fedloom.planning.job_specs import PlotInputs
-from fedloom.planning.output_runs import plotted_runs
+from fedloom.planning.output_runs import backbone_labels, shown_runs
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run, Wildcards
 from fedloom.planning.runs import trial_runs
@@ -74,9 +74,9 @@ def _add_run(jobs: Jobs, plan: Plan, run: Run) -> None:
 
 def _add_shown(jobs: Jobs, plan: Plan, shown: PlotInputs) -> None:
     """Add the jobs that make the artefacts of shown runs, and the data of other datasets."""
-    for run in plotted_runs(shown):
+    for run in (each.run for each in shown_runs(shown)):
         if shown.artefact:
-            labels = vars(Run.of(run))
+            labels = vars(run)
             _add(jobs, "artefact", paths.ARTEFACT, **labels, artefact=shown.artefact)
 
         caches = {"features", "patches"} & plan.run_inputs(run).keys()
@@ -90,6 +90,6 @@ def _add_shown(jobs: Jobs, plan: Plan, shown: PlotInputs) -> None:
 def _add_backbones(jobs: Jobs, pairs: Iterable[str]) -> None:
     """Add the jobs that measure frozen backbones; each pair is "dataset/backbone"."""
     for pair in pairs:
-        dataset, backbone = pair.split("/")
-        _add(jobs, "cache", paths.CACHE, dataset=dataset, backbone=backbone, cache="features")
-        _add(jobs, "block_accuracy", paths.BLOCK_ACCURACY, dataset=dataset, backbone=backbone)
+        labels = backbone_labels(pair)
+        _add(jobs, "cache", paths.CACHE, **labels, cache="features")
+        _add(jobs, "block_accuracy", paths.BLOCK_ACCURACY, **labels)

@@ -12,8 +12,8 @@ from fedloom.common.receipts import read_receipt
 from fedloom.common.run_tables import RUN_SCHEMAS
 from fedloom.config import grids
 from fedloom.config.settings import GridMember, Reported
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.planning.run_labels import Run
+from fedloom.report.plotted_runs import PlottedRun
 
 # the metrics of single domains begin with this; the name of the domain follows
 DOMAIN_PREFIX = "domain_"

@@ -11,11 +11,11 @@ from textwrap import fill, indent
 from rich.filesize import decimal
 from tabulate import tabulate
 
-from fedloom.cli.make.config_schema import kind_schema, whole
 from fedloom.cli.run import bundled_studies
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.folders import read_python
 from fedloom.common.json_types import JsonDict
+from fedloom.config.config_schema import kind_schema, whole
 from fedloom.config.kind_plugins import broken_plugins
 from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.hooks.manifest import Plugin, discover_methods, find_method

@@ -10,8 +10,9 @@ from fedloom.config.kinds import KINDS
 from fedloom.config.protocols import reported, study_of
 from fedloom.config.settings import VALIDATION, Output, Settings
 from fedloom.hooks.manifest import find_method
-from fedloom.planning import output_runs, paths
+from fedloom.planning import paths
 from fedloom.planning.job_specs import FigureJob, PlotInputs, PlottedMethod, TableJob, Tuned
+from fedloom.planning.output_runs import output_files
 from fedloom.planning.rules.rule import Code, Rule, code_of_kind
 from fedloom.planning.run_labels import Wildcards
 from fedloom.planning.runs import output_seeds
@@ -40,7 +41,7 @@ class TableRule(Rule[TableJob]):
     def inputs(self, job: TableJob) -> list[Path]:
         """Return the files that a table of this kind reads."""
         kind: Any = KINDS["tables"][job.kind]
-        return [Path(file) for file in output_runs.files(job, kind.spec)]
+        return output_files(job, kind.spec)
 
     def outputs(self, job: TableJob) -> list[Path]:
         """Return the table in every format."""
@@ -82,7 +83,7 @@ class FigureRule(Rule[FigureJob]):
     def inputs(self, job: FigureJob) -> list[Path]:
         """Return the files that a figure of this kind reads."""
         kind: Any = KINDS["figures"][job.kind]
-        return [Path(file) for file in output_runs.files(job, kind.spec)]
+        return output_files(job, kind.spec)
 
     def outputs(self, job: FigureJob) -> list[Path]:
         """Return the figure as PDF and PNG."""

@@ -2,7 +2,7 @@
 
     draw(series: list[PlottedRun], **extra) -> Figure
 
-`series` are the runs that the figure shows (fedloom.planning.output_runs), or frozen backbones.
+`series` are the runs that the figure shows (fedloom.report.plotted_runs), or frozen backbones.
 `extra` are the values that the kind's `complete` adds, by name. fedloom.config.output_kinds
 explains the classes.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom.config.kind_plugins import call_kind
 from fedloom.config.kinds import KINDS
 from fedloom.planning.job_specs import FigureJob
-from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
+from fedloom.report.plotted_runs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,11 +16,11 @@ from fedloom.common.schema import Several
 from fedloom.config.grids import text
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure, RunsTable
 from fedloom.config.settings import KindSpec, Output, Settings
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.figures.convergence import side_by_side
 from fedloom.report.metrics import grouped, member, over_seeds
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables import clustering
 from fedloom.report.tables.accuracy import BaseToNovel, CrossDataset
 

@@ -12,9 +12,9 @@ from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.output_kinds import ArtefactFigure, Personalized, RunsFigure
 from fedloom.config.settings import KindSpec
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
+from fedloom.report.plotted_runs import PlottedRun
 
 CURVE_AXES = {
     "accuracy": "Test accuracy (%)",

@@ -10,10 +10,10 @@ from fedloom.common.ids import entry_of
 from fedloom.config.grids import varied_lists
 from fedloom.config.output_kinds import RunsFigure
 from fedloom.config.settings import KindSpec
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.metrics import axis_values, grouped, member, of_members
+from fedloom.report.plotted_runs import PlottedRun
 
 # from dark to light, the colours of this map have the same order with any colour vision
 COLOUR_MAP = "cividis"

@@ -15,9 +15,9 @@ from fedloom.common.receipts import read_receipt
 from fedloom.common.schema import Count, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure, Superclasses, with_superclasses
 from fedloom.config.settings import KindSpec, Output, Settings
-from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
+from fedloom.report.plotted_runs import PlottedBackbone, PlottedRun
 from fedloom.report.tables.clustering import superclasses_of
 
 if TYPE_CHECKING:

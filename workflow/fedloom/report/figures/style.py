@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedloom.common.files import atomic_write
-from fedloom.planning.output_runs import LineStyle, PlottedBackbone, PlottedRun
 from fedloom.report.metrics import SCENARIO, grouped
+from fedloom.report.plotted_runs import LineStyle, PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

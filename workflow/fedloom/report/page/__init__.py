@@ -15,12 +15,12 @@ from PIL import Image
 
 from fedloom.common.files import write_text
 from fedloom.planning import paths
-from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.overview import overview
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Wildcards
 from fedloom.report import tables
 from fedloom.report.page import curves, machines, run_details
+from fedloom.report.plotted_runs import plotted_runs
 
 FOLDER = Path(__file__).parent
 # CSS pixels per inch of a figure; with 96, it would be as large as on paper

@@ -10,9 +10,9 @@ from html import escape
 import pandas as pd
 
 from fedloom.common.json_types import JsonDict
-from fedloom.planning.output_runs import LineStyle
 from fedloom.report.figures.style import assign_styles, with_styles
 from fedloom.report.page.run_details import LOSS, PLOTTED_CURVES, RunGroup
+from fedloom.report.plotted_runs import LineStyle
 
 # Plotly's names of the lines in style.LINES, and of matplotlib's markers
 DASHES = ("solid", "dash", "dashdot", "dot", "9px,2px,2px,2px,2px,2px")

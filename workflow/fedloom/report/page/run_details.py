@@ -12,10 +12,10 @@ from fedloom.common.json_types import JsonDict
 from fedloom.common.run_tables import TRIALS_SCHEMA
 from fedloom.config.grids import describe_options
 from fedloom.planning import paths
-from fedloom.planning.output_runs import PlottedRun, plotted_runs
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
 from fedloom.report import metrics
+from fedloom.report.plotted_runs import PlottedRun, plotted_runs
 from fedloom.report.run_settings import Setting, settings_of
 
 ROW = (*metrics.SCENARIO, "method")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom.config.kind_plugins import call_kind
 from fedloom.config.kinds import KINDS
 from fedloom.planning.job_specs import TableJob
-from fedloom.planning.output_runs import PlottedRun
+from fedloom.report.plotted_runs import PlottedRun
 
 if TYPE_CHECKING:
     from fedloom.report.tables.layout import Built

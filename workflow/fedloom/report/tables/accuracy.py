@@ -7,8 +7,8 @@ from fedloom.common.ids import BASE_CLASSES, NOVEL_CLASSES, OTHER_DATASET_PREFIX
 from fedloom.config.output_kinds import AccuracyTable, RunsTable
 from fedloom.config.settings import KindSpec, Reported
 from fedloom.hooks.manifest import TEST_SETS
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.layout import Column
 
 ACCURACY_COLUMNS = {

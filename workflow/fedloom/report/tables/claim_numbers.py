@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import DOMAIN_PREFIX, evaluation, frame, percent
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.costs import cost_to_target, sent
 from fedloom.report.tables.paper_claims import EACH_DOMAIN
 from fedloom.report.verdicts import Term

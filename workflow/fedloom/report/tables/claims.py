@@ -11,8 +11,8 @@ from fedloom.common.schema import Percent
 from fedloom.config.output_kinds import Methods, PaperName, TableKind
 from fedloom.config.settings import Output, Settings
 from fedloom.planning.job_specs import TableJob
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import grouped
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.claim_numbers import (
     NotRunError,
     Place,

@@ -8,8 +8,8 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.key_path import KeyPath
 from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclasses
 from fedloom.config.settings import KindSpec, Output, Settings
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import artefact
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.layout import Column
 
 CLUSTERING_COLUMNS = {

@@ -6,9 +6,9 @@ from fedloom.common.schema import Count, Natural
 from fedloom.config.output_kinds import GridTable
 from fedloom.config.settings import KindSpec
 from fedloom.planning.job_specs import TableJob
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import requirements
 from fedloom.report.metrics import grouped, member, of_members
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.accuracy import describe_rounds
 from fedloom.report.tables.layout import EMPTY, Built, Texts, cell, unmarked
 from fedloom.report.tables.published import of_grid

@@ -13,7 +13,7 @@ from fedloom.config.protocols import method_of, study_of
 from fedloom.config.settings import KindSpec, Output, Settings
 from fedloom.planning import paths
 from fedloom.planning.job_specs import TableJob
-from fedloom.planning.output_runs import PlottedRun
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.published import printed
 from fedloom.report.tables.summary import differing_columns

@@ -8,8 +8,9 @@ from fedloom.config.grids import describe_options
 from fedloom.planning import paths
 from fedloom.planning.choices import at_edge, read_trials
 from fedloom.planning.job_specs import TableJob, Tuned
-from fedloom.planning.output_runs import PlottedRun, tuned_runs
+from fedloom.planning.output_runs import tuned_runs
 from fedloom.report.metrics import frame, grouped, loss_not_below_guessing
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.layout import Texts
 from fedloom.report.tables.summary import SCENARIO_COLUMNS, metrics
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import SCENARIO
+from fedloom.report.plotted_runs import PlottedRun
 
 SCENARIO_COLUMNS: list[str] = list(SCENARIO)
 # the columns that label a row; `trains` says what clients train
