@@ -29,7 +29,7 @@ from fedloom.report.tables.claim_text import (
     seeds_to_decide,
 )
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
-from fedloom.report.tables.paper_claims import Listed, labels_of, read_claims
+from fedloom.report.tables.paper_claims import Listed, label_by_row, read_claims
 from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, UNDECIDED, decide
 
 
@@ -71,7 +71,7 @@ class Claims(TableKind):
 
         # the methods and scenarios that stand for the rows and the settings of the paper
         methods = [settings.methods[label] for label in output.methods]
-        labels = labels_of(paper["rows"], methods, rows)
+        labels = label_by_row(paper["rows"], methods, rows)
         compared = [label for label in output.methods if label in labels.values()]
         scenarios = [each for each in output.scenarios if str(each) in self.stands_for]
 
