@@ -68,9 +68,9 @@ def _plan(clients=2, lr=0.01):
 def _run(plan, rule, labels):
     """Run a job as its process does."""
     job = plan.job(rule, labels)
-    making = job_receipts.begin_job(rule, job, plan.sources(rule, job))
+    started = job_receipts.begin_job(rule, job, plan.sources(rule, job))
     JOBS[rule].run(job, 1)
-    job_receipts.end_job(making)
+    job_receipts.end_job(started)
 
 
 @pytest.fixture(scope="module")

@@ -38,13 +38,13 @@ def main() -> None:
         sources = args.sources or staleness.digest_of(*RULES[args.rule].code(job))
 
         # the old receipt is removed before the job, so what a killed job leaves has no receipt
-        started = time.perf_counter()
-        making = job_receipts.begin_job(args.rule, job, sources)
+        began = time.perf_counter()
+        started_job = job_receipts.begin_job(args.rule, job, sources)
         module.run(job, args.threads)
-        job_receipts.end_job(making)
+        job_receipts.end_job(started_job)
 
         # log what the job took, for people and for the report
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - began
         used = resource.getrusage(resource.RUSAGE_SELF)
         processor = used.ru_utime + used.ru_stime
         megabytes = used.ru_maxrss / 1024

@@ -9,7 +9,7 @@ from fedloom.cli.run.bundled_studies import find_study_file
 from fedloom.common.files import write_table, write_text
 from fedloom.config.reading import merge_configs, read_all
 from fedloom.planning import paths
-from fedloom.planning.load_plan import files_below
+from fedloom.planning.load_plan import inherited_config_files
 from fedloom.planning.records import read_record
 
 if TYPE_CHECKING:
@@ -144,5 +144,5 @@ def record_of(study: str | PathLike | None, folder: Path) -> "pa.Table":
         files.append(file)
 
     # the file, or config.yaml, has the study's name
-    contents = read_all([*files_below(files, folder), *files])
+    contents = read_all([*inherited_config_files(files, folder), *files])
     return read_record(merge_configs(contents)["study"]["name"], folder)
