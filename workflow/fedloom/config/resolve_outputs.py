@@ -26,7 +26,7 @@ def with_outputs(
     refused = list[FedLoomError]()
     for label in getattr(settings.select, section):
         try:
-            outputs[label] = resolve_output(settings, section, label, entries[label])
+            outputs[label] = _resolve_output(settings, section, label, entries[label])
         except FedLoomError as error:
             if section in own.get("select", {}) or label in own.get(section, {}):
                 raise
@@ -43,15 +43,34 @@ def with_outputs(
     )
 
 
-def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
+def _resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
     """Return a table or figure with the labels of its runs, and what its kind reads from files.
 
     Raises:
         InvalidKeyError: the output does not suit the study; the error is about the output's entry.
     """
     where = CONFIG / section / label
-    values = entry.values
-    spec = values.needs()
+    output = _with_labels(settings, Output(section, label, entry.kind, entry.values), where)
+    _check_families(settings, output, where)
+    _check_requirements(settings, output, where)
+
+    # what its kind reads from the study and from a paper
+    output = _complete(settings, output, where)
+    published = getattr(entry.values, "published", None)
+    if published is None:
+        return output
+    numbers = _published_numbers(settings, output, published, where / "published")
+    return replace(output, published=numbers)
+
+
+def _with_labels(settings: Settings, output: Output, where: KeyPath) -> Output:
+    """Return an output with the labels of the scenarios, backbones and methods that it shows.
+
+    Raises:
+        InvalidKeyError: a label is unknown, or the output would show nothing.
+    """
+    entry = output.entry
+    spec = entry.needs()
     select = settings.select
     known = {
         str(scenario): scenario
@@ -61,43 +80,43 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     if not known:
         raise where.error(f"no partition of the study has {spec.partition_key}; set it")
 
-    # which scenarios, backbones and methods it shows
-    scenarios = _select_known(values.scenarios, known, where / "scenarios")
-    backbones = _select_known(values.backbones, select.backbones, where / "backbones")
-    shown = tuple(known[name] for name in scenarios)
-    output = Output(section, label, entry.kind, values, shown, tuple(backbones))
+    names = _select_known(entry.scenarios, known, where / "scenarios")
+    backbones = _select_known(entry.backbones, select.backbones, where / "backbones")
+    output = replace(
+        output, scenarios=tuple(known[name] for name in names), backbones=tuple(backbones)
+    )
+    if spec.shows in ("backbones", "datasets"):
+        return output
+    return replace(output, methods=tuple(_choose_methods(settings, output, where)))
 
-    # what it shows must work on the families of its backbones
-    works_on = {}
-    if spec.shows == "backbones":
-        works_on = {"the figure": ("vit",)}
-    elif spec.shows != "datasets":
-        output = replace(output, methods=tuple(_choose_methods(settings, output, where)))
-        works_on = {f"methods.{name}": settings.methods[name].families for name in output.methods}
-    for (what, families), name in product(works_on.items(), backbones):
+
+def _check_families(settings: Settings, output: Output, where: KeyPath) -> None:
+    """Check that what an output shows works on the families of its backbones.
+
+    Raises:
+        InvalidKeyError: a method, or a figure of backbones, does not work on one of them.
+    """
+    families_of = {f"methods.{name}": settings.methods[name].families for name in output.methods}
+    if output.entry.needs().shows == "backbones":
+        families_of = {"the figure": ("vit",)}
+    for (subject, families), name in product(families_of.items(), output.backbones):
         family = settings.backbones[name].family
         if family not in families:
             raise where.error(
-                f"{what} works on a {' or '.join(families)}, backbones.{name} is a {family}; show "
-                "them in different tables or figures (methods, backbones)"
+                f"{subject} works on a {' or '.join(families)}, backbones.{name} is a {family}; "
+                "show them in different tables or figures (methods, backbones)"
             )
 
-    # what its kind requires
-    for check in spec.requires:
+
+def _check_requirements(settings: Settings, output: Output, where: KeyPath) -> None:
+    """Check what an output's kind requires of the study; raise an InvalidKeyError if it lacks."""
+    for check in output.entry.needs().requires:
         check(settings, output, where)
     if settings.study.evaluate_clients is not None and output.settings.get("target") is not None:
         raise (where / "target").error(
             "a sample of clients reaches it in another round; remove study.evaluate_clients, or "
             "leave it out"
         )
-
-    # what its kind reads from the study and from a paper
-    output = _complete(settings, output, where)
-    published = getattr(values, "published", None)
-    if published is None:
-        return output
-    numbers = _published_numbers(settings, output, published, where / "published")
-    return replace(output, published=numbers)
 
 
 def _complete(settings: Settings, output: Output, where: KeyPath) -> Output:
