@@ -16,7 +16,7 @@ from fedloom.cli.inspect import track
 from fedloom.cli.run import launch
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_table
-from fedloom.common.receipts import receipt_of, write_receipt
+from fedloom.common.receipts import receipt_path, write_receipt
 from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
@@ -210,7 +210,7 @@ def test_a_run_that_is_trained_anew_is_told_anew(followed):
     run, told = followed
     _finish(run.plan, 2, [2.0, 1.0])
     run.read_new_rounds()
-    receipt_of(paths.path_for(paths.STATE, run.run, end="0002")).unlink()  # as Snakemake does
+    receipt_path(paths.path_for(paths.STATE, run.run, end="0002")).unlink()  # as Snakemake does
     run.read_new_rounds()
     _finish(run.plan, 2, [2.0, 1.5])
     run.read_new_rounds()

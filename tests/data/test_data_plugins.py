@@ -153,7 +153,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
     plan = Plan(resolve(config))
 
     def files(rule, job):
-        return {Path(f).resolve() for f in staleness.files_of(*RULES[rule].code(job))}
+        return {Path(f).resolve() for f in staleness.source_files(*RULES[rule].code(job))}
 
     def of_dataset(name):
         return files("dataset", plan.job("dataset", Wildcards(dataset=name)))
@@ -200,7 +200,7 @@ def test_a_part_of_several_may_be_of_a_plugin(drop, tmp_path):
     assert about["classes"] == ["one/a", "one/b", "two/a", "two/b"]
     assert np.bincount(store.labels[store.test]).tolist() == [2] * 4
     job = DatasetJob(Dataset("mine", "several", dataset_spec(**spec)))
-    files = staleness.files_of(*RULES["dataset"].code(job))
+    files = staleness.source_files(*RULES["dataset"].code(job))
     assert any(file.endswith("own/plugin.py") for file in files)
 
 
@@ -287,7 +287,7 @@ def test_writers_and_plugins_through_to_a_report(drop, tmp_path, monkeypatch, ca
         one_process.run("table", plan.job("table", Wildcards(label=label)))
         assert "| Head-Tuning" in Path(f"results/tables/small/{label}.md").read_text()
     one_process.run("figure", plan.job("figure", Wildcards(label="reach")))
-    report = page.write(plan).read_text()
+    report = page.write_page(plan).read_text()
     assert "mean of the worst and of the best 34 % of clients" in report
     (about,) = re.findall(r'alt="Figure \d+: ([^"]+)"', report.split('id="figure-reach"')[1])[:1]
     assert about.startswith("reach: The share of participating clients")

@@ -29,11 +29,11 @@ def _names(files):
 
 
 def _sources_of(*plugins):
-    return staleness.files_of((), map(manifest.find_method, plugins))
+    return staleness.source_files((), map(manifest.find_method, plugins))
 
 
 def _sources(rule, job):
-    return _names(staleness.files_of(*RULES[rule].code(job)))
+    return _names(staleness.source_files(*RULES[rule].code(job)))
 
 
 def _train_job(plan, run):
@@ -188,7 +188,7 @@ def test_a_job_has_the_modules_that_plugins_share_anew_and_once(theirs):
 
 def test_a_module_that_is_not_there_is_named():
     with pytest.raises(FedLoomError, match=r"fedloom.report.figures.pie"):
-        staleness.files_of(("fedloom.report.figures.pie",))
+        staleness.source_files(("fedloom.report.figures.pie",))
 
 
 def test_a_module_that_is_no_python_is_one_line(tmp_path):

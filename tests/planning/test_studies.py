@@ -196,7 +196,7 @@ def _check(seen, name, meaning, path):
 
 def test_the_sizes_of_every_backbone_ship():
     backbones = [b for path in STUDIES for b in plan_of(path).settings.backbones.values()]
-    assert {backbone_sizes.key(b) for b in backbones} == set(read_json(backbone_sizes.SHIPPED))
+    assert {backbone_sizes.size_key(b) for b in backbones} == set(read_json(backbone_sizes.SHIPPED))
 
 
 def test_the_list_of_studies_says_what_each_shows_and_needs():

@@ -79,7 +79,7 @@ def test_it_is_made_of_features_and_needs_no_run():
     config["tables"] = {"t": {"kind": "sizes"}}
     config["select"] |= {"tables": ["t"], "figures": ["f"]}
     plan = Plan(resolve(config))
-    assert runs.runs(plan.settings) == []
+    assert runs.study_runs(plan.settings) == []
     assert plan.shown_files("figure", SimpleNamespace(label="f")) == [
         "results/features/styles/micro_vit.json", "results/datasets/styles/images.json",
     ]  # fmt: skip

@@ -92,10 +92,10 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
         if block.text.startswith(f"# {kind}.toml"):
             data = kind in ("source", "scheme")
             model = kind_plugins.DataPlugin if data else kind_plugins.KindPlugin
-            schema.checked(model, content, KeyPath(name_of_page(block)))
+            schema.validate(model, content, KeyPath(name_of_page(block)))
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
-    schema.checked(Plugin, template | content, KeyPath(name_of_page(block)))
+    schema.validate(Plugin, template | content, KeyPath(name_of_page(block)))
 
 
 def _pages_with(language: str):

@@ -86,4 +86,4 @@ if __name__ == "__main__":
     files = sys.argv[1:]
     plan = load_plan([Path(file) for file in files])
     run_all(plan)
-    print(f"report  {page.write(plan)}")
+    print(f"report  {page.write_page(plan)}")

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fedloom.common.run_tables import RUN_SCHEMAS
-from fedloom.config.settings import Reported
+from fedloom.config.settings import ReportedRounds
 from fedloom.planning import paths
 from fedloom.planning.job_specs import FigureJob, PlotInputs, TableJob
 from fedloom.report import figures, tables
@@ -24,7 +24,7 @@ RUN = PlottedRun(
     seed=0,
     title="M",
     look={},
-    reported=Reported((1,)),
+    reported=ReportedRounds((1,)),
     evaluation=Path("evaluation.parquet"),
     rounds=Path("rounds.parquet"),
     store=Path("images.arrow"),
@@ -68,7 +68,7 @@ def table_kind(kind: str = "accuracy", **settings: object) -> Any:
 
 def draw(kind: str, series: list, **settings: object) -> style.Figure:
     """Draw a figure of a kind with these keys."""
-    with style.applied():
+    with style.house_style():
         return figures.draw_figure(figure_job(kind, **settings), series)
 
 

@@ -354,7 +354,7 @@ def test_what_is_written_elsewhere_is_swept_a_day_after_its_last_write(tmp_path)
         folder.mkdir(parents=True)
         (folder / "part").write_text("half")
         os.utime(folder, (0, 0))
-    assert not temporary.abandoned(old)
+    assert not temporary.is_abandoned(old)
     os.utime(old / "part", (0, 0))
     for folder in (old, used):
         files.write_text(folder.parent / "d.json", "{}")

@@ -26,7 +26,7 @@ rule train:
         state=paths.STATE,
         receipt=paths.receipt(paths.STATE),
     log:
-        paths.log("train", paths.STATE),
+        paths.log_path("train", paths.STATE),
     threads: 1
     resources:
         mem_mb=estimated("mem_mb", "train"),
@@ -47,7 +47,7 @@ rule choose:
         trials=paths.TRIALS,
         chosen=paths.CHOICE,  # the best one alone: runs do not depend on numbers of the others
     log:
-        paths.log("choose", paths.CHOICE),
+        paths.log_path("choose", paths.CHOICE),
     threads: 1
     resources:
         mem_mb=2000,
@@ -75,7 +75,7 @@ rule evaluate:
         clients=paths.RUN_TABLES["clients"],
         confusion=paths.RUN_TABLES["confusion"] if CONFUSION else [],
     log:
-        paths.log("evaluate", paths.EVALUATION),
+        paths.log_path("evaluate", paths.EVALUATION),
     threads: 1
     resources:
         mem_mb=2000,
@@ -109,7 +109,7 @@ rule artefact:
     output:
         paths.ARTEFACT,
     log:
-        paths.log("artefact", paths.ARTEFACT),
+        paths.log_path("artefact", paths.ARTEFACT),
     threads: 1
     resources:
         mem_mb=estimated("mem_mb", "artefact"),

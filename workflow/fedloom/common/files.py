@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from safetensors import SafetensorError
 
-from fedloom.common.errors import FedLoomError, one_line, shortened
+from fedloom.common.errors import FedLoomError, one_line, shorten
 from fedloom.common.json_types import JsonDict
 from fedloom.common.temporary import remove, sweep, temporary_name
 
@@ -215,7 +215,7 @@ def _check_columns(path: Path, schema: "pa.Schema", columns: "pa.Schema | None")
     """Raise a FedLoomError if a table lacks one of the columns, or holds other values in it."""
     for column in columns or ():
         if schema.names.count(column.name) != 1:
-            found = shortened(", ".join(schema.names))
+            found = shorten(", ".join(schema.names))
             raise FedLoomError(
                 f"{path}: must have one column '{column.name}', got {found}; delete it and run "
                 "again"

@@ -209,7 +209,7 @@ def _folder_sizes(root: Path) -> list[list]:
     return sorted(sizes, key=lambda item: item[0].split("/"))
 
 
-def described(dataset: dict, paths: Sequence[str] | None = None) -> str:
+def describe_listing(dataset: dict, paths: Sequence[str] | None = None) -> str:
     """Return a sentence about the listing of a dataset, for the receipt of its store."""
     found = listing(dataset, paths)
     if found is None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG
-from fedloom.common.schema import Keys, checked
+from fedloom.common.schema import Keys, validate
 from fedloom.config import backbones
 from fedloom.config.kind_plugins import broken_plugins, plugins_of_type
 
@@ -113,4 +113,4 @@ def check_entry(section: str, label: str, entry: JsonDict) -> Entry:
     if model is None:
         raise (where / named_by).error(f"no {named_by} '{name}'; {suggestion(str(name), kinds)}")
     keys = {key: value for key, value in entry.items() if key != named_by}
-    return Entry(str(name), checked(model, keys, where))
+    return Entry(str(name), validate(model, keys, where))

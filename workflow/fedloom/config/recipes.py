@@ -204,7 +204,7 @@ def _images_of_part(part: JsonDict, recipe: Recipe) -> int:
 
 
 @cache
-def names() -> tuple[str, ...]:
+def recipe_names() -> tuple[str, ...]:
     """Return the names of the recipes that ship, in alphabetical order."""
     return tuple(sorted(file.stem for file in RECIPES.glob("*.yaml")))
 
@@ -218,12 +218,12 @@ def find_recipe(name: str) -> Recipe:
     if name.endswith((".yaml", ".yml")):
         file = resource(name)
     else:
-        check_known(name, names(), "a recipe must be a .yaml file or a known name, got")
+        check_known(name, recipe_names(), "a recipe must be a .yaml file or a known name, got")
         file = RECIPES / f"{name}.yaml"
     content = read(file)
     own = {key: content.pop(key) for key in RecipeKeys.model_fields if key in content}
     beside = {"name": file.stem, "file": file, "entry": content}
-    recipe = schema.checked(Recipe, own | beside, KeyPath(str(file)))
+    recipe = schema.validate(Recipe, own | beside, KeyPath(str(file)))
     for key, value in {"source": content.get("source"), "get": recipe.get.plain}.items():
         if not value:
             raise KeyPath(str(file), (key,)).error("missing; it has no default, so set it")

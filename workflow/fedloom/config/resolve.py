@@ -8,7 +8,7 @@ from itertools import product
 from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG
 from fedloom.common.receipts import digest, sha256
-from fedloom.common.schema import checked
+from fedloom.common.schema import validate
 from fedloom.config import kind_plugins, method_labels, recipes
 from fedloom.config.datasets import listing
 from fedloom.config.grids import with_partitions
@@ -72,7 +72,7 @@ def _without_outputs(merged: JsonDict) -> tuple[Settings, dict[str, dict[str, En
     Tables and figures are resolved later, since they depend on the study's keys.
     """
     # the labels that the study runs
-    config = with_partitions(checked(Config, merged, CONFIG))
+    config = with_partitions(validate(Config, merged, CONFIG))
     protocols = _protocols(config)
     methods, grids = method_labels.resolve_methods(
         config.select.methods, config.methods, config.study.training
@@ -131,7 +131,7 @@ def _protocols(config: Config) -> dict[str, Protocol]:
     protocols = {}
     for label, entry in config.partitions.items():
         where = CONFIG / "partitions" / label / "protocol"
-        protocols[label] = checked(Protocol, entry.pop("protocol", {}), where)
+        protocols[label] = validate(Protocol, entry.pop("protocol", {}), where)
     return protocols
 
 

@@ -11,7 +11,7 @@ from fedloom.config import method_labels
 from fedloom.config.kinds import Entry
 from fedloom.config.output_kinds import OfPaper
 from fedloom.config.reading import read_paper
-from fedloom.config.settings import Output, Settings
+from fedloom.config.settings import OutputEntry, Settings
 
 
 def with_outputs(
@@ -22,7 +22,7 @@ def with_outputs(
     A table or figure may not suit the study's runs. If the study inherits it, it is left out, with
     a note; but if the study sets it itself, or if none would be left, an error is raised.
     """
-    outputs = dict[str, Output]()
+    outputs = dict[str, OutputEntry]()
     refused = list[FedLoomError]()
     for label in getattr(settings.select, section):
         try:
@@ -43,14 +43,14 @@ def with_outputs(
     )
 
 
-def _resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
+def _resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> OutputEntry:
     """Return a table or figure with the labels of its runs, and what its kind reads from files.
 
     Raises:
         InvalidKeyError: the output does not suit the study; the error is about the output's entry.
     """
     where = CONFIG / section / label
-    output = _with_labels(settings, Output(section, label, entry.kind, entry.values), where)
+    output = _with_labels(settings, OutputEntry(section, label, entry.kind, entry.values), where)
     _check_families(settings, output, where)
     _check_requirements(settings, output, where)
 
@@ -63,7 +63,7 @@ def _resolve_output(settings: Settings, section: str, label: str, entry: Entry) 
     return replace(output, published=numbers)
 
 
-def _with_labels(settings: Settings, output: Output, where: KeyPath) -> Output:
+def _with_labels(settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
     """Return an output with the labels of the scenarios, backbones and methods that it shows.
 
     Raises:
@@ -90,7 +90,7 @@ def _with_labels(settings: Settings, output: Output, where: KeyPath) -> Output:
     return replace(output, methods=tuple(_choose_methods(settings, output, where)))
 
 
-def _check_families(settings: Settings, output: Output, where: KeyPath) -> None:
+def _check_families(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
     """Check that what an output shows works on the families of its backbones.
 
     Raises:
@@ -108,7 +108,7 @@ def _check_families(settings: Settings, output: Output, where: KeyPath) -> None:
             )
 
 
-def _check_requirements(settings: Settings, output: Output, where: KeyPath) -> None:
+def _check_requirements(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
     """Check what an output's kind requires of the study; raise an InvalidKeyError if it lacks."""
     for check in output.entry.needs().requires:
         check(settings, output, where)
@@ -119,7 +119,7 @@ def _check_requirements(settings: Settings, output: Output, where: KeyPath) -> N
         )
 
 
-def _complete(settings: Settings, output: Output, where: KeyPath) -> Output:
+def _complete(settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
     """Return the output with what its kind reads; an error becomes one about the output's entry."""
     try:
         return output.entry.complete(settings, output, where)
@@ -140,7 +140,7 @@ def _select_known(wanted: list[str] | None, known: Collection[str], where: KeyPa
     return [name for name in known if wanted is None or name in wanted]
 
 
-def _choose_methods(settings: Settings, output: Output, where: KeyPath) -> list[str]:
+def _choose_methods(settings: Settings, output: OutputEntry, where: KeyPath) -> list[str]:
     """Return the labels of the methods that an output shows, in the order of its key `methods`.
 
     Raises:
@@ -183,7 +183,7 @@ def _choose_methods(settings: Settings, output: Output, where: KeyPath) -> list[
 
 
 def _published_numbers(
-    settings: Settings, output: Output, published: OfPaper, where: KeyPath
+    settings: Settings, output: OutputEntry, published: OfPaper, where: KeyPath
 ) -> JsonDict:
     """Return the key `published` of an output with the paper's citation and the rows' values.
 

@@ -26,7 +26,7 @@ class FixedSeeds(Keys):
     """Seeds the initial parameters of the server and the clients."""
 
 
-class Report(Keys):
+class ReportRounds(Keys):
     """Which evaluations the tables report."""
 
     last_evaluations: Count = 1
@@ -89,7 +89,7 @@ class Study(Keys):
     evaluate_clients: Count | None = None
     """Number of clients to evaluate in rounds that no table reports (`report`). They are drawn anew
     each time, with participating and held-out clients in proportion. Default: all clients."""
-    report: Report = Report()
+    report: ReportRounds = ReportRounds()
     global_test: bool = False
     """Also evaluate the server's model on all test images (PFPT). If a method has no server model,
     evaluate every participating client's own model on them (SGPT)."""
@@ -120,7 +120,7 @@ class Protocol(Keys):
     `study.clients_per_round`."""
     evaluate_every: Count = Field(default=UNSET)
     """Clients are evaluated after every n-th round. Default: `study.evaluate_every`."""
-    report: Report = Report()
+    report: ReportRounds = ReportRounds()
     training: Training = Training()
     """Training options, which override those of the study."""
 

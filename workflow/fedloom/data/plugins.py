@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedloom.common.errors import FedLoomError, one_line, shortened
+from fedloom.common.errors import FedLoomError, one_line, shorten
 from fedloom.common.json_types import JsonDict
-from fedloom.config.datasets import described
+from fedloom.config.datasets import describe_listing
 from fedloom.config.kind_plugins import DataPlugin, plugins_of_type
 from fedloom.data.image_list import ImageList, Item
 from fedloom.hooks.loader import import_plugin
@@ -25,7 +25,7 @@ def read(source: str, settings: JsonDict) -> ImageList:
         raise FedLoomError(f"{plugin.file}: read must return an ImageList, got {kind}")
 
     if plugin.paths:
-        about = described(settings, plugin.paths)
+        about = describe_listing(settings, plugin.paths)
         images = replace(images, provenance=f"{images.provenance}: {about}")
 
     def items() -> Iterator[Item]:
@@ -55,7 +55,7 @@ def divide(
         return owner
     raise FedLoomError(
         f"{plugin.file}: divide must return a client in 0..{clients - 1} for each of "
-        f"{len(labels)} training images, got {shortened(one_line(owner), 60)}"
+        f"{len(labels)} training images, got {shorten(one_line(owner), 60)}"
     )
 
 

@@ -35,7 +35,7 @@ def main() -> None:
         log_to(args.log)
         module = import_module(MODULE.format(rule=args.rule))
         job = from_json(args.job, get_type_hints(module.run)["job"])
-        sources = args.sources or staleness.digest_of(*RULES[args.rule].code(job))
+        sources = args.sources or staleness.sources_digest(*RULES[args.rule].code(job))
 
         # the old receipt is removed before the job, so what a killed job leaves has no receipt
         began = time.perf_counter()

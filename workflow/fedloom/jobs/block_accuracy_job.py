@@ -15,4 +15,4 @@ def run(job: BlockAccuracyJob, threads: int) -> None:
 
     prepare_cpu(threads)
     out = paths.path_for(paths.BLOCK_ACCURACY, **vars(job))
-    block_accuracy.write(ImageStore(files["store"]), files["features"], out)
+    block_accuracy.write_accuracies(ImageStore(files["store"]), files["features"], out)

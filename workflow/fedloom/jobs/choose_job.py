@@ -8,7 +8,7 @@ import pyarrow as pa
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_table
 from fedloom.config import grids
-from fedloom.config.settings import Reported
+from fedloom.config.settings import ReportedRounds
 from fedloom.planning import choices, paths
 from fedloom.planning.job_specs import ChooseJob
 from fedloom.report.metrics import accuracies, evaluation
@@ -29,7 +29,7 @@ def run(job: ChooseJob, threads: int) -> None:
     """
     # each trial's mean accuracy after the last round; None if the trial diverged before
     trials, files = zip(*choices.trial_evaluations(job), strict=True)
-    of_trials = [accuracies(evaluation(file), Reported((job.last,))) for file in files]
+    of_trials = [accuracies(evaluation(file), ReportedRounds((job.last,))) for file in files]
     means = [each.get("participating_mean") for each in of_trials]
 
     finished = [mean for mean in means if mean is not None]
@@ -56,4 +56,4 @@ def run(job: ChooseJob, threads: int) -> None:
     for name, end in choices.at_edge(options[best], options).items():
         where = "/".join([job.dataset, job.partition, job.backbone, job.method])
         line = "%s: chose %s %s, the %s that was tried; give study.tune values beyond it"
-        log.info(line, where, name, grids.text(options[best][name]), end)
+        log.info(line, where, name, grids.value_text(options[best][name]), end)

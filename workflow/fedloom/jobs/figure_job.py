@@ -16,4 +16,4 @@ def run(job: FigureJob, threads: int) -> None:
 
     out = paths.path_for(paths.FIGURE, study=job.study, label=job.label)
     files = {"pdf": out.with_suffix(".pdf"), "png": out.with_suffix(".png")}
-    figures.write(job, items, files)
+    figures.write_figure(job, items, files)

@@ -10,4 +10,4 @@ def run(job: TableJob, threads: int) -> None:
     """Write the table as Markdown, CSV, TeX, HTML and Parquet."""
     out = paths.path_for(paths.TABLE, study=job.study, label=job.label)
     files = {name: out.with_suffix(f".{name}") for name in paths.TABLE_FORMATS}
-    tables.write(job, plotted_runs(job.shown), files)
+    tables.write_table(job, plotted_runs(job.shown), files)

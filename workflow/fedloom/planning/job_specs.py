@@ -197,7 +197,7 @@ class PlotInputs:
     # the artefact to read beside evaluations
     artefact: str | None
     # the reported rounds, by partition; if a method has other rounds, also by "partition/method"
-    reported: dict[str, config.Reported]
+    reported: dict[str, config.ReportedRounds]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedloom.common.errors import FedLoomError, legible
+from fedloom.common.errors import FedLoomError, escape_unprintable
 from fedloom.common.folders import is_folder
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import CONFIG as CONFIG_KEY
@@ -82,11 +82,11 @@ def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> 
     # the launcher has printed the notes before it starts Snakemake
     if LAUNCHER not in os.environ:
         for note in settings.notes:
-            print(f"note: {legible(note)}", file=sys.stderr)
+            print(f"note: {escape_unprintable(note)}", file=sys.stderr)
 
     # if a plugin's file is not valid Python, raise the error here, before any job
     for name in sorted({settings.methods[label].plugin for label in settings.select.methods}):
-        staleness.files_of((), (find_method(name),))
+        staleness.source_files((), (find_method(name),))
     return Plan(settings, merged, tuple(read), tuple(changes))
 
 

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
-from fedloom.common.receipts import receipt_of
+from fedloom.common.receipts import receipt_path
 from fedloom.config import grids
 from fedloom.config.settings import GridMember, KindSpec
 from fedloom.planning import paths
@@ -99,7 +99,7 @@ def _backbone_files(job: FigureJob, spec: KindSpec) -> list[Path]:
             found.append(paths.path_for(paths.BLOCK_ACCURACY, **labels))
         else:
             read = paths.data_inputs("block_accuracy", **labels)
-            found += [receipt_of(read["features"]), receipt_of(read["store"])]
+            found += [receipt_path(read["features"]), receipt_path(read["store"])]
     return found
 
 

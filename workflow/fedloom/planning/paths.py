@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from fedloom.common.receipts import receipt_of
+from fedloom.common.receipts import receipt_path
 from fedloom.planning.run_labels import RUN_NAME, Run
 
 RESULTS = "results"
@@ -106,10 +106,10 @@ def four_digits(number: int) -> str:
 
 def receipt(pattern: str) -> str:
     """Return the pattern of the receipt of a file, see fedloom.common.receipts."""
-    return str(receipt_of(Path(pattern)))
+    return str(receipt_path(Path(pattern)))
 
 
-def log(rule: str, pattern: str) -> str:
+def log_path(rule: str, pattern: str) -> str:
     """Return the log of the rule that makes `pattern`.
 
     It is the pattern with `.log` for its suffix, and LOGS/<rule> for its first two folders.

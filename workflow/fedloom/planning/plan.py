@@ -25,7 +25,7 @@ from fedloom.planning.rules import RULES
 from fedloom.planning.rules.output_rules import FigureRule, TableRule
 from fedloom.planning.rules.run_rules import ArtefactRule, ChooseRule
 from fedloom.planning.run_labels import Run, Wildcards
-from fedloom.planning.runs import runs, scenarios
+from fedloom.planning.runs import scenarios, study_runs
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Plan:
     @cached_property
     def runs(self) -> list[Run]:
         """The runs that the study's tables and figures show, without the trials before them."""
-        return runs(self.settings)
+        return study_runs(self.settings)
 
     @property
     def run_tables(self) -> list[str]:
@@ -115,7 +115,7 @@ class Plan:
         key = (modules, tuple(plugin.folder for plugin in plugins))
         known = self._digests_of_jobs
         if key not in known:
-            known[key] = staleness.digest_of(modules, plugins, self._digests_of_files)
+            known[key] = staleness.sources_digest(modules, plugins, self._digests_of_files)
         return known[key]
 
     def resources(

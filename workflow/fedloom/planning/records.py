@@ -24,7 +24,7 @@ from fedloom.machine.install import ROOT
 from fedloom.planning import choices, paths, provenance
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
-from fedloom.planning.runs import runs, trial_runs
+from fedloom.planning.runs import study_runs, trial_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ def write_record(plan: Plan) -> None:
     # Results may be missing: a table may need no run, or the user may have asked for some tables
     # only.
     every = [*plan.runs, *trial_runs(plan.settings)]
-    tested = {*runs(plan.settings, TEST_SETS)}
+    tested = {*study_runs(plan.settings, TEST_SETS)}
     files = [paths.path_for(paths.EVALUATION, run) for run in every]
     files += [paths.path_for(paths.ARTEFACT, run, artefact=TEST_SETS) for run in tested]
     if not every or not all(file.is_file() for file in files):

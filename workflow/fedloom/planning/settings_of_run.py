@@ -5,7 +5,7 @@ from dataclasses import replace
 from fedloom.common.json_types import JsonDict
 from fedloom.config import protocols
 from fedloom.config import settings as config
-from fedloom.config.protocols import is_trial, method_of, study_of
+from fedloom.config.protocols import is_trial, method_for, study_for
 from fedloom.config.settings import Settings
 from fedloom.config.study import Study
 from fedloom.hooks.manifest import find_method
@@ -16,7 +16,7 @@ from fedloom.planning.run_labels import Run, Wildcards
 def run_spec(settings: Settings, run: Run) -> RunSpec:
     """Return everything that a run's numbers depend on, except the options of `choose`."""
     study = study_of_run(settings, run)
-    method = method_of(settings, run.partition, run.method)
+    method = method_for(settings, run.partition, run.method)
     trials = trials_of_run(settings, run)
 
     # The number of rounds counts only if the schedule or the method reads it, so that all other
@@ -56,7 +56,7 @@ def transfer_targets(settings: Settings, labels: Run | Wildcards) -> tuple[str, 
 
 def study_of_run(settings: Settings, labels: Run | Wildcards) -> Study:
     """Return the study with the values that the run of these labels has (config.protocols)."""
-    return study_of(settings, labels.partition, labels.method)
+    return study_for(settings, labels.partition, labels.method)
 
 
 def trials_of_run(settings: Settings, labels: Run | Wildcards) -> tuple[config.Trial, ...]:

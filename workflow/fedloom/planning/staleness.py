@@ -18,7 +18,7 @@ from fedloom.hooks.discovery import PluginManifest
 from fedloom.machine.install import LIBRARY
 
 
-def files_of(modules: Iterable[str], plugins: Iterable[PluginManifest] = ()) -> list[str]:
+def source_files(modules: Iterable[str], plugins: Iterable[PluginManifest] = ()) -> list[str]:
     """Return the source files that modules and plugins lead to, as paths from the current folder.
 
     A plugin leads to all Python and TOML files of its folder. If it was installed with a package,
@@ -46,7 +46,7 @@ def files_of(modules: Iterable[str], plugins: Iterable[PluginManifest] = ()) -> 
     return sorted(os.path.relpath(file) for file in files)
 
 
-def digest_of(
+def sources_digest(
     modules: Iterable[str], plugins: Iterable[PluginManifest], known: dict[str, str] | None = None
 ) -> str:
     """Return a digest of the source files that modules and plugins lead to.
@@ -56,7 +56,7 @@ def digest_of(
     """
     known = {} if known is None else known
     names_and_digests = []
-    for file in files_of(modules, plugins):
+    for file in source_files(modules, plugins):
         if file not in known:
             known[file] = sha256(Path(file))
         names_and_digests.append([Path(file).name, known[file]])

@@ -11,7 +11,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import read_receipt
 from fedloom.common.run_tables import RUN_SCHEMAS
 from fedloom.config import grids
-from fedloom.config.settings import GridMember, Reported
+from fedloom.config.settings import GridMember, ReportedRounds
 from fedloom.planning.run_labels import Run
 from fedloom.report.plotted_runs import PlottedRun
 
@@ -121,7 +121,7 @@ def loss_not_below_guessing(rounds: pd.DataFrame) -> bool:
     return bool(last["train_loss"].median() >= last["guessing_loss"].iloc[0] * (1 - ROUNDING))
 
 
-def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]:
+def accuracies(evaluation: pd.DataFrame, reported: ReportedRounds) -> dict[str, float]:
     """Return the mean of each column of `curves` over the reported rounds, in percent.
 
     - A group without rows is left out.
@@ -170,7 +170,7 @@ def by_round(rows: pd.DataFrame) -> pd.Series:
     return percent(rows).groupby(rows["round"]).mean()
 
 
-def pooled(evaluation: pd.DataFrame, reported: Reported) -> float:
+def pooled(evaluation: pd.DataFrame, reported: ReportedRounds) -> float:
     """Return the accuracy in percent on the test images of all participating clients together.
 
     It is the mean over the reported rounds.
@@ -188,7 +188,7 @@ def member(run: PlottedRun) -> GridMember:
 
 def axis_values(run: PlottedRun) -> dict[str, str]:
     """Return a run's value on every axis of its grid, as text."""
-    return {axis: grids.text(value) for axis, value in member(run).at.items()}
+    return {axis: grids.value_text(value) for axis, value in member(run).at.items()}
 
 
 def of_members(series: Sequence[PlottedRun]) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedloom.config.settings import GridMember, Reported
+from fedloom.config.settings import GridMember, ReportedRounds
 from fedloom.planning import paths
 from fedloom.planning.job_specs import FigureJob, PlotInputs
 from fedloom.planning.output_runs import backbone_labels, shown_runs
@@ -27,7 +27,7 @@ class PlottedRun(Run):
     # the colour and marker that the plugin asks for
     look: dict[str, str]
     # the evaluated rounds that tables report
-    reported: Reported
+    reported: ReportedRounds
     evaluation: Path
     rounds: Path
     # the dataset's images, whose receipt names the classes

@@ -27,7 +27,7 @@ class Setting(NamedTuple):
     origin: str
 
 
-def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
+def run_settings(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
     """Yield the settings of a run, each with its key."""
     settings = plan.settings
     partition = run.partition.removesuffix(VALIDATION)

@@ -189,14 +189,14 @@ def study_facts(file: Path) -> list[str | int | float | None]:
     return [
         bundled_studies.study_name(file),
         shows,
-        ", ".join(_datasets_of(plan)),
-        ", ".join(_methods_of(plan)),
+        ", ".join(_datasets_used(plan)),
+        ", ".join(_methods_run(plan)),
         len(plan.runs),
         gpu_hours,
     ]
 
 
-def _datasets_of(plan: Plan) -> list[str]:
+def _datasets_used(plan: Plan) -> list[str]:
     """Return the labels of the datasets that the runs train on or are tested on, in their order."""
     labels = dict[str, None]()
     for run in plan.runs:
@@ -205,7 +205,7 @@ def _datasets_of(plan: Plan) -> list[str]:
     return list(labels) or [*plan.settings.select.datasets]
 
 
-def _methods_of(plan: Plan) -> list[str]:
+def _methods_run(plan: Plan) -> list[str]:
     """Return the labels of the methods that run; a grid is one label with its number of members."""
     counts = Counter[str]()
     for label in dict.fromkeys(run.method for run in plan.runs):

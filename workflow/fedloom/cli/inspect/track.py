@@ -28,7 +28,7 @@ from safetensors import safe_open
 from fedloom.cli.run.launch import plan_of_arguments
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.files import read_table
-from fedloom.common.receipts import digest, receipt_of
+from fedloom.common.receipts import digest, receipt_path
 from fedloom.config.protocols import job_ends
 from fedloom.machine.extras import require_extra
 from fedloom.planning import paths, provenance, run_progress
@@ -36,7 +36,7 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
 from fedloom.planning.runs import trial_runs
 from fedloom.report import metrics
-from fedloom.report.run_settings import settings_of
+from fedloom.report.run_settings import run_settings
 
 # seconds between two looks at the files
 TRACK_SECONDS = 2.0
@@ -134,7 +134,7 @@ class FollowedRun:
         checkpoint = states[0].with_name(paths.CHECKPOINT)
 
         times = dict[Path, float]()
-        for file in (checkpoint, *map(receipt_of, states)):
+        for file in (checkpoint, *map(receipt_path, states)):
             if file.exists():
                 times[file] = file.stat().st_mtime
 
@@ -179,7 +179,7 @@ class FollowedRun:
     def _settings(self) -> TrackedSettings:
         """Return the run's labels and settings; a value that is not a number becomes text."""
         found = dict(vars(self.run))
-        for key, setting in settings_of(self.plan, self.run):
+        for key, setting in run_settings(self.plan, self.run):
             found[key] = setting.value
 
         plain: TrackedSettings = {}

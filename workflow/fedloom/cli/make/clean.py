@@ -14,7 +14,7 @@ from fedloom.cli.run.launch import exclusive_folder, is_locked
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
 from fedloom.common.run_tables import RUN_LABELS_SCHEMA
-from fedloom.common.temporary import abandoned, leftovers, size_of
+from fedloom.common.temporary import is_abandoned, leftovers, size_in_bytes
 from fedloom.planning import paths
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.plan import Plan
@@ -98,12 +98,12 @@ def find_unused(plans: Sequence[Plan]) -> dict[Path, int]:
     for pattern in UNITS:
         present.update(Path().glob(re.sub(r"{\w+}", "*", pattern)))
 
-    half_written = {path for path in leftovers(Path(paths.RESULTS)) if abandoned(path)}
+    half_written = {path for path in leftovers(Path(paths.RESULTS)) if is_abandoned(path)}
     unused = (present - used) | half_written
 
     # leave out what lies in an unused folder, which is deleted with its contents
     outermost = {path for path in unused if unused.isdisjoint(path.parents)}
-    sizes = {path: size_of(path) for path in outermost}
+    sizes = {path: size_in_bytes(path) for path in outermost}
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 

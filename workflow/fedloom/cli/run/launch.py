@@ -318,4 +318,4 @@ def _finish(study: Plan, reporting: bool) -> None:
         # this import takes seconds
         from fedloom.report import page
 
-        print(f"report  {page.write(study)}")
+        print(f"report  {page.write_page(study)}")

@@ -69,7 +69,7 @@ def sizes(backbone: BackboneSettings) -> Sizes:
     Raises:
         FedLoomError: the library or FedLoom cannot build the backbone.
     """
-    kept = _sizes(key(backbone))
+    kept = _sizes(size_key(backbone))
     if not kept.depth:
         return kept
 
@@ -79,7 +79,7 @@ def sizes(backbone: BackboneSettings) -> Sizes:
     return replace(kept, training_bytes=of_image)
 
 
-def key(backbone: BackboneSettings) -> str:
+def size_key(backbone: BackboneSettings) -> str:
     """Return the key under which sizes are kept: the library, and settings that change sizes."""
     given = JsonDict()
     for name in ("name", "image_size"):

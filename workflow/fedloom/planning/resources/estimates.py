@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
-from fedloom.config.protocols import method_of
+from fedloom.config.protocols import method_for
 from fedloom.config.settings import Dataset, Method, Partition, Settings
 from fedloom.config.study import Study
 from fedloom.hooks.manifest import TEST_SETS, Plugin, find_method
@@ -380,7 +380,7 @@ class Workload:
 
 def workload(settings: Settings, labels: Run | Wildcards, method: str) -> Workload:
     """Return the facts that the estimate of a run needs; `method` is its own or a trial's label."""
-    found = method_of(settings, labels.partition, method)
+    found = method_for(settings, labels.partition, method)
     dataset = settings.datasets[labels.dataset]
     return Workload(
         study=settings_of_run.study_of_run(settings, labels),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedloom.common.json_types import JsonDict
 from fedloom.config import settings as config
-from fedloom.config.protocols import study_of
+from fedloom.config.protocols import study_for
 from fedloom.config.settings import Settings
 from fedloom.planning import paths
 from fedloom.planning.job_specs import (
@@ -136,7 +136,7 @@ class PrototypesRule(Rule[PrototypesJob]):
 
     def make_job(self, settings: Settings, wildcards: Wildcards) -> PrototypesJob:
         """Return the job, which takes as many clients as a round samples."""
-        study = study_of(settings, wildcards.partition)
+        study = study_for(settings, wildcards.partition)
         return PrototypesJob(
             dataset=wildcards.dataset,
             partition=wildcards.partition,

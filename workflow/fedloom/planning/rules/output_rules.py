@@ -7,8 +7,8 @@ from typing import Any
 
 from fedloom.config import settings as config
 from fedloom.config.kinds import KINDS
-from fedloom.config.protocols import reported, study_of
-from fedloom.config.settings import VALIDATION, Output, Settings
+from fedloom.config.protocols import reported_rounds, study_for
+from fedloom.config.settings import VALIDATION, OutputEntry, Settings
 from fedloom.hooks.manifest import find_method
 from fedloom.planning import paths
 from fedloom.planning.job_specs import FigureJob, PlotInputs, PlottedMethod, TableJob, Tuned
@@ -95,7 +95,7 @@ class FigureRule(Rule[FigureJob]):
         return code_of_kind("figure", job.kind, job.module)
 
 
-def _tuned(settings: Settings, output: Output) -> Tuned | None:
+def _tuned(settings: Settings, output: OutputEntry) -> Tuned | None:
     """Return how the options of a table's methods were chosen; None if the config sets them."""
     tune = settings.study.tune
     labels = [method for method in output.methods if method in settings.trials]
@@ -105,7 +105,7 @@ def _tuned(settings: Settings, output: Output) -> Tuned | None:
     # the numbers of rounds of the trials, which partitions and methods may set
     partitions = [scenario.partition + VALIDATION for scenario in output.scenarios]
     pairs = product(partitions, labels)
-    rounds = {study_of(settings, *pair).rounds for pair in pairs}
+    rounds = {study_for(settings, *pair).rounds for pair in pairs}
 
     return Tuned(
         methods=tuple(labels),
@@ -116,7 +116,7 @@ def _tuned(settings: Settings, output: Output) -> Tuned | None:
     )
 
 
-def _plot_inputs(settings: Settings, output: Output) -> PlotInputs:
+def _plot_inputs(settings: Settings, output: OutputEntry) -> PlotInputs:
     """Return the runs that a table or figure shows, in the order of the study's methods."""
     crossed = product(output.scenarios, output.backbones)
     return PlotInputs(
@@ -128,21 +128,21 @@ def _plot_inputs(settings: Settings, output: Output) -> PlotInputs:
     )
 
 
-def _reported_rounds(settings: Settings, output: Output) -> dict[str, config.Reported]:
+def _reported_rounds(settings: Settings, output: OutputEntry) -> dict[str, config.ReportedRounds]:
     """Return the rounds of an output's runs that tables report, by the keys of PlotInputs."""
-    result = dict[str, config.Reported]()
+    result = dict[str, config.ReportedRounds]()
     partitions = {scenario.partition for scenario in output.scenarios}
     for partition in partitions:
-        result[partition] = reported(study_of(settings, partition))
+        result[partition] = reported_rounds(study_for(settings, partition))
 
     # methods with rounds of their own
     own = [method for method in output.methods if settings.methods[method].rounds is not None]
     for partition, method in product(partitions, own):
-        result[f"{partition}/{method}"] = reported(study_of(settings, partition, method))
+        result[f"{partition}/{method}"] = reported_rounds(study_for(settings, partition, method))
     return result
 
 
-def _plotted_methods(settings: Settings, output: Output) -> Iterator[PlottedMethod]:
+def _plotted_methods(settings: Settings, output: OutputEntry) -> Iterator[PlottedMethod]:
     """Yield the methods of a table or figure; the members of a grid together are one of them."""
     methods = [settings.methods[m] for m in settings.select.methods if m in output.methods]
     for label, group in groupby(methods, _label_of_group):

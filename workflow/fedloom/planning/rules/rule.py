@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from fedloom.common.receipts import receipt_of
+from fedloom.common.receipts import receipt_path
 from fedloom.config.kind_plugins import plugins_of_type
 from fedloom.config.kinds import KINDS_FROM_PLUGINS
 from fedloom.config.settings import Settings
@@ -72,9 +72,9 @@ def code_of_kind(plugin_type: str, name: str, module: str | None = None) -> Code
 
 def with_receipt(file: Path) -> list[Path]:
     """Return a large file and the receipt beside it."""
-    return [file, receipt_of(file)]
+    return [file, receipt_path(file)]
 
 
 def receipts_of(files: Iterable[Path]) -> list[Path]:
     """Return the receipts of large files."""
-    return [receipt_of(file) for file in files]
+    return [receipt_path(file) for file in files]

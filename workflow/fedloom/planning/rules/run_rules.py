@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedloom.config.protocols import is_trial, job_ends, study_of
+from fedloom.config.protocols import is_trial, job_ends, study_for
 from fedloom.config.settings import VALIDATION, Settings
 from fedloom.hooks.manifest import TEST_SETS, find_method
 from fedloom.planning import choices, paths
@@ -82,7 +82,7 @@ class ChooseRule(Rule[ChooseJob]):
         assert tune is not None
 
         # trials may have other rounds than the runs that they choose options for
-        protocol = study_of(settings, wildcards.partition + VALIDATION, wildcards.method)
+        protocol = study_for(settings, wildcards.partition + VALIDATION, wildcards.method)
         return ChooseJob(
             dataset=wildcards.dataset,
             partition=wildcards.partition,

@@ -26,12 +26,12 @@ def draw_figure(job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone]) 
     return kind.model_construct(**job.settings).draw(series, **kind.extra_of(job.settings))
 
 
-def write(
+def write_figure(
     job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone], outputs: dict[str, Path]
 ) -> None:
     """Draw a figure into the paths of its `pdf` and `png`."""
     # imported here, because a plan imports figures only for their keys
     from fedloom.report.figures import style
 
-    with style.applied():
+    with style.house_style():
         call_kind("figure", job.kind, lambda: style.save_figure(draw_figure(job, series), outputs))

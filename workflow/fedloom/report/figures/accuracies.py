@@ -13,9 +13,9 @@ from pydantic import Field, model_validator
 from fedloom.common.errors import FedLoomError
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Several
-from fedloom.config.grids import text
+from fedloom.config.grids import value_text
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure, RunsTable
-from fedloom.config.settings import KindSpec, Output, Settings
+from fedloom.config.settings import KindSpec, OutputEntry, Settings
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.figures.convergence import side_by_side
@@ -126,7 +126,7 @@ class Shots(RunsFigure):
     deviation to each side.
     """
 
-    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
+    def complete(self, settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
         """Return the output with the number of shots of every partition.
 
         Raises a FedLoomError if a partition has no shots, or if two have the same number.
@@ -240,7 +240,7 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
         return member(run).at[across(run)]
 
     # where each value lies on the axis
-    values = {text(value(run)): value(run) for run in runs}
+    values = {value_text(value(run)): value(run) for run in runs}
     numeric = all(isinstance(each, int | float) for each in values.values())
     places = values
     if not numeric:
@@ -251,13 +251,15 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
     lines: dict[tuple[str, str], list[PlottedRun]] = {}
     for run in runs:
         at = member(run).at
-        parts = [f"{name} = {text(at[name])}" for name in at if name != across(run)]
+        parts = [f"{name} = {value_text(at[name])}" for name in at if name != across(run)]
         if several:
             parts.insert(0, member(run).title)
         lines.setdefault((member(run).grid, ", ".join(parts)), []).append(run)
 
     for (_, label), points in lines.items():
-        band = over_seeds(points, lambda run: pd.Series({places[text(value(run))]: measure(run)}))
+        band = over_seeds(
+            points, lambda run: pd.Series({places[value_text(value(run))]: measure(run)})
+        )
         look: style.Keywords = style.of_run(points[0]) | {"label": style.legend_text(label)}
         axis.errorbar(band.index, band["mean"], band["std"], **look)
 

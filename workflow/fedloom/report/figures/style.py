@@ -73,7 +73,7 @@ BACKBONE = ("dataset", "backbone")
 
 
 @contextmanager
-def applied() -> Iterator[None]:
+def house_style() -> Iterator[None]:
     """Apply the look within the block, whatever the user's own matplotlibrc says."""
     import matplotlib
 

@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parent
 ENLARGED = 144
 
 
-def write(plan: Plan) -> Path:
+def write_page(plan: Plan) -> Path:
     """Write the report of a study whose tables and figures are made, and return its path."""
     from plotly.offline import get_plotlyjs
 
@@ -48,7 +48,7 @@ def write(plan: Plan) -> Path:
         partitions=[(next(numbers), Path(path), _png(path)) for path in plan.partition_charts],
         groups=groups,
         by_seed=curves.by_seed,
-        machines=machines.used(plan),
+        machines=machines.machines_used(plan),
         # a link starts from the report's folder and leads to the results beside it
         link=lambda path: Path(path).relative_to(paths.RESULTS).as_posix(),
         style=Markup((FOLDER / "style.css").read_text()),
@@ -86,7 +86,7 @@ def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str
             strict=True,
         ):
             texts = list(zip(of_cells, of_marks, strict=True))
-            rows.append((run_details.of_row(behind, row), texts))
+            rows.append((run_details.find_group(behind, row), texts))
         yield {
             "id": f"table-{label}",
             "texts": built.texts,

@@ -15,7 +15,7 @@ from fedloom.planning.runs import trial_runs
 FACTS = {"machine": "Machines", "device": "Devices", "versions": "Versions"}
 
 
-def used(plan: Plan) -> dict[str, object]:
+def machines_used(plan: Plan) -> dict[str, object]:
     """Return what the jobs of a study used.
 
     - `took`: rule, number of jobs, hours, processor hours and highest memory in megabytes, for
@@ -58,4 +58,4 @@ def _logs(plan: Plan) -> Iterable[tuple[str, Path]]:
         made += [("choose", file) for file in plan.choice(run)]
     for rule in ("partition_chart", "table", "figure"):
         made += [(rule, file) for file in getattr(plan, f"{rule}s")]
-    return dict.fromkeys((rule, Path(paths.log(rule, str(file)))) for rule, file in made)
+    return dict.fromkeys((rule, Path(paths.log_path(rule, str(file)))) for rule, file in made)

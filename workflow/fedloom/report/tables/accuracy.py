@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from fedloom.common.ids import BASE_CLASSES, NOVEL_CLASSES, OTHER_DATASET_PREFIX, OWN_IMAGES
 from fedloom.config.output_kinds import AccuracyTable, RunsTable
-from fedloom.config.settings import KindSpec, Reported
+from fedloom.config.settings import KindSpec, ReportedRounds
 from fedloom.hooks.manifest import TEST_SETS
 from fedloom.report import metrics, requirements
 from fedloom.report.plotted_runs import PlottedRun
@@ -217,7 +217,7 @@ def describe_rounds(runs: list[PlottedRun]) -> str:
     return "; ".join(f"{', '.join(of_text)}: {text}" for text, of_text in names.items())
 
 
-def _rounds(reported: Reported) -> str:
+def _rounds(reported: ReportedRounds) -> str:
     """Say which rounds are reported."""
     names = ", ".join(map(str, reported.rounds))
     text = f"mean of rounds {names}"

@@ -134,7 +134,7 @@ class StudyNumbers:
         return _numbers(run, metric, group), False
 
 
-def metrics_of(claim: dict, run: PlottedRun) -> list[str]:
+def claim_metrics(claim: dict, run: PlottedRun) -> list[str]:
     """Return the metrics of a claim: usually one, but for `each_domain` one per trained domain."""
     if claim["metric"] != EACH_DOMAIN:
         return [claim["metric"]]

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import KeyPath
-from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, checked
+from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, validate
 from fedloom.config.reading import CLAIMS, read_paper
 from fedloom.config.settings import Method
 from fedloom.hooks.manifest import find_method
@@ -122,7 +122,7 @@ def read_claims(paper: str, where: KeyPath) -> JsonDict:
     the key path that names the paper, for errors.
     """
     file = KeyPath(f"workflow/papers/{paper}/claims.yaml")
-    content = checked(PaperClaims, read_paper(paper, where, CLAIMS), file).plain
+    content = validate(PaperClaims, read_paper(paper, where, CLAIMS), file).plain
     published = read_paper(paper, where)
 
     # the names in every claim, and what the paper prints for its settings
