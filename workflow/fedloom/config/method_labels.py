@@ -99,8 +99,8 @@ def _resolve_method(label: str, entry: MethodEntry, training: Training, where: K
     for position, given in enumerate(entry.wrappers):
         place = where / "wrappers" / position
         wrapper = find_method(given.plugin, place / "plugin", "wrapper")
-        of_wrapper = wrapper.complete_options(given.options, place / "options")
-        wrappers.append(Wrapper(wrapper.name, of_wrapper))
+        wrapper_options = wrapper.complete_options(given.options, place / "options")
+        wrappers.append(Wrapper(wrapper.name, wrapper_options))
 
     # an entry without a title gets the plugin's title if its label is the plugin's name
     title = entry.title

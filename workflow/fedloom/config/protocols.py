@@ -172,10 +172,10 @@ def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
         changes["clients_per_round"] = min([study.clients_per_round, *stated])
 
     # report at most as many evaluations as the run with the fewest rounds has
-    of_partitions = [study_for(settings, label) for label in select.partitions]
+    partition_studies = [study_for(settings, label) for label in select.partitions]
     evaluations = min(
         len(wanted_rounds(each.model_copy(update={"rounds": method.rounds or each.rounds})))
-        for each, method in product(of_partitions, methods)
+        for each, method in product(partition_studies, methods)
     )
     counts = study.report.model_dump(exclude_none=True)
     report = given.get("report", {})
@@ -184,8 +184,8 @@ def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
 
     # give trials at most as many rounds, and a seed of their own
     tune = study.tune
-    of_tune = given.get("tune", {})
-    if tune is not None and not of_tune and any(method.member for method in methods):
+    given_tune = given.get("tune", {})
+    if tune is not None and not given_tune and any(method.member for method in methods):
         # the members of a grid get their options from the grid, not from trials
         changes["tune"] = None
     elif tune is not None:
@@ -193,7 +193,7 @@ def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
         if seed in study.seeds:
             seed = max(study.seeds) + 1
         fitting = {"rounds": tune.rounds and min(tune.rounds, study.rounds), "seed": seed}
-        fitting = {key: n for key, n in fitting.items() if key not in of_tune}
+        fitting = {key: n for key, n in fitting.items() if key not in given_tune}
         changes["tune"] = tune.model_copy(update=fitting)
     return study.model_copy(update=changes)
 

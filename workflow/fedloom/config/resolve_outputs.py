@@ -150,7 +150,7 @@ def _choose_methods(settings: Settings, output: OutputEntry, where: KeyPath) -> 
     names = getattr(output.entry, "methods", None) or running
     spec = output.entry.needs()
     artefact = spec.artefact
-    of_grids = spec.shows in ("grid", "grids")
+    needs_grids = spec.shows in ("grid", "grids")
 
     # the named methods that run and give what the kind shows
     chosen = list[str]()
@@ -160,13 +160,13 @@ def _choose_methods(settings: Settings, output: OutputEntry, where: KeyPath) -> 
             continue
         if artefact is not None and artefact not in method.artefacts:
             continue
-        if of_grids and method.member is None:
+        if needs_grids and method.member is None:
             continue
         chosen.append(label)
 
     if not chosen:
         lack = ""
-        if of_grids:
+        if needs_grids:
             lack = " that is of a grid (methods.<label>.grid)"
         elif artefact:
             lack = f" that gives '{artefact}' with its options (method.toml)"

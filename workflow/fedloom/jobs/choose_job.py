@@ -29,8 +29,8 @@ def run(job: ChooseJob, threads: int) -> None:
     """
     # each trial's mean accuracy after the last round; None if the trial diverged before
     trials, files = zip(*choices.trial_evaluations(job), strict=True)
-    of_trials = [accuracies(evaluation(file), ReportedRounds((job.last,))) for file in files]
-    means = [each.get("participating_mean") for each in of_trials]
+    trial_accuracies = [accuracies(evaluation(file), ReportedRounds((job.last,))) for file in files]
+    means = [each.get("participating_mean") for each in trial_accuracies]
 
     finished = [mean for mean in means if mean is not None]
     if not finished:

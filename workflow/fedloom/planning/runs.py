@@ -78,8 +78,8 @@ def trial_runs(settings: Settings) -> list[Run]:
     for run in study_runs(settings):
         partition = run.partition + VALIDATION
         for trial in settings.trials.get(run.method, ()):
-            of_trial = replace(run, partition=partition, method=trial.label, seed=tune.seed)
-            found[of_trial] = None
+            trial_run = replace(run, partition=partition, method=trial.label, seed=tune.seed)
+            found[trial_run] = None
     return list(found)
 
 

@@ -130,8 +130,8 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the statements of a syntax tree outside `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
         # an expression contains no import
-        of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        if of_types or isinstance(node, ast.expr):
+        is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if is_for_types or isinstance(node, ast.expr):
             continue
         yield node
         yield from _nodes(node)

@@ -191,7 +191,7 @@ def axis_values(run: PlottedRun) -> dict[str, str]:
     return {axis: grids.value_text(value) for axis, value in member(run).at.items()}
 
 
-def of_members(series: Sequence[PlottedRun]) -> pd.DataFrame:
+def accuracy_by_member(series: Sequence[PlottedRun]) -> pd.DataFrame:
     """Return a row per member of a grid, with its value on every axis.
 
     `accuracy` and `std` are the mean and the standard deviation over seeds of the mean accuracy

@@ -90,8 +90,8 @@ def _of_method(
         default = f"method.toml of {wrapper.plugin}"
         for key, value in wrapper.options.items():
             place = ["methods", label, "wrappers", number, "options", key]
-            of_key = _setting(plan, value, place, default=default)
-            yield f"wrappers.{wrapper.plugin}.{key}", of_key
+            own_setting = _setting(plan, value, place, default=default)
+            yield f"wrappers.{wrapper.plugin}.{key}", own_setting
 
     for key, value in spec.method.training.items():
         name = f"{grids.TRAINING}{key}"

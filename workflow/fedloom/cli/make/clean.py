@@ -113,24 +113,24 @@ def _used(plan: Plan) -> Iterator[Path]:
     They are those of its runs and trials, of the runs in its record, and of their data.
     """
     settings = plan.settings
-    of_runs: list[dict[str, object]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
+    run_labels: list[dict[str, object]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
 
     # if the study ran with --set, its record names runs that its file does not
     record = paths.path_for(paths.RECORD, study=plan.name)
     if record.is_file():
-        of_runs += read_table(record, RUN_LABELS_SCHEMA).to_pylist()
+        run_labels += read_table(record, RUN_LABELS_SCHEMA).to_pylist()
 
     # runs may be tested on other datasets, and the study may have scenarios without runs
-    of_data = list[dict[str, object]]()
+    data_labels = list[dict[str, object]]()
     for run in plan.runs:
         for name in transfer_targets(settings, run):
-            of_data.append({"dataset": name, "backbone": run.backbone})
+            data_labels.append({"dataset": name, "backbone": run.backbone})
     for scenario, backbone in product(settings.select.scenarios, settings.select.backbones):
-        of_data.append({**vars(scenario), "backbone": backbone})
+        data_labels.append({**vars(scenario), "backbone": backbone})
 
     # yield each unit whose wildcards the labels and the study's name fill in completely
     for pattern in UNITS:
         fields = set(re.findall(r"{(\w+)}", pattern))
-        for labels in (*of_runs, *of_data):
+        for labels in (*run_labels, *data_labels):
             if fields <= {*labels, "study"}:
                 yield paths.path_for(pattern, **labels, study=plan.name)

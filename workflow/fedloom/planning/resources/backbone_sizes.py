@@ -75,8 +75,8 @@ def sizes(backbone: BackboneSettings) -> Sizes:
 
     # what training keeps of an image depends on settings that do not change the other sizes
     precision, checkpointing = compute_settings(backbone.settings)
-    of_image = training_bytes(kept.image_floats, kept.depth, checkpointing, precision)
-    return replace(kept, training_bytes=of_image)
+    image_bytes = training_bytes(kept.image_floats, kept.depth, checkpointing, precision)
+    return replace(kept, training_bytes=image_bytes)
 
 
 def size_key(backbone: BackboneSettings) -> str:

@@ -296,7 +296,7 @@ class Workload:
         )
 
     @cached_property
-    def clients_at_once(self) -> int:
+    def clients_per_batch(self) -> int:
         """The number of clients that train as one batch on CPU cores."""
         clients = self.study.clients_per_round
         fit = memory.cohort_size(
@@ -323,13 +323,13 @@ class Workload:
     def encoding(self, images: float, steps: float = 1) -> float:
         """Return the operations of encoding `images` in `steps` steps, with texts in each step."""
         passes = self.plugin.passes(self.method.options)
-        of_images, of_texts = memory.forward_counts(
+        encoded_images, encoded_texts = memory.forward_counts(
             self.plugin.forward_inputs, passes, images / steps
         )
 
         # texts may have a global and a local context
-        tokens = 2 * of_texts * self.data.classes * NAME_TOKENS
-        return steps * (of_images * self.size.operations + tokens * self.size.token_operations)
+        tokens = 2 * encoded_texts * self.data.classes * NAME_TOKENS
+        return steps * (encoded_images * self.size.operations + tokens * self.size.token_operations)
 
     def images_of_a_client(self) -> float:
         """Return the number of training images of a client."""
@@ -422,6 +422,6 @@ def _estimate_training(run: Workload, rounds: int, evaluations: int, sampled: in
     host = size.weights + max(size.weights, states + kept)
 
     # megabytes of activations, while clients train or are evaluated
-    training = STEP_MEMORY_FACTOR * run.clients_at_once * step.kept / 1e6
+    training = STEP_MEMORY_FACTOR * run.clients_per_batch * step.kept / 1e6
     evaluating, _ = run.evaluation()
     return Work(host + max(training, evaluating), operations, host=host)

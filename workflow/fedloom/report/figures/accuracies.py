@@ -108,10 +108,10 @@ class TwoMetrics(RunsFigure):
             return pd.Series({name: accuracy(run, name, self.personalized) for name in names})
 
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            for of_method in grouped(runs, ["method"]).values():
-                point = over_seeds(of_method, numbers).loc[names]
+            for method_runs in grouped(runs, ["method"]).values():
+                point = over_seeds(method_runs, numbers).loc[names]
                 (across, up), (wide, high) = point["mean"], point["std"]
-                look: style.Keywords = style.of_run(of_method[0]) | {"linestyle": ""}
+                look: style.Keywords = style.of_run(method_runs[0]) | {"linestyle": ""}
                 axis.errorbar([across], [up], [high], [wide], **look)
             axis.set_xlabel(ACCURACY_AXES[self.x])
 
@@ -149,9 +149,9 @@ class Shots(RunsFigure):
             return pd.Series({shots[run.partition]: accuracy(run)})
 
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            for of_method in grouped(runs, ["method"]).values():
-                band = over_seeds(of_method, number).sort_index()
-                axis.errorbar(band.index, band["mean"], band["std"], **style.of_run(of_method[0]))
+            for method_runs in grouped(runs, ["method"]).values():
+                band = over_seeds(method_runs, number).sort_index()
+                axis.errorbar(band.index, band["mean"], band["std"], **style.of_run(method_runs[0]))
             axis.set_xscale("log", base=2)
             axis.set_xticks(ticks, map(str, ticks))
             axis.set_xlabel("Shots (training images per class)")

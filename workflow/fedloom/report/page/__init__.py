@@ -79,13 +79,13 @@ def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str
         behind = run_details.among(groups, shown)
 
         rows = []
-        for row, of_cells, of_marks in zip(
+        for row, row_cells, row_marks in zip(
             labelled.to_dict("records"),
             cells.to_numpy().tolist(),
             marks.to_numpy().tolist(),
             strict=True,
         ):
-            texts = list(zip(of_cells, of_marks, strict=True))
+            texts = list(zip(row_cells, row_marks, strict=True))
             rows.append((run_details.find_group(behind, row), texts))
         yield {
             "id": f"table-{label}",

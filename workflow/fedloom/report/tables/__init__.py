@@ -89,5 +89,5 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "FinishedTab
     # add signs after the methods' names
     marks = notes.marks_by_row(job, runs, labelled, frame)
     texts = notes.with_signs(layout.summary_text(frame, own.column), marks)
-    frame["marks"] = ["; ".join(mark.text for mark in of_row) for of_row in marks]
+    frame["marks"] = ["; ".join(mark.text for mark in row) for row in marks]
     return layout.FinishedTable(frame, texts, text)

@@ -214,7 +214,7 @@ def describe_rounds(runs: list[PlottedRun]) -> str:
 
     if len(names) == 1:
         return next(iter(names))
-    return "; ".join(f"{', '.join(of_text)}: {text}" for text, of_text in names.items())
+    return "; ".join(f"{', '.join(shown)}: {text}" for text, shown in names.items())
 
 
 def _rounds(reported: ReportedRounds) -> str:

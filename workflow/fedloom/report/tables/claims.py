@@ -142,16 +142,16 @@ class Claims(TableKind):
         Returns the row of the table. Raises a NotRunError if the place lacks runs for the claim.
         """
         # the claim's methods that were run, and those that were not
-        of_row = study.runs[place.ends[0]]
+        runs_by_row = study.runs[place.ends[0]]
         named = dict.fromkeys([*claim["above"], *claim["below"]])
-        missing = ", ".join(row for row in named if row not in of_row)
-        above = [row for row in claim["above"] if row in of_row]
-        below = [row for row in claim["below"] if row in of_row]
+        missing = ", ".join(row for row in named if row not in runs_by_row)
+        above = [row for row in claim["above"] if row in runs_by_row]
+        below = [row for row in claim["below"] if row in runs_by_row]
         if not above or (claim["below"] and not below):
             raise NotRunError(f"no run of {missing}")
 
         # the differences that must all be as the claim says
-        metrics = claim_metrics(claim, of_row[above[0]][0])
+        metrics = claim_metrics(claim, runs_by_row[above[0]][0])
         pairs: list[tuple[str, str, str | None]] = [*product(metrics, above, below or [None])]
         rivals, bounded = study.differences(claim, pairs, place)
         verdict = decide(rivals, claim.get("within", ABOVE_ZERO))

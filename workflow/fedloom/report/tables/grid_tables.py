@@ -7,7 +7,7 @@ from fedloom.config.output_kinds import GridTable
 from fedloom.config.settings import KindSpec
 from fedloom.planning.job_specs import TableJob
 from fedloom.report import requirements
-from fedloom.report.metrics import grouped, member, of_members
+from fedloom.report.metrics import accuracy_by_member, grouped, member
 from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.accuracy import describe_rounds
 from fedloom.report.tables.layout import EMPTY, FinishedTable, TableText, cell, plain_text
@@ -77,7 +77,7 @@ def _ranked(runs: list[PlottedRun], axes: list[str], entry: dict | None) -> pd.D
 
     `entry` has the paper's numbers, see `fedloom.report.tables.published`.
     """
-    table = of_members(runs).sort_values("accuracy", ascending=False, kind="stable")
+    table = accuracy_by_member(runs).sort_values("accuracy", ascending=False, kind="stable")
     table.insert(0, "rank", [str(number + 1) for number in range(len(table))])
     names = [*map(", ".join, table[axes].itertuples(index=False)), "mean"]
 
@@ -124,7 +124,7 @@ class GridAverages(GridTable):
 
 def _panel(runs: list[PlottedRun], across: str, down: str) -> pd.DataFrame:
     """Return mean accuracies of one scenario by two axes, with averages of rows and columns."""
-    long = of_members(runs)
+    long = accuracy_by_member(runs)
     table = long.pivot(index=down, columns=across, values="accuracy")
 
     # values in the order of the grid, not of the alphabet
