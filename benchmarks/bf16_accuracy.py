@@ -40,7 +40,7 @@ def in_bf16(study: str) -> Path:
         backbones[label + SUFFIX] = {"library": backbone.library, **backbone.settings}
     for run in plan.runs:
         method = settings.methods[run.method]
-        chosen = [chosen_options(Path(file)) for file in plan.choice(run)]
+        chosen = [chosen_options(Path(file)) for file in plan.choice_file(run)]
         rates = {key.removeprefix("training."): each[key] for each in chosen for key in each}
         methods[run.method + SUFFIX] = {
             "plugin": method.plugin,

@@ -76,7 +76,7 @@ def test_rounds_are_the_studys_then_the_partitions_then_the_methods(
     assert job.last == rounds == plan.job("artefact", _of(partition, method, artefact="x")).last
     assert job.spec.clients_per_round == clients
     assert plan.job("evaluate", _of(partition, method)).ends == tuple(job_ends(study))
-    assert plan.last(_of(partition, method), "{end}") == f"{rounds:04}"
+    assert plan.last_job_file(_of(partition, method), "{end}") == f"{rounds:04}"
 
 
 def test_training_options_are_the_studys_then_the_partitions_then_the_methods():

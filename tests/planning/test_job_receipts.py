@@ -69,7 +69,7 @@ def _run(plan, rule, labels):
     """Run a job as its process does."""
     job = plan.job(rule, labels)
     started = job_receipts.begin_job(rule, job, plan.sources(rule, job))
-    JOBS[rule].run(job, 1)
+    JOBS[rule].run_job(job, 1)
     job_receipts.end_job(started)
 
 

@@ -65,7 +65,7 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
             assert job.last == number and all(
                 job.after < n <= job.last for n in job.evaluated_rounds
             )
-            assert bool(plan.start(asked, "{end}")) == (job.after > 0)
+            assert bool(plan.previous_job_file(asked, "{end}")) == (job.after > 0)
             assert plan.resources("train", asked).runtime > 0
         _travels(plan.job("evaluate", asked))
         for artefact in method.artefacts:

@@ -62,10 +62,10 @@ def test_a_trial_is_the_method_with_its_options_on_a_partition_and_a_seed_of_its
     final = plan.job("train", labels_of("fedvpt", 0, end="0003"))
     assert final.last == 3 and final.spec.tuned
     assert "validation" not in plan.job("partition", labels_of("fedvpt")).partition.settings
-    assert plan.choice(labels_of("fedvpt")) == [
+    assert plan.choice_file(labels_of("fedvpt")) == [
         str(paths.path_for(paths.CHOICE, **vars(labels_of("fedvpt"))))
     ]
-    assert plan.choice(trial) == []
+    assert plan.choice_file(trial) == []
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from fedloom.report import page
 
 def run(rule: str, job: object) -> None:
     """Run a job as `python -m fedloom.jobs <rule>` does."""
-    importlib.import_module(f"fedloom.jobs.{rule}_job").run(job, threads=1)
+    importlib.import_module(f"fedloom.jobs.{rule}_job").run_job(job, threads=1)
 
 
 def train(plan: Plan, scenario: Wildcards, method: str, artefacts: set[str]) -> None:

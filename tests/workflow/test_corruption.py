@@ -172,7 +172,7 @@ def _run_tables(folder):
 def _content(path):
     """Return what the readers of a table see of it."""
     columns = run_tables.PARTITION_SCHEMA if path.stem == "partition" else metrics.columns_of(path)
-    return files.read_table(path, columns), files.read_facts(path)
+    return files.read_table(path, columns), files.read_metadata(path)
 
 
 def test_a_flipped_bit_in_a_tables_footer_or_pages_is_refused_or_changes_nothing(tmp_path):

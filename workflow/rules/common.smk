@@ -71,7 +71,7 @@ def if_needed(name, pattern):
 def if_tuned(pattern):
     """Return a function for `input`, which returns a file if the options of the run's method are
     tuned, and else no file."""
-    return lambda wildcards: pattern if PLAN.choice(wildcards) else []
+    return lambda wildcards: pattern if PLAN.choice_file(wildcards) else []
 
 
 @cache

@@ -3,7 +3,7 @@ rule cache:
     input:
         store=ancient(paths.STORE),
         store_receipt=paths.receipt(paths.STORE),
-        weights=ancient(PLAN.weights),
+        weights=ancient(PLAN.weights_file),
     output:
         tensors=paths.CACHE,
         receipt=paths.receipt(paths.CACHE),

@@ -130,8 +130,8 @@ def read_table(path: Path, columns: "pa.Schema | None" = None) -> "pa.Table":
 
         # the digest belongs to this file, not to the table
         metadata = table.schema.metadata or {}
-        facts = {key: value for key, value in metadata.items() if key != SEAL}
-        return table.replace_schema_metadata(facts or None)
+        kept = {key: value for key, value in metadata.items() if key != SEAL}
+        return table.replace_schema_metadata(kept or None)
 
 
 def check_table(path: Path, columns: "pa.Schema | None") -> None:
@@ -146,14 +146,14 @@ def check_table(path: Path, columns: "pa.Schema | None") -> None:
         _check_columns(path, pq.read_schema(file), columns)
 
 
-def read_facts(path: Path) -> dict[str, str]:
+def read_metadata(path: Path) -> dict[str, str]:
     """Read the metadata of a Parquet file, but none of its rows."""
     import pyarrow.parquet as pq
 
     with _opened(path) as file:
         _check_seal(path, file)
-        facts = pq.read_schema(file).metadata or {}
-        return {key.decode(): value.decode() for key, value in facts.items() if key != SEAL}
+        metadata = pq.read_schema(file).metadata or {}
+        return {key.decode(): value.decode() for key, value in metadata.items() if key != SEAL}
 
 
 def _place_of_seal(file: "BinaryIO | pa.NativeFile") -> int | None:

@@ -34,13 +34,13 @@ def main() -> None:
     with one_line_errors():
         log_to(args.log)
         module = import_module(MODULE.format(rule=args.rule))
-        job = from_json(args.job, get_type_hints(module.run)["job"])
+        job = from_json(args.job, get_type_hints(module.run_job)["job"])
         sources = args.sources or staleness.sources_digest(*RULES[args.rule].code(job))
 
         # the old receipt is removed before the job, so what a killed job leaves has no receipt
         began = time.perf_counter()
         started_job = job_receipts.begin_job(args.rule, job, sources)
-        module.run(job, args.threads)
+        module.run_job(job, args.threads)
         job_receipts.end_job(started_job)
 
         # log what the job took, for people and for the report

@@ -8,7 +8,7 @@ from fedloom.planning.job_specs import BlockAccuracyJob
 from fedloom.report import block_accuracy
 
 
-def run(job: BlockAccuracyJob, threads: int) -> None:
+def run_job(job: BlockAccuracyJob, threads: int) -> None:
     """Write a table with a row per block: the accuracies on the test images."""
     files = paths.data_inputs("block_accuracy", **vars(job))
     check_receipt(files["features"])

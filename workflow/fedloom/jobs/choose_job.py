@@ -16,7 +16,7 @@ from fedloom.report.metrics import accuracies, evaluation
 log = logging.getLogger(__name__)
 
 
-def run(job: ChooseJob, threads: int) -> None:
+def run_job(job: ChooseJob, threads: int) -> None:
     """Write a table of all trials, and a table with the chosen trial alone.
 
     A row has the trial's label and its options as JSON. The table of all trials also has their

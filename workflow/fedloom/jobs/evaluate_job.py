@@ -9,7 +9,7 @@ from fedloom.report import metrics
 log = logging.getLogger(__name__)
 
 
-def run(job: EvaluateJob, threads: int) -> None:
+def run_job(job: EvaluateJob, threads: int) -> None:
     """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet.
 
     If the training loss after the last round is not below that of guessing, the log says so, unless

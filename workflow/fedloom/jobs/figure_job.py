@@ -7,7 +7,7 @@ from fedloom.report.figures.style import with_styles
 from fedloom.report.plotted_runs import plotted_backbones, plotted_runs
 
 
-def run(job: FigureJob, threads: int) -> None:
+def run_job(job: FigureJob, threads: int) -> None:
     """Write the figure of a study's runs, or of frozen backbones."""
     if job.shown is None:
         items = plotted_backbones(job)

@@ -6,7 +6,7 @@ from fedloom.report import tables
 from fedloom.report.plotted_runs import plotted_runs
 
 
-def run(job: TableJob, threads: int) -> None:
+def run_job(job: TableJob, threads: int) -> None:
     """Write the table as Markdown, CSV, TeX, HTML and Parquet."""
     out = paths.path_for(paths.TABLE, study=job.study, label=job.label)
     files = {name: out.with_suffix(f".{name}") for name in paths.TABLE_FORMATS}

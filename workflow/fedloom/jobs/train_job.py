@@ -12,7 +12,7 @@ from fedloom.planning import choices, paths, provenance
 from fedloom.planning.job_specs import TrainJob
 
 
-def run(job: TrainJob, threads: int) -> None:
+def run_job(job: TrainJob, threads: int) -> None:
     """Write the state after the last round, and the tables of evaluations, rounds and clients."""
     job = replace(job, spec=choices.with_choice(job.spec))
     run = job.spec.run

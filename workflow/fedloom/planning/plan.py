@@ -146,29 +146,29 @@ class Plan:
             ends = job_ends(self.study(labels))
         return [str(paths.path_for(pattern, run, end=paths.four_digits(number))) for number in ends]
 
-    def start(self, wildcards: Wildcards, pattern: str) -> list[str]:
+    def previous_job_file(self, wildcards: Wildcards, pattern: str) -> list[str]:
         """Return the file of a pattern for the job before; none for the first job of a run."""
         first = settings_of_run.rounds_of_job(self.settings, wildcards).start
         if first == 0:
             return []
         return self.job_files(wildcards, pattern, [first])
 
-    def last(self, wildcards: Wildcards, pattern: str) -> str:
+    def last_job_file(self, wildcards: Wildcards, pattern: str) -> str:
         """Return the file of a pattern for the last job of a run."""
         return self.job_files(wildcards, pattern)[-1]
 
-    def trials(self, wildcards: Wildcards) -> list[str]:
+    def trial_files(self, wildcards: Wildcards) -> list[str]:
         """Return the evaluation.parquet of each of a method's trials."""
         job = ChooseRule().make_job(self.settings, wildcards)
         return [str(path) for _, path in choices.trial_evaluations(job)]
 
-    def choice(self, labels: Run | Wildcards) -> list[str]:
+    def choice_file(self, labels: Run | Wildcards) -> list[str]:
         """Return the file with the chosen options of a run; none if its options are not tuned."""
         if not settings_of_run.trials_of_run(self.settings, labels):
             return []
         return [str(paths.path_for(paths.CHOICE, Run.of(labels)))]
 
-    def weights(self, wildcards: Wildcards) -> list[str]:
+    def weights_file(self, wildcards: Wildcards) -> list[str]:
         """Return a backbone's local weights file; none if a hub has it, or FedLoom ships it."""
         path = local_weights(self.settings.backbones[wildcards.backbone])
         if path is None or path.is_relative_to(ROOT / "workflow"):

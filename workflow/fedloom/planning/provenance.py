@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.files import canonical, read_facts, read_json, write_text
+from fedloom.common.files import canonical, read_json, read_metadata, write_text
 from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, read_receipt
 from fedloom.config.settings import BackboneSettings, local_weights
@@ -36,8 +36,8 @@ def facts_of_job(run: Run, last: int) -> dict[str, str]:
 
 def facts_of_run(run: Run, folder: Path = Path()) -> dict[str, str]:
     """Return the digests of MADE_BY for a run's evaluations; `folder` holds `results`."""
-    facts = read_facts(folder / paths.path_for(paths.EVALUATION, run))
-    return {key: facts.get(key, "") for key in MADE_BY}
+    metadata = read_metadata(folder / paths.path_for(paths.EVALUATION, run))
+    return {key: metadata.get(key, "") for key in MADE_BY}
 
 
 def digest_of_weights(

@@ -94,11 +94,11 @@ def over_seeds(
     return pd.concat([curve(run) for run in runs]).groupby(level=0, sort=False).agg(["mean", "std"])
 
 
-def join(parts: Sequence[Path], out: Path, run: Run, facts: dict[str, str]) -> None:
+def join(parts: Sequence[Path], out: Path, run: Run, metadata: dict[str, str]) -> None:
     """Join the tables of a run's jobs into one Parquet file.
 
-    The labels of the run are its first columns, and `facts` its metadata. A column that only some
-    of the jobs have is null in the rows of the others.
+    The labels of the run are its first columns, and the file has the `metadata`. A column that only
+    some of the jobs have is null in the rows of the others.
     """
     tables = [read_table(part, columns_of(part)) for part in parts]
     table = pa.concat_tables(tables, promote_options="default")
@@ -109,7 +109,7 @@ def join(parts: Sequence[Path], out: Path, run: Run, facts: dict[str, str]) -> N
         if name == "seed":
             kind = pa.int32()
         table = table.add_column(position, name, pa.array([value] * len(table), kind))
-    write_table(out, table.replace_schema_metadata(facts))
+    write_table(out, table.replace_schema_metadata(metadata))
 
 
 def loss_not_below_guessing(rounds: pd.DataFrame) -> bool:

@@ -62,7 +62,7 @@ def describe_method(name: str) -> str:
     plugin = find_method(name)
 
     # facts that a plugin does not state are left out
-    facts = {
+    values = {
         "title": plugin.title,
         "kind": plugin.kind,
         "backbone": plugin.family,
@@ -73,7 +73,7 @@ def describe_method(name: str) -> str:
         "file": plugin.file,
     }
     lines = [plugin.name]
-    lines += [f"  {key:<10}{value}" for key, value in facts.items() if value]
+    lines += [f"  {key:<10}{value}" for key, value in values.items() if value]
 
     training = plugin.training_defaults.given
     if training:
@@ -93,13 +93,13 @@ def describe_method(name: str) -> str:
 def _describe_key(name: str, schema: JsonDict) -> str:
     """Return a key of a schema with its type or types, its default and its meaning, as text."""
     alternatives = schema.get("anyOf", [schema])
-    facts = " or ".join(one["type"] for one in alternatives if "type" in one)
+    about = " or ".join(one["type"] for one in alternatives if "type" in one)
     if "enum" in schema:
-        facts = " | ".join(map(str, schema["enum"]))
+        about = " | ".join(map(str, schema["enum"]))
     if "default" in schema:
-        facts += f", default {schema['default']!r}"
+        about += f", default {schema['default']!r}"
 
-    line = f"  {name} ({facts})"
+    line = f"  {name} ({about})"
     meaning = fill(" ".join(schema.get("description", "").split()), TEXT_WIDTH - 6)
     if not meaning:
         return line
@@ -231,13 +231,13 @@ def describe_cost(files: Sequence[Path], tera: float | None) -> str:
     """
     plan = load_plan(files)
     total = study_cost(plan)
-    facts = {"study": plan.name}
-    facts |= _counts(total)
-    facts |= _hours(total, tera)
+    lines = {"study": plan.name}
+    lines |= _counts(total)
+    lines |= _hours(total, tera)
 
     disk = ", ".join(f"{kind} {decimal(int(1e6 * size))}" for kind, size in total.disk.items())
-    facts["disk"] = f"{disk}; the states of runs take more"
-    return tabulate(facts.items(), tablefmt="plain", disable_numparse=True)
+    lines["disk"] = f"{disk}; the states of runs take more"
+    return tabulate(lines.items(), tablefmt="plain", disable_numparse=True)
 
 
 def _counts(total: StudyCost) -> dict[str, str]:

@@ -94,9 +94,9 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     from fedloom.report.tidy import TIDY_COLUMNS, tidy_frame, with_files
 
     # read what the record says about the study
-    facts = {key.decode(): value.decode() for key, value in record.schema.metadata.items()}
-    name = facts["study"]
-    versions = json.loads(facts["versions"])
+    metadata = {key.decode(): value.decode() for key, value in record.schema.metadata.items()}
+    name = metadata["study"]
+    versions = json.loads(metadata["versions"])
 
     # write the evaluations
     out = Path(folder or paths.path_for(paths.EXPORT, study=name))
@@ -113,7 +113,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
         runs=runs.index.nunique(),
         columns="\n".join(columns),
         versions=", ".join(packages),
-        settings=facts["settings"].strip(),
+        settings=metadata["settings"].strip(),
     )
     write_text(out / "README.md", text)
     return out

@@ -147,7 +147,7 @@ class FollowedRun:
         """Return the columns of rounds.parquet, and accuracies in percent, by round."""
         # a run whose options are still to be chosen has no settings yet
         found = dict[int, dict[str, float]]()
-        if not all(Path(file).exists() for file in self.plan.choice(self.run)):
+        if not all(Path(file).exists() for file in self.plan.choice_file(self.run)):
             return found
 
         # read the checkpoint, and the tables of jobs with these settings

@@ -55,7 +55,7 @@ def _logs(plan: Plan) -> Iterable[tuple[str, Path]]:
         made += [("dataset", inputs.pop("store")), *inputs.items()]
         made += [("train", file) for file in plan.job_files(run, paths.STATE)]
         made += [("evaluate", paths.path_for(paths.EVALUATION, run))]
-        made += [("choose", file) for file in plan.choice(run)]
+        made += [("choose", file) for file in plan.choice_file(run)]
     for rule in ("partition_chart", "table", "figure"):
         made += [(rule, file) for file in getattr(plan, f"{rule}s")]
     return dict.fromkeys((rule, Path(paths.log_path(rule, str(file)))) for rule, file in made)

@@ -122,7 +122,7 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
 
 def _trials(plan: Plan, run: PlottedRun) -> list[JsonDict]:
     """Return the trials from which the options of a run were chosen; [] if none were chosen."""
-    if not plan.choice(run):
+    if not plan.choice_file(run):
         return []
 
     # options are JSON in the file, and text in the report
