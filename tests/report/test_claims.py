@@ -47,7 +47,7 @@ def _built(runs, **settings):
     """Return the table of claims on methods a and b, which are the paper's A and B."""
     paper = {"paper": "x", "citation": "Someone", "labels": {"A": "a", "B": "b"}}
     job = table_job("claims", **(paper | settings))
-    return tables.kind(job).build(runs, job)
+    return tables.instantiate_kind(job).build(runs, job)
 
 
 @pytest.fixture

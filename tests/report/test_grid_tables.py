@@ -46,7 +46,7 @@ LENGTHS = {(4, 4): 70, (4, 8): 90, (8, 4): 80, (8, 8): 60, (16, 4): 90}
 
 def _built(kind, series, published=None, **settings):
     job = replace(table_job(kind, **settings), published=published)
-    return tables.kind(job).build(series, job)
+    return tables.instantiate_kind(job).build(series, job)
 
 
 def _rows(built):

@@ -63,7 +63,7 @@ def figure_job(kind: str = "convergence", **settings: object) -> FigureJob:
 
 def table_kind(kind: str = "accuracy", **settings: object) -> Any:
     """Return an instance of a kind of table, with these keys."""
-    return tables.kind(table_job(kind, **settings))
+    return tables.instantiate_kind(table_job(kind, **settings))
 
 
 def draw(kind: str, series: list, **settings: object) -> style.Figure:

@@ -118,7 +118,7 @@ def read_table(path: Path, columns: "pa.Schema | None" = None) -> "pa.Table":
     as in `columns`: integers, numbers, text or truth values.
 
     Raises:
-        FedLoomError: the file is missing or damaged, or a column is missing or of another kind.
+        FedLoomError: the file is missing or damaged, or a column is missing or of another type.
     """
     import pyarrow.parquet as pq
 
@@ -222,8 +222,8 @@ def _check_columns(path: Path, schema: "pa.Schema", columns: "pa.Schema | None")
             )
 
         # a number may have any width
-        wanted = _kind(column.type)
-        found = _kind(schema.field(column.name).type)
+        wanted = _type_name(column.type)
+        found = _type_name(schema.field(column.name).type)
         if found != wanted:
             raise FedLoomError(
                 f"{path}: column '{column.name}' must hold {wanted}, got {found}; delete it and "
@@ -231,13 +231,13 @@ def _check_columns(path: Path, schema: "pa.Schema", columns: "pa.Schema | None")
             )
 
 
-def _kind(kind: "pa.DataType") -> str:
+def _type_name(arrow_type: "pa.DataType") -> str:
     """Return the kind of value that an Arrow type stands for, however many bits it has."""
     from pyarrow import types
 
     # Arrow's dictionary is only another way to store values of its value type
-    if types.is_dictionary(kind):
-        return _kind(kind.value_type)
+    if types.is_dictionary(arrow_type):
+        return _type_name(arrow_type.value_type)
 
     tests = {
         "integers": types.is_integer,
@@ -246,9 +246,9 @@ def _kind(kind: "pa.DataType") -> str:
         "text": lambda each: types.is_string(each) or types.is_large_string(each),
     }
     for name, test in tests.items():
-        if test(kind):
+        if test(arrow_type):
             return name
-    return str(kind)
+    return str(arrow_type)
 
 
 @contextmanager

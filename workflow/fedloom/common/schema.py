@@ -76,7 +76,11 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Number = float
 Percent = Annotated[float, Field(gt=0, le=100)]
 # a part of a whole: more than nothing, and less than the whole
-Share = Annotated[float, Field(gt=0, lt=1)]
+OpenShare = Annotated[float, Field(gt=0, lt=1)]
+# a part of a whole: nothing is one, and the whole is none
+ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
+# a part of a whole: nothing is none, and the whole is one
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Identifier = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 # As in JSON Schema, no end of line may follow `$` here; with Python's `re` it could.
 Label = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]

@@ -35,8 +35,8 @@ def read(path: Path) -> JsonDict:
     """Read one YAML file; an error names file, line and column."""
     content = parse(read_text(path), str(path))
     if not isinstance(content, dict):
-        kind = type(content).__name__ if content is not None else "nothing"
-        raise FedLoomError(f"{path}: expected a mapping of keys, found {kind}")
+        type_name = type(content).__name__ if content is not None else "nothing"
+        raise FedLoomError(f"{path}: expected a mapping of keys, found {type_name}")
     return content
 
 
@@ -84,9 +84,9 @@ def _plain(value: object) -> Any:
         raise ValueError(f"a whole number must fit into {MOST_BITS} bits; take a smaller one")
 
     # bool comes before int, since True is an int
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
+    for plain_type in (bool, int, float, str):
+        if isinstance(value, plain_type):
+            return plain_type(value)
     if value is None:
         return None
     raise ValueError(f"{value!s} must be text, a number, true, false or null; put it in quotes")

@@ -96,11 +96,11 @@ def _without_outputs(merged: JsonDict) -> tuple[Settings, dict[str, dict[str, En
     # the partitions, with the seed that the study fixes for all of them
     seed = config.study.fixed_seeds.partition
     partitions = {}
-    for label, (kind, scheme) in entries["partitions"].items():
-        given = scheme.plain
+    for label, (scheme, values) in entries["partitions"].items():
+        given = values.plain
         if seed is not None:
             given = {"seed": seed, **given}
-        partitions[label] = Partition(label, kind, given)
+        partitions[label] = Partition(label, scheme, given)
 
     # the paper that the study is of
     citation = None

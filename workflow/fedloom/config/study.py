@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from fedloom.common.json_types import JsonDict
-from fedloom.common.schema import UNSET, Count, Distinct, Keys, Label, Seed, Several, Share
+from fedloom.common.schema import UNSET, Count, Distinct, Keys, Label, OpenShare, Seed, Several
 from fedloom.hooks.training_options import Training
 
 Rounds = Annotated[int, Field(ge=1, le=9999)]
@@ -26,7 +26,7 @@ class FixedSeeds(Keys):
     """Seeds the initial parameters of the server and the clients."""
 
 
-class ReportRounds(Keys):
+class Report(Keys):
     """Which evaluations the tables report."""
 
     last_evaluations: Count = 1
@@ -51,7 +51,7 @@ class Tune(Keys):
     per_method: dict[str, Axes] = Field(default={})
     """Maps a method's label to options that it alone tries, and to their values. Each trial
     combines the next of these values with the next of `values`."""
-    validation: Share = 0.2
+    validation: OpenShare = 0.2
     """The share of every client's training images on which trials are evaluated. It is stratified
     by class."""
     rounds: Rounds | None = None
@@ -89,7 +89,7 @@ class Study(Keys):
     evaluate_clients: Count | None = None
     """Number of clients to evaluate in rounds that no table reports (`report`). They are drawn anew
     each time, with participating and held-out clients in proportion. Default: all clients."""
-    report: ReportRounds = ReportRounds()
+    report: Report = Report()
     global_test: bool = False
     """Also evaluate the server's model on all test images (PFPT). If a method has no server model,
     evaluate every participating client's own model on them (SGPT)."""
@@ -120,7 +120,7 @@ class Protocol(Keys):
     `study.clients_per_round`."""
     evaluate_every: Count = Field(default=UNSET)
     """Clients are evaluated after every n-th round. Default: `study.evaluate_every`."""
-    report: ReportRounds = ReportRounds()
+    report: Report = Report()
     training: Training = Training()
     """Training options, which override those of the study."""
 

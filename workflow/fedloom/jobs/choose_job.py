@@ -46,7 +46,7 @@ def run_job(job: ChooseJob, threads: int) -> None:
         pa.array([trial.label for trial in trials]),
         pa.array(map(json.dumps, options)),
         pa.array(means, pa.float64()),
-        pa.array([number == best for number in range(len(trials))]),
+        pa.array([position == best for position in range(len(trials))]),
     ]
     table = pa.table(columns, ["trial", "options", "accuracy", "chosen"])
     write_table(paths.path_for(paths.TRIALS, **vars(job)), table)

@@ -16,7 +16,7 @@ def run_job(job: EvaluateJob, threads: int) -> None:
     the run is a trial.
     """
     # join each table of the run from the tables of its jobs
-    ends = [paths.four_digits(number) for number in job.ends]
+    ends = [paths.four_digits(end) for end in job.ends]
     made_by = provenance.facts_of_job(job.run, job.ends[-1])
     for name in paths.table_names(job.confusion):
         job_tables = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]

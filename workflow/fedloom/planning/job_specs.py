@@ -253,10 +253,10 @@ def to_json(job: Job) -> str:
     return canonical(asdict(job))
 
 
-def from_json(text: str, kind: type[AnyJob]) -> AnyJob:
+def from_json(text: str, job_class: type[AnyJob]) -> AnyJob:
     """Read a job of a kind from JSON; raise a FedLoomError if the text is not JSON of that kind."""
     try:
-        return cattrs.structure(json.loads(text), kind)
+        return cattrs.structure(json.loads(text), job_class)
     except (ValueError, TypeError, KeyError, cattrs.BaseValidationError) as error:
         reason = "; ".join(cattrs.transform_error(error)) or str(error)
-        raise FedLoomError(f"--job must be the JSON of a {kind.__name__}: {reason}") from None
+        raise FedLoomError(f"--job must be the JSON of a {job_class.__name__}: {reason}") from None

@@ -144,7 +144,7 @@ class Plan:
         run = Run.of(labels)
         if ends is None:
             ends = job_ends(self.study(labels))
-        return [str(paths.path_for(pattern, run, end=paths.four_digits(number))) for number in ends]
+        return [str(paths.path_for(pattern, run, end=paths.four_digits(end))) for end in ends]
 
     def previous_job_file(self, wildcards: Wildcards, pattern: str) -> list[str]:
         """Return the file of a pattern for the job before; none for the first job of a run."""

@@ -93,7 +93,7 @@ def rounds_to_evaluate(study: Study, rounds: range) -> list[tuple[int, ...]]:
     After a round of the second list, only a sample of the clients is evaluated.
     """
     found = []
-    for round_numbers in (protocols.evaluated_rounds(study), protocols.sampled_rounds(study)):
+    for numbers in (protocols.evaluated_rounds(study), protocols.sampled_rounds(study)):
         # evaluations count rounds from 1, jobs from 0
-        found.append(tuple(number for number in round_numbers if number - 1 in rounds))
+        found.append(tuple(number for number in numbers if number - 1 in rounds))
     return found

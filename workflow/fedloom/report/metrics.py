@@ -105,10 +105,10 @@ def join(parts: Sequence[Path], out: Path, run: Run, metadata: dict[str, str]) -
 
     # the labels of the run as first columns
     for position, (name, value) in enumerate(vars(run).items()):
-        kind = pa.dictionary(pa.int32(), pa.string())
+        arrow_type = pa.dictionary(pa.int32(), pa.string())
         if name == "seed":
-            kind = pa.int32()
-        table = table.add_column(position, name, pa.array([value] * len(table), kind))
+            arrow_type = pa.int32()
+        table = table.add_column(position, name, pa.array([value] * len(table), arrow_type))
     write_table(out, table.replace_schema_metadata(metadata))
 
 

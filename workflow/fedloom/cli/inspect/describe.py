@@ -235,7 +235,7 @@ def describe_cost(files: Sequence[Path], tera: float | None) -> str:
     lines |= _counts(total)
     lines |= _hours(total, tera)
 
-    disk = ", ".join(f"{kind} {decimal(int(1e6 * size))}" for kind, size in total.disk.items())
+    disk = ", ".join(f"{name} {decimal(int(1e6 * size))}" for name, size in total.disk.items())
     lines["disk"] = f"{disk}; the states of runs take more"
     return tabulate(lines.items(), tablefmt="plain", disable_numparse=True)
 

@@ -113,16 +113,18 @@ class FollowedRun:
         self.files = files
 
         # if values have changed, the run is trained anew: report it from its first round
-        if any(rounds.get(number, values) != values for number, values in self.told.items()):
+        if any(
+            rounds.get(round_number, values) != values for round_number, values in self.told.items()
+        ):
             self.context.close()
             self.log = None
             self.told = {}
 
-        for number in sorted(rounds.keys() - self.told.keys()):
+        for round_number in sorted(rounds.keys() - self.told.keys()):
             if self.log is None:
                 self.log = self.context.enter_context(self.begin(self.run.path, self._settings()))
-            self.log(number, rounds[number])
-            self.told[number] = rounds[number]
+            self.log(round_number, rounds[round_number])
+            self.told[round_number] = rounds[round_number]
 
         if self.plan.study(self.run).rounds in self.told:
             self.context.close()
@@ -166,9 +168,9 @@ class FollowedRun:
             clients = metrics.personal(evaluation.to_pandas())
             accuracies = metrics.curves(clients).add_prefix("accuracy/")
             rows = rounds.to_pandas().set_index("round").join(accuracies).to_dict("index")
-            for number, values in rows.items():
+            for round_number, values in rows.items():
                 finite = {name: value for name, value in values.items() if isfinite(value)}
-                found[number] = finite
+                found[round_number] = finite
         return found
 
     def _read_job_table(self, end: str, table: str) -> pa.Table:
@@ -230,13 +232,13 @@ def tensorboard(folder: Path, study: str, run: str, settings: TrackedSettings) -
     shutil.rmtree(folder / study / run, ignore_errors=True)
     writer = EventFileWriter(str(folder / study / run))
 
-    def write(number: int, content: Summary) -> None:
-        writer.add_event(Event(wall_time=time.time(), step=number, summary=content))
+    def write(round_number: int, content: Summary) -> None:
+        writer.add_event(Event(wall_time=time.time(), step=round_number, summary=content))
         writer.flush()
 
-    def log(number: int, values: dict[str, float]) -> None:
+    def log(round_number: int, values: dict[str, float]) -> None:
         points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        write(number, Summary(value=points))
+        write(round_number, Summary(value=points))
 
     # write the settings before the first round
     write(0, hparams_pb(settings))
@@ -262,7 +264,7 @@ def wandb(folder: Path, study: str, run: str, settings: TrackedSettings) -> Iter
         reinit="create_new",
         settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
     )
-    yield lambda number, values: client.log(values, step=number, commit=True)
+    yield lambda round_number, values: client.log(values, step=round_number, commit=True)
     client.finish()
 
 
@@ -290,9 +292,11 @@ def mlflow(folder: Path, study: str, run: str, settings: TrackedSettings) -> Ite
     for name, value in settings.items():
         client.log_param(key, name, value)
 
-    def log(number: int, values: dict[str, float]) -> None:
+    def log(round_number: int, values: dict[str, float]) -> None:
         now = int(1000 * time.time())
-        client.log_batch(key, [Metric(name, value, now, number) for name, value in values.items()])
+        client.log_batch(
+            key, [Metric(name, value, now, round_number) for name, value in values.items()]
+        )
 
     yield log
     client.set_terminated(key)

@@ -184,13 +184,16 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
         return received
 
     handlers = {signal.SIGINT: forward, signal.SIGTERM: forward, signal.SIGALRM: kill}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {
+        signal_number: signal.signal(signal_number, handler)
+        for signal_number, handler in handlers.items()
+    }
     try:
         yield register
     finally:
         signal.alarm(0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
 
 
 def _handles_sigterm(process: int) -> bool:

@@ -121,7 +121,7 @@ class EvaluateRule(Rule[EvaluateJob]):
 
     def inputs(self, job: EvaluateJob) -> list[Path]:
         """Return the receipt of the state of every training job, and its tables."""
-        ends = [paths.four_digits(number) for number in job.ends]
+        ends = [paths.four_digits(end) for end in job.ends]
         patterns = [
             paths.receipt(paths.STATE),
             *_table_patterns(paths.JOB_TABLES, job.confusion),
@@ -188,7 +188,8 @@ def _files_of_run(spec: RunSpec, states: list[int]) -> list[Path]:
     # large files are represented by their receipts
     large = [*paths.run_inputs(spec.run, spec.method.needs).values()]
     large += [
-        paths.path_for(paths.STATE, spec.run, end=paths.four_digits(number)) for number in states
+        paths.path_for(paths.STATE, spec.run, end=paths.four_digits(round_number))
+        for round_number in states
     ]
     files = receipts_of(large)
 

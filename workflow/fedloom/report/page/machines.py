@@ -30,11 +30,11 @@ def machines_used(plan: Plan) -> dict[str, object]:
     facts = {name: Counter[str]() for name in FACTS.values()}
     for rule, log in _logs(plan):
         for event in read_events(log):
-            kind = event["event"]
-            if kind == "took":
+            event_name = event["event"]
+            if event_name == "took":
                 rows.append((rule, event["seconds"], event["processor"], event["megabytes"]))
-            elif kind in FACTS:
-                facts[FACTS[kind]][event["text"]] += 1
+            elif event_name in FACTS:
+                facts[FACTS[event_name]][event["text"]] += 1
 
     # sums and maxima by rule, and over all rules
     frame = pd.DataFrame(rows, columns=["rule", "seconds", "processor", "megabytes"])

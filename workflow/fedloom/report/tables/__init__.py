@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedloom.report.tables.layout import FinishedTable
 
 
-def kind(job: TableJob) -> Any:
+def instantiate_kind(job: TableJob) -> Any:
     """Return an instance of a table's kind; its keys were checked when the study was planned."""
     found: Any = KINDS["tables"][job.kind]
     return found.model_construct(**job.settings)
@@ -33,7 +33,7 @@ def kind(job: TableJob) -> Any:
 
 def build_table(job: TableJob, runs: list[PlottedRun]) -> "FinishedTable":
     """Return a table: its numbers, its text, and its whole caption."""
-    own = kind(job)
+    own = instantiate_kind(job)
     make = partial(_of_methods, own)
     if hasattr(own, "build"):
         make = own.build
