@@ -30,7 +30,7 @@ SUFFIX = "_bf16"
 
 def in_bf16(study: str) -> Path:
     """Write the study in bfloat16, with the options that its trials chose, and return the file."""
-    plan = load_plan([bundled_studies.file_of(study)])
+    plan = load_plan([bundled_studies.find_study_file(study)])
     settings, backbones, methods = plan.settings, {}, {}
     scenarios = {(run.dataset, run.partition, run.backbone) for run in plan.runs}
     if len(scenarios) > 1:
@@ -40,7 +40,7 @@ def in_bf16(study: str) -> Path:
         backbones[label + SUFFIX] = {"library": backbone.library, **backbone.settings}
     for run in plan.runs:
         method = settings.methods[run.method]
-        chosen = [chosen_options(Path(file)) for file in plan.choice(run)]
+        chosen = [chosen_options(Path(file)) for file in plan.choice_file(run)]
         rates = {key.removeprefix("training."): each[key] for each in chosen for key in each}
         methods[run.method + SUFFIX] = {
             "plugin": method.plugin,
@@ -49,7 +49,7 @@ def in_bf16(study: str) -> Path:
             "training": method.own_training | rates,
         }
     changed = {
-        "include": [str(bundled_studies.file_of(study))],
+        "include": [str(bundled_studies.find_study_file(study))],
         "study": {"name": plan.name + SUFFIX, "precision": "bf16", "tune": None},
         "backbones": backbones,
         "methods": methods,
@@ -80,7 +80,7 @@ def accuracies(plan: Plan) -> pd.DataFrame:
 def table(study: str) -> pd.DataFrame:
     """Return a row per method: both accuracies and their difference, paired."""
     plans = (
-        load_plan([bundled_studies.file_of(study)]),
+        load_plan([bundled_studies.find_study_file(study)]),
         load_plan([FOLDER / f"{Path(study).name}.yaml"]),
     )
     full, half = map(accuracies, plans)

@@ -102,11 +102,11 @@ def fedpha_loss(
 
     The cross-entropy of the client's own context is reported.
     """
-    of_global, of_local, of_projected = texts  # [C, d_joint] each
-    entropy = F.cross_entropy(scale * images @ of_local.T, labels)
-    entropy_of_global = F.cross_entropy(scale * images @ of_global.T, labels)
-    pull = F.mse_loss(of_local, of_projected)
-    apart = (of_local - of_global).norm(dim=-1)  # [C]
+    global_texts, local_texts, projected_texts = texts  # [C, d_joint] each
+    entropy = F.cross_entropy(scale * images @ local_texts.T, labels)
+    entropy_of_global = F.cross_entropy(scale * images @ global_texts.T, labels)
+    pull = F.mse_loss(local_texts, projected_texts)
+    apart = (local_texts - global_texts).norm(dim=-1)  # [C]
     push = F.relu(options.alpha - apart).mean()
     return entropy + entropy_of_global + pull + push, entropy
 

@@ -157,7 +157,7 @@ def all_off() -> Any:
     return stack
 
 
-def compare(what: str, work: Callable[[], object], off: Arm, pairs: int) -> None:
+def compare(title: str, work: Callable[[], object], off: Arm, pairs: int) -> None:
     """Print a line: CPU seconds without and with a part of the engine, and their ratio."""
     times: dict[bool, list[float]] = {True: [], False: []}
     for number in range(pairs + 1):
@@ -171,7 +171,7 @@ def compare(what: str, work: Callable[[], object], off: Arm, pairs: int) -> None
                     times[on].append(time.process_time() - started)
     ratio = statistics.median(a / b for a, b in zip(times[False], times[True], strict=True))
     without, with_it = (statistics.median(times[on]) for on in (False, True))
-    print(f"| {what} | {without:.3f} | {with_it:.3f} | {ratio:.2f} |", flush=True)
+    print(f"| {title} | {without:.3f} | {with_it:.3f} | {ratio:.2f} |", flush=True)
 
 
 def rounds(folder: Path, pairs: int) -> None:

@@ -109,10 +109,10 @@ def read(images: Path) -> tuple[float, float, int]:
     return opened, each, memory("RssAnon")
 
 
-def memory(what: str) -> int:
+def memory(entry: str) -> int:
     """MB of this process; VmHWM is its peak (getrusage's would be the parent's, if larger)."""
     lines = dict(x.split(":") for x in Path("/proc/self/status").read_text().splitlines())
-    return int(lines[what].split()[0]) // 1024
+    return int(lines[entry].split()[0]) // 1024
 
 
 def apart(function: Callable, *arguments: object) -> tuple:

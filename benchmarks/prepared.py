@@ -93,4 +93,4 @@ def _scenario(backbone: str, **labels: str) -> Wildcards:
 
 def run_job(rule: str, job: object) -> None:
     """Run a job as its rule would."""
-    importlib.import_module(f"fedloom.jobs.{rule}_job").run(job, threads=1)
+    importlib.import_module(f"fedloom.jobs.{rule}_job").run_job(job, threads=1)

@@ -4,7 +4,7 @@ import sys
 import hypothesis
 import pytest
 
-from fedloom.config import kinds
+from fedloom.config import kind_plugins
 from fedloom.hooks import loader, manifest
 from fedloom.machine import install
 
@@ -61,7 +61,7 @@ def tiny(tmp_path):
     return make
 
 
-FINDERS = (manifest.discover_methods, kinds.plugins_of_kind)
+FINDERS = (manifest.discover_methods, kind_plugins.plugins_of_type)
 
 
 def forget_plugins() -> None:

@@ -85,7 +85,10 @@ def timm_weights(path: Path) -> dict[str, np.ndarray]:
         }
 
     def norm(path: str) -> dict[str, np.ndarray]:
-        return {kind: stored[f"{path}.{kind}"] for kind in ("weight", "bias")}
+        return {
+            parameter_name: stored[f"{path}.{parameter_name}"]
+            for parameter_name in ("weight", "bias")
+        }
 
     modules = {"patch_embed.proj": norm("backbone.embeddings.patch_embeddings.projection")}
     modules["norm"] = norm("backbone.layernorm")
@@ -104,9 +107,9 @@ def timm_weights(path: Path) -> dict[str, np.ndarray]:
         }
         modules |= {f"blocks.{block}.{name}": part for name, part in parts.items()}
     weights = {
-        f"{module}.{kind}": np.ascontiguousarray(value)
+        f"{module}.{parameter_name}": np.ascontiguousarray(value)
         for module, parameters in modules.items()
-        for kind, value in parameters.items()
+        for parameter_name, value in parameters.items()
     }
     # positions of the class token, and of 37 x 37 patches
     positions = [stored["onnx::Concat_1957"], stored["onnx::Reshape_1962"]]

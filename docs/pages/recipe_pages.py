@@ -22,7 +22,7 @@ def recipes_page() -> str:
         f" names.\n\n{table(root, root)}"
     )
     return "\n\n".join(
-        [intro, *(_entry(recipes.find_recipe(name)) for name in recipes.names()), keys]
+        [intro, *(_entry(recipes.find_recipe(name)) for name in recipes.recipe_names()), keys]
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from fedloom.cli.make.config_schema import kind_schema, whole
+from fedloom.config.config_schema import kind_schema, whole
 from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.config.study import Config
 from fedloom.hooks.manifest import Plugin

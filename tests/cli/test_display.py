@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from fedloom.cli.run import display
-from fedloom.cli.run.run_progress import EVENTS, RunProgress
 from fedloom.common.errors import FedLoomError
 from fedloom.machine.job_events import event_file, last_progress, with_event
 from fedloom.machine.process_log import log_to, progress
+from fedloom.planning.run_progress import EVENTS, RunProgress
 
 BEGIN = {
     "event": "begin", "study": "mine", "process": 1, "time": 100.0,
@@ -127,7 +127,8 @@ def test_the_log_of_an_earlier_attempt_tells_nothing(two_jobs, log):
     assert two_jobs.share() == 0
 
 
-def test_an_event_that_is_half_written_is_read_when_it_is_whole(events_file):
+def test_an_event_that_is_half_written_is_read_when_it_is_whole(events_file, monkeypatch):
+    monkeypatch.setattr(display, "REFRESH_SECONDS", 0)
     text = json.dumps(BEGIN) + "\n"
     events_file.write_text(text[:20])
 
@@ -139,7 +140,7 @@ def test_an_event_that_is_half_written_is_read_when_it_is_whole(events_file):
         return over
 
     out = io.StringIO()
-    display.follow(ended, Console(file=out), poll=0)
+    display.follow(ended, Console(file=out))
     assert "study mine" in out.getvalue()
 
 
@@ -177,12 +178,13 @@ def test_a_failed_job_without_an_error_in_its_log_was_killed(two_jobs, tmp_path,
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_quiet_jobs_get_a_line_where_there_is_no_terminal(events_file, log, terminal):
+def test_quiet_jobs_get_a_line_where_there_is_no_terminal(events_file, log, terminal, monkeypatch):
+    monkeypatch.setattr(display, "SECONDS_BETWEEN_LINES", 0)
     events = [BEGIN, {"event": "run_info", "stats": {"train": 2}}, _started(0, "a/0004", log)]
     events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
     out = io.StringIO()
     console = Console(file=out, width=200, force_terminal=terminal)
-    display.follow(lambda: True, console, quiet=0)
+    display.follow(lambda: True, console)
     line = "at work   train a/seed0: 23/40 loss=0.5, accuracy=81.2  (0 of 2 jobs"
     assert (line in out.getvalue()) is not terminal
 

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 import fedloom
 from command_line import invoked
 from default_config import default_config
-from fedloom.common.files import read_facts, write_table
+from fedloom.common.files import read_metadata, write_table
 from fedloom.common.run_tables import EVALUATION_SCHEMA
 from fedloom.machine.install import ROOT
 from fedloom.planning import paths, provenance, records
@@ -65,7 +65,7 @@ def _evaluate(plan: Plan, run: Run, rounds: int, data: str = "images") -> None:
 def _finish(plan: Plan) -> None:
     """Write what the jobs of a study leave: evaluations of runs and trials, choices, the record."""
     for run in plan.runs:
-        if plan.choice(run):
+        if plan.choice_file(run):
             trials = plan.job("choose", run).trials
             for trial in trials:
                 labels = run.dataset, f"{run.partition}.validation", run.backbone, trial.label
@@ -196,7 +196,7 @@ def test_accuracies_of_other_settings_are_not_recorded(monkeypatch, tmp_path, ca
 
 def test_versions_are_those_with_which_runs_were_recorded_first(monkeypatch, tmp_path):
     def versions():
-        return json.loads(read_facts(paths.path_for(paths.RECORD, study="one"))["versions"])
+        return json.loads(read_metadata(paths.path_for(paths.RECORD, study="one"))["versions"])
 
     monkeypatch.chdir(tmp_path)
     plan = _plan("one", ["head_tuning"], 2)

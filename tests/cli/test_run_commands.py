@@ -15,7 +15,7 @@ from fedloom.machine.install import ROOT
 from fedloom.planning import paths, provenance
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.run_labels import Run
-from fedloom.report.run_settings import settings_of
+from fedloom.report.run_settings import run_settings
 from shown_runs import filled
 
 STUDY = """\
@@ -108,7 +108,7 @@ def test_the_options_of_a_wrapper_are_of_the_label_or_of_the_wrapper(folder):
     wrapped = "training: {lr: 0.01}, wrappers: [{plugin: top_k, options: {share: 0.2}}]"
     (folder / "mine.yaml").write_text(STUDY.replace("training: {lr: 0.01}", wrapped))
     plan = load_plan([Path("mine.yaml")])
-    found = {key: setting.origin for key, setting in settings_of(plan, _run("slow"))}
+    found = {key: setting.origin for key, setting in run_settings(plan, _run("slow"))}
     assert found["wrappers.top_k.share"] == "mine.yaml, line 9"
     assert found["wrappers.top_k.memory"] == "method.toml of top_k"
 

@@ -13,14 +13,14 @@ import pytest
 
 from command_line import invoked
 from fedloom.cli.inspect import track
-from fedloom.cli.run import launch, run_progress
+from fedloom.cli.run import launch
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_table
-from fedloom.common.receipts import receipt_of, write_receipt
+from fedloom.common.receipts import receipt_path, write_receipt
 from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
-from fedloom.planning import paths, provenance
+from fedloom.planning import paths, provenance, run_progress
 from fedloom.planning.load_plan import CHANGES_KEY, load_plan
 from fedloom.planning.plan import Plan
 from made_rows import evaluation_row, round_row
@@ -210,7 +210,7 @@ def test_a_run_that_is_trained_anew_is_told_anew(followed):
     run, told = followed
     _finish(run.plan, 2, [2.0, 1.0])
     run.read_new_rounds()
-    receipt_of(paths.path_for(paths.STATE, run.run, end="0002")).unlink()  # as Snakemake does
+    receipt_path(paths.path_for(paths.STATE, run.run, end="0002")).unlink()  # as Snakemake does
     run.read_new_rounds()
     _finish(run.plan, 2, [2.0, 1.5])
     run.read_new_rounds()
@@ -257,9 +257,10 @@ def test_a_tracker_is_told_of_the_run_until_it_ends(monkeypatch, tmp_path, capsy
             _finish(_plan(), 2, [2.0, 1.0])
             return next(ended)
 
-        monkeypatch.setattr(run_progress, "ended", now)
+        monkeypatch.setattr(run_progress, "has_ended", now)
+        monkeypatch.setattr(track, "TRACK_SECONDS", 0)
         monkeypatch.setattr(track, "find_tracker", lambda _: SimpleNamespace(load=lambda: tracker))
-        track.track_study("mine", poll=0)
+        track.track_study("mine")
         return 1
 
     monkeypatch.setattr(launch, "run_snakemake", snakemake)
@@ -272,7 +273,7 @@ def test_a_run_has_ended_when_it_says_so_or_its_process_is_gone(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     run_progress.begin_run(_plan(), [])
     first = run_progress.last_begun()
-    assert not run_progress.ended(first)
-    assert run_progress.ended(first | {"process": 2**22}), "beyond all numbers of processes"
+    assert not run_progress.has_ended(first)
+    assert run_progress.has_ended(first | {"process": 2**22}), "beyond all numbers of processes"
     run_progress.end_run()
-    assert run_progress.ended(first)
+    assert run_progress.has_ended(first)

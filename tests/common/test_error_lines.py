@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.common.errors import BEGINNING_CHARACTERS, END_CHARACTERS, FedLoomError, legible
+from fedloom.common.errors import (
+    BEGINNING_CHARACTERS,
+    END_CHARACTERS,
+    FedLoomError,
+    escape_unprintable,
+)
 from fedloom.machine.exits import one_line_errors
 from fedloom.planning import load_plan
 
@@ -22,7 +27,7 @@ from fedloom.planning import load_plan
     ],
 )
 def test_a_terminal_gets_no_control_characters(text, line):
-    assert legible(text) == line
+    assert escape_unprintable(text) == line
     assert str(FedLoomError(text)) == line
 
 

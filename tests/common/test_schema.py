@@ -6,7 +6,6 @@ import jsonschema
 import pytest
 from pydantic import Field
 
-from fedloom.cli.make.config_schema import config_schema
 from fedloom.cli.run import bundled_studies
 from fedloom.common.errors import FedLoomError
 from fedloom.common.key_path import KeyPath
@@ -16,9 +15,10 @@ from fedloom.common.schema import (
     Number,
     OneOrMore,
     Several,
-    checked,
     require_other_keys,
+    validate,
 )
+from fedloom.config.config_schema import config_schema
 from fedloom.config.reading import read
 from fedloom.machine.install import ROOT
 
@@ -59,13 +59,13 @@ REFUSED = {
 def test_an_error_names_the_key_and_what_it_must_be(case):
     value, key, words = REFUSED[case]
     with pytest.raises(FedLoomError) as error:
-        checked(Model, value, KeyPath("x.yaml"))
+        validate(Model, value, KeyPath("x.yaml"))
     line = str(error.value)
     assert line.startswith(f"x.yaml: {key}: " if key else "x.yaml: ") and words in line
 
 
 def test_defaults_are_filled_in_and_nulls_left_out():
-    model = checked(Model, {"count": 2, "inner": {"factor": 3}}, KeyPath("x"))
+    model = validate(Model, {"count": 2, "inner": {"factor": 3}}, KeyPath("x"))
     assert model.plain == {
         "count": 2,
         "inner": {"factor": 3.0},

@@ -11,14 +11,14 @@ import pytest
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import sha256
-from fedloom.config.protocols import evaluated_rounds, job_ends, reported
+from fedloom.config.protocols import evaluated_rounds, job_ends, reported_rounds
 from fedloom.config.reading import parse, read
-from fedloom.config.settings import Reported
+from fedloom.config.settings import ReportedRounds
 from fedloom.hooks import manifest
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import DEFAULT_CONFIG, load_plan, resolve
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import runs
+from fedloom.planning.runs import study_runs
 from refusals import refused
 
 DEFAULT = default_config()
@@ -197,7 +197,7 @@ def test_extending_a_study_changes_no_earlier_job():
     short, long = plans_of({"rounds": 21} | sizes, {"rounds": 30} | sizes)
     assert job_ends(short.settings.study) == [7, 14, 21]
     assert job_ends(long.settings.study) == [7, 14, 21, 28, 30]
-    run = runs(short.settings)[0]
+    run = study_runs(short.settings)[0]
     for end in ("0007", "0014", "0021"):
         wildcards = SimpleNamespace(**vars(run), end=end)
         assert short.job("train", wildcards) == long.job("train", wildcards)
@@ -206,7 +206,7 @@ def test_extending_a_study_changes_no_earlier_job():
 def test_evaluating_at_the_end_of_a_job_changes_no_reported_number():
     asked = {"rounds": 20, "rounds_per_job": 19, "report": {"last_evaluations": 3}}
     study = resolved_with(study=asked).study
-    assert reported(study) == Reported((16, 18, 20))
+    assert reported_rounds(study) == ReportedRounds((16, 18, 20))
     assert set(evaluated_rounds(study)) >= {16, 18, 19, 20}
 
 

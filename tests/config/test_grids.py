@@ -11,14 +11,14 @@ import pytest
 
 from default_config import default_config
 from fedloom.common.ids import entry_of
-from fedloom.config.settings import FAMILIES, GridMember, Reported
+from fedloom.config.settings import FAMILIES, GridMember, ReportedRounds
 from fedloom.planning.job_specs import from_json, to_json
 from fedloom.planning.load_plan import resolve
-from fedloom.planning.output_runs import LineStyle, plotted_runs
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
-from fedloom.planning.runs import runs
+from fedloom.planning.runs import study_runs
 from fedloom.report.figures import grid_plots as drawn
+from fedloom.report.plotted_runs import LineStyle, plotted_runs
 from refusals import refused
 from shown_runs import draw, shown
 
@@ -114,7 +114,7 @@ def test_a_grid_of_512_by_three_seeds_and_two_settings_fits_a_command_line(monke
         assert items == plotted_runs(from_json(to_json(job), type(job)).shown), (
             "as the job reads it"
         )
-        assert [run.path for run in runs(study)] == [
+        assert [run.path for run in study_runs(study)] == [
             str(item.evaluation.parent.relative_to("results/runs")) for item in items
         ]
 
@@ -211,7 +211,7 @@ def test_a_figure_of_the_wrong_runs_is_one_line(kind, methods, partitions, line)
 
 def _at(items, *rounds):
     """Return the runs, with these rounds reported."""
-    return [replace(item, reported=Reported(rounds)) for item in items]
+    return [replace(item, reported=ReportedRounds(rounds)) for item in items]
 
 
 def _evaluation(path, correct, clients=4, held_out=()):

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedloom.cli.make.config_schema import config_schema, whole
-from fedloom.config.kinds import DataPlugin, KindPlugin
+from fedloom.config.config_schema import config_schema, whole
+from fedloom.config.kind_plugins import DataPlugin, KindPlugin
 from fedloom.config.recipes import RecipeKeys
 from fedloom.hooks.manifest import Plugin, discover_methods
 from fedloom.machine.install import ROOT

@@ -6,7 +6,8 @@ from importlib import import_module
 
 import pytest
 
-from fedloom.config.kinds import KINDS_FROM_PLUGINS, subclasses_in
+from fedloom.config.kind_plugins import BASES, subclasses_in
+from fedloom.config.kinds import KINDS_FROM_PLUGINS
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ def test_every_class_of_a_kind_is_in_its_table(kind, package):
     registry = KINDS_FROM_PLUGINS[kind]
     classes = []
     for file in pkgutil.iter_modules(import_module(package).__path__):
-        classes += subclasses_in(import_module(f"{package}.{file.name}"), registry.base)
+        classes += subclasses_in(import_module(f"{package}.{file.name}"), BASES[kind])
     assert set(registry.own.values()) == set(classes)
     for name, model in registry.own.items():
         assert name == re.sub(r"\B(?=[A-Z])", "_", model.__name__).lower()

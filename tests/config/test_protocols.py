@@ -8,7 +8,7 @@ import pytest
 
 from default_config import default_config
 from fedloom.config.protocols import evaluated_rounds, job_ends
-from fedloom.config.settings import FAMILIES, Reported
+from fedloom.config.settings import FAMILIES, ReportedRounds
 from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
 from fedloom.report.metrics import accuracies, pooled
@@ -76,7 +76,7 @@ def test_rounds_are_the_studys_then_the_partitions_then_the_methods(
     assert job.last == rounds == plan.job("artefact", _of(partition, method, artefact="x")).last
     assert job.spec.clients_per_round == clients
     assert plan.job("evaluate", _of(partition, method)).ends == tuple(job_ends(study))
-    assert plan.last(_of(partition, method), "{end}") == f"{rounds:04}"
+    assert plan.last_job_file(_of(partition, method), "{end}") == f"{rounds:04}"
 
 
 def test_training_options_are_the_studys_then_the_partitions_then_the_methods():
@@ -105,10 +105,10 @@ def test_evaluations_and_what_tables_report_are_the_runs_own():
     assert evaluated_rounds(plan.study(_of("long", "fedvpt"))) == [10, 20, 30, 40]
     reported = plan.job("table", Wildcards(label="main")).shown.reported
     assert reported == {
-        "plain": Reported((8, 10, 12)),
-        "plain/slow": Reported((56, 58, 60)),
-        "long": Reported((30, 40)),
-        "long/slow": Reported((50, 60)),
+        "plain": ReportedRounds((8, 10, 12)),
+        "plain/slow": ReportedRounds((56, 58, 60)),
+        "long": ReportedRounds((30, 40)),
+        "long/slow": ReportedRounds((50, 60)),
     }
 
 
@@ -241,38 +241,38 @@ def test_the_worst_may_be_the_lowest_mean_of_the_last_evaluations():
             *((4, 0, 20), (4, 1, 80), (4, 9, 9)),
         ]
     )
-    assert accuracies(frame, Reported((4,), worst_of=(2, 3, 4))) == {
+    assert accuracies(frame, ReportedRounds((4,), worst_of=(2, 3, 4))) == {
         "participating_mean": 50,
         "participating_worst": 40,  # the mean in round 2; the worst client has 10 in round 3
         "held_out_mean": 9,
         "held_out_worst": 5,
     }
-    assert accuracies(frame, Reported((4,)))["participating_worst"] == 20
+    assert accuracies(frame, ReportedRounds((4,)))["participating_worst"] == 20
 
 
 def test_pooled_counts_images_and_not_clients():
     frame = _evaluation([(1, 0, 100), (2, 0, 50), (2, 1, 20), (2, 9, 0)])
     frame.loc[2, "num_test"] = 300
-    assert pooled(frame, Reported((2,))) == pytest.approx(100 * 70 / 400)
-    assert accuracies(frame, Reported((2,)))["participating_mean"] == pytest.approx(
+    assert pooled(frame, ReportedRounds((2,))) == pytest.approx(100 * 70 / 400)
+    assert accuracies(frame, ReportedRounds((2,)))["participating_mean"] == pytest.approx(
         (50 + 100 * 20 / 300) / 2
     )
     in_both = (100 + 100 * 70 / 400) / 2
-    assert pooled(frame, Reported((1, 2))) == pytest.approx(in_both), "the mean of the rounds"
+    assert pooled(frame, ReportedRounds((1, 2))) == pytest.approx(in_both), "the mean of the rounds"
 
 
 def test_pooled_is_the_mean_over_the_reported_rounds():
     frame = _evaluation([(1, 0, 100), (2, 0, 50), (3, 0, 20), (3, 1, 40)])
-    assert pooled(frame, Reported((2, 3))) == pytest.approx((50 + 30) / 2)
+    assert pooled(frame, ReportedRounds((2, 3))) == pytest.approx((50 + 30) / 2)
 
 
 def test_a_caption_says_whose_rounds_differ():
-    short = Reported((8, 10))
-    long = Reported((40,), worst_of=(20, 30, 40))
+    short = ReportedRounds((8, 10))
+    long = ReportedRounds((40,), worst_of=(20, 30, 40))
     runs = [shown(partition="p", reported=short), shown(partition="q", reported=short)]
     assert describe_rounds(runs) == "mean of rounds 8, 10"
     runs[1] = shown(partition="q", reported=long)
     worst = "round 40 (worst: the lowest mean over clients of 3 evaluations, rounds 20 to 40)"
     assert describe_rounds(runs) == f"p: mean of rounds 8, 10; q: {worst}"
-    runs[1] = shown(partition="p", method="n", title="N", reported=Reported((12,)))
+    runs[1] = shown(partition="p", method="n", title="N", reported=ReportedRounds((12,)))
     assert describe_rounds(runs) == "M on p: mean of rounds 8, 10; N on p: round 12"

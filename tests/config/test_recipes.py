@@ -9,11 +9,12 @@ from fedloom.planning import staleness
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.overview import overview
 from fedloom.planning.resources import estimates
+from fedloom.planning.rules import RULES
 from images_on_disk import dataset_spec
 from refusals import refused
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", recipes.recipe_names())
 def test_every_recipe_is_an_entry_of_the_config(name):
     """A recipe becomes the keys of its source, and no placeholder of its folder is left."""
     settings = dataset_spec(recipe=name)
@@ -136,7 +137,7 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     assert estimates.contents(plan.settings.datasets["tiny"])[:2] == (110_000, 200)
     assert five.settings["parts"]["mnist"]["name"] == "MNIST"
     job = plan.job("dataset", SimpleNamespace(dataset="five"))
-    sources = " ".join(staleness.files_of(*staleness.code_of("dataset", job)))
+    sources = " ".join(staleness.source_files(*RULES["dataset"].code(job)))
     for part in ("several", "folder", "torchvision"):
         assert f"data/sources/{part}.py" in sources, "an edit of a part's source is noticed"
     assert "data/sources/parquet.py" not in sources

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_plugin_cases import dropping, entry_of, source_code, write_plugin
-from fedloom.config import kinds
+from fedloom.config import kind_plugins
 from fedloom.data import sources
 from fedloom.data.partition import divide_dataset
 from refusals import refused
@@ -102,4 +102,4 @@ def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, words):
         values["more"] = 'default = "z"'
     write_plugin(tmp_path / "plugins", kind, "", toml.format(**values))
     with refused(f"plugins/own/{kind}.toml", *words):
-        kinds.plugins_of_kind(kind, tmp_path / "plugins")["own"]
+        kind_plugins.plugins_of_type(kind, tmp_path / "plugins")["own"]

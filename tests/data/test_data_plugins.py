@@ -23,7 +23,7 @@ from data_plugin_cases import (
 from default_config import default_config
 from fedloom.cli.inspect import describe
 from fedloom.common.errors import FedLoomError
-from fedloom.config import kinds
+from fedloom.config import kind_plugins
 from fedloom.config.datasets import listing
 from fedloom.config.settings import Dataset
 from fedloom.data import plugins, sources
@@ -35,6 +35,7 @@ from fedloom.planning import staleness
 from fedloom.planning.job_specs import DatasetJob
 from fedloom.planning.load_plan import load_plan, resolve
 from fedloom.planning.plan import Plan
+from fedloom.planning.rules import RULES
 from fedloom.report import page
 from images_on_disk import build, dataset_spec, image_folder
 from refusals import refused
@@ -152,7 +153,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
     plan = Plan(resolve(config))
 
     def files(rule, job):
-        return {Path(f).resolve() for f in staleness.files_of(*staleness.code_of(rule, job))}
+        return {Path(f).resolve() for f in staleness.source_files(*RULES[rule].code(job))}
 
     def of_dataset(name):
         return files("dataset", plan.job("dataset", Wildcards(dataset=name)))
@@ -172,7 +173,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
 
 
 def test_the_store_is_made_again_when_the_files_of_a_path_option_change(drop, tmp_path):
-    paths = kinds.plugins_of_kind("source", drop_examples(tmp_path / "a", "medmnist"))[
+    paths = kind_plugins.plugins_of_type("source", drop_examples(tmp_path / "a", "medmnist"))[
         "medmnist"
     ].paths
     entry = {"source": "medmnist", "file": str(tmp_path / "*.npz")}
@@ -199,7 +200,7 @@ def test_a_part_of_several_may_be_of_a_plugin(drop, tmp_path):
     assert about["classes"] == ["one/a", "one/b", "two/a", "two/b"]
     assert np.bincount(store.labels[store.test]).tolist() == [2] * 4
     job = DatasetJob(Dataset("mine", "several", dataset_spec(**spec)))
-    files = staleness.files_of(*staleness.code_of("dataset", job))
+    files = staleness.source_files(*RULES["dataset"].code(job))
     assert any(file.endswith("own/plugin.py") for file in files)
 
 
@@ -217,21 +218,21 @@ def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[fedloom.{kind}s]\n{name} = {package}.{name}\n")
     monkeypatch.syspath_prepend(site)
-    plugin = kinds.plugins_of_kind(kind)[name]
+    plugin = kind_plugins.plugins_of_type(kind)[name]
     assert (plugin.module, plugin.folder) == (f"{package}.{name}", site / package / name)
     module = plugins.import_plugin(plugin)
     assert module.__name__ == f"{package}.{name}.plugin"
     shutil.copytree(ROOT / f"examples/{kind}s/{name}", tmp_path / "plugins" / name)
-    kinds.plugins_of_kind.cache_clear()
+    kind_plugins.plugins_of_type.cache_clear()
     with pytest.raises(FedLoomError, match=f"{kind} '{name}' is defined twice: in .*; rename one"):
-        kinds.plugins_of_kind(kind, tmp_path / "plugins")[name]
+        kind_plugins.plugins_of_type(kind, tmp_path / "plugins")[name]
 
 
 def test_entry_points_may_be_of_the_backport_of_importlib_metadata(monkeypatch):
     """The backport's finder replaces Python's own as soon as any package imports the backport."""
     place = {"group": "fedloom.sources", "name": "theirs", "value": "nowhere", "module": "nowhere"}
     monkeypatch.setattr(discovery, "entry_points", lambda group: [type("Entry", (), place)()])
-    found = discovery.discover_plugins("source", [], kinds.DataPlugin)
+    found = discovery.discover_plugins("source", [], kind_plugins.DataPlugin)
     assert str(found.errors["theirs"]).endswith("no module nowhere")
 
 
@@ -286,7 +287,7 @@ def test_writers_and_plugins_through_to_a_report(drop, tmp_path, monkeypatch, ca
         one_process.run("table", plan.job("table", Wildcards(label=label)))
         assert "| Head-Tuning" in Path(f"results/tables/small/{label}.md").read_text()
     one_process.run("figure", plan.job("figure", Wildcards(label="reach")))
-    report = page.write(plan).read_text()
+    report = page.write_page(plan).read_text()
     assert "mean of the worst and of the best 34 % of clients" in report
     (about,) = re.findall(r'alt="Figure \d+: ([^"]+)"', report.split('id="figure-reach"')[1])[:1]
     assert about.startswith("reach: The share of participating clients")

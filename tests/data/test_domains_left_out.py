@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from default_config import default_config
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.config.settings import Reported
+from fedloom.config.settings import ReportedRounds
 from fedloom.planning.load_plan import resolve
 from fedloom.report import tables
 from partitioned import DOMAINS, make, with_domains
@@ -121,7 +121,7 @@ def _run(folder, partition, seed, correct):
     pd.DataFrame(rows).to_parquet(file)
     loss = 3.0 if partition == "oil" else 1.0
     pd.DataFrame({"round": [1, 2], "train_loss": loss, "guessing_loss": 2.0}).to_parquet(rounds)
-    labels = {"partition": f"out.{partition}", "seed": seed, "reported": Reported((2,))}
+    labels = {"partition": f"out.{partition}", "seed": seed, "reported": ReportedRounds((2,))}
     return shown(**labels, evaluation=file, rounds=rounds)
 
 

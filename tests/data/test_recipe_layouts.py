@@ -52,7 +52,7 @@ def check(root, name, capsys, *options):
     return status, capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", recipes.recipe_names())
 def test_every_recipe_reads_its_raw_layout(name, tree, capsys):
     root = tree(name)
     assert get_data.is_there(recipes.find_recipe(name), str(root))
@@ -190,6 +190,6 @@ def test_a_part_is_looked_for_where_its_recipe_has_its_files(tmp_path):
 def test_the_list_names_every_recipe(capsys):
     assert invoked("data", "list") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:]] == list(recipes.names())
+    assert [line.split()[0] for line in lines[2:]] == list(recipes.recipe_names())
     cifar = next(line for line in lines if line.startswith("cifar100 "))
     assert "50,000 + 10,000" in cifar and "torchvision" in cifar

@@ -32,11 +32,11 @@ def train(tiny, tmp_path):
     task, hooks = tiny(METHOD)
     task = replace(task, seed=1)  # with seed 1, rounds 1 and 2 have different clients
 
-    def run(name, last=4, fingerprint="same", first=0, before_aggregation=lambda task: None):
+    def run(name, last=4, fingerprint="same", after=0, before_aggregation=lambda task: None):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
-        job = replace(tiny_job(manifest.find_method(METHOD), first, last), evaluate=(last,))
-        start = tiny_outputs(folder, first).state if first else None
+        job = replace(tiny_job(manifest.find_method(METHOD), after, last), evaluated_rounds=(last,))
+        start = tiny_outputs(folder, after).state if after else None
         outputs = tiny_outputs(folder, last)
         around = BeforeAggregation(before_aggregation, hooks)
         training_job.train_rounds(task, around, job, start, outputs, fingerprint)
@@ -138,7 +138,7 @@ def test_a_job_that_dies_at_any_write_goes_on_to_the_same_bytes(train, monkeypat
 def test_two_jobs_that_nobody_disturbs_say_nothing_of_the_checkpoint(train, caplog):
     caplog.set_level(logging.INFO)
     train("chain", 2, "one")
-    train("chain", 4, "two", first=2)
+    train("chain", 4, "two", after=2)
     assert "checkpoint" not in caplog.text
 
 
@@ -154,8 +154,8 @@ def test_the_next_job_goes_on_from_its_start_and_what_it_changed(train):
             raise _Killed
 
     with pytest.raises(_Killed):
-        train("chain", 4, "two", first=2, before_aggregation=dies)
-    resumed = train("chain", 4, "two", first=2)
+        train("chain", 4, "two", after=2, before_aggregation=dies)
+    resumed = train("chain", 4, "two", after=2)
     assert resumed.state.read_bytes() == whole.state.read_bytes()
     assert list(_parts(resumed)) == ["0003", "0004"], "those of the job before are removed"
     assert asked == [3, 4]

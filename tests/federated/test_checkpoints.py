@@ -62,7 +62,7 @@ class _Killed(BaseException):
 def _train(task, hooks, folder, fingerprint="same", last=4, evaluate=(2, 3, 4)):
     folder.mkdir(exist_ok=True)
     evaluate = tuple(number for number in evaluate if number <= last)
-    tiny = replace(tiny_job(manifest.find_method(task.method), 0, last), evaluate=evaluate)
+    tiny = replace(tiny_job(manifest.find_method(task.method), 0, last), evaluated_rounds=evaluate)
     training_job.train_rounds(task, hooks, tiny, None, tiny_outputs(folder), fingerprint)
 
 
@@ -164,7 +164,10 @@ def test_the_fingerprint_holds_inputs_sources_and_spec_but_not_the_end(tmp_path,
     one = tiny_job(manifest.find_method("fedvpt"))
     cpu = torch.device("cpu")
     known = training_job.job_fingerprint(one, [source], cpu)
-    assert training_job.job_fingerprint(replace(one, last=20, evaluate=()), [source], cpu) == known
+    assert (
+        training_job.job_fingerprint(replace(one, last=20, evaluated_rounds=()), [source], cpu)
+        == known
+    )
     other = replace(one, spec=replace(one.spec, clients_per_round=2))
     assert training_job.job_fingerprint(other, [source], cpu) != known
     found = {known}

@@ -23,8 +23,12 @@ from shown_runs import draw, shown
 
 
 def _job(name="head_tuning", count=3, sampled=(1, 2), **changes):
-    job = replace(tiny_job(manifest.find_method(name), last=3), evaluate=(1, 2, 3), sampled=sampled)
-    return replace(job, evaluate_clients=count, **changes)
+    job = replace(
+        tiny_job(manifest.find_method(name), last=3),
+        evaluated_rounds=(1, 2, 3),
+        sampled_rounds=sampled,
+    )
+    return replace(job, clients_per_sample=count, **changes)
 
 
 def _drawn(task, number, **changes):
@@ -130,7 +134,7 @@ def test_all_clients_are_evaluated_in_the_rounds_that_tables_report():
     asked = {}
     for end in ("0004", "0008", "0010"):
         job = plan.job("train", SimpleNamespace(**vars(run), end=end))
-        asked[end] = job.sampled, job.evaluate_clients
+        asked[end] = job.sampled_rounds, job.clients_per_sample
     assert asked == {"0004": ((2, 4), 5), "0008": ((6,), 5), "0010": ((), None)}
 
 

@@ -19,7 +19,7 @@ from fedloom.machine import device
 from fedloom.planning.job_specs import to_json
 from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import runs
+from fedloom.planning.runs import study_runs
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_spec_names_the_precision_only_where_it_is_not_float32():
     config = default_config()
     plain = Plan(resolve(config))
     half = Plan(resolve(config | {"study": config["study"] | {"precision": "bf16"}}))
-    specs = [plan.run_spec(runs(plan.settings)[0]) for plan in (plain, half)]
+    specs = [plan.run_spec(study_runs(plan.settings)[0]) for plan in (plain, half)]
     assert "precision" not in to_json(specs[0])
     assert [spec.backbone.precision for spec in specs] == ["float32", "bf16"]
     backbone = replace(specs[1].backbone, settings=specs[0].backbone.settings)

@@ -62,9 +62,9 @@ def test_four_shots_of_ten_classes_are_one_step_and_not_two(tiny):
 def test_nothing_is_dropped_unless_the_study_says_so():
     training = manifest.find_method("promptfl").merge_training()
     assert training["drop_last"] is False
-    assert schema.checked(Training, {"drop_last": True}, KeyPath("x")).given == {"drop_last": True}
+    assert schema.validate(Training, {"drop_last": True}, KeyPath("x")).given == {"drop_last": True}
     with pytest.raises(FedLoomError, match=r"x: drop_last: must be"):
-        schema.checked(Training, {"drop_last": 1}, KeyPath("x"))
+        schema.validate(Training, {"drop_last": 1}, KeyPath("x"))
 
 
 # ---- partitions.seed ------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_a_partition_with_a_seed_is_the_same_in_all_runs(scheme):
     assert fixed[0].equals(fixed[1])
     assert fixed[0].equals(make(spec, 7, data)) and not fixed[0].equals(make(spec, 0, data))
     keys = EVERY_SCHEME[scheme] | {"seed": 7}
-    assert schema.checked(KINDS["partitions"][scheme], keys, KeyPath("x")).seed == 7
+    assert schema.validate(KINDS["partitions"][scheme], keys, KeyPath("x")).seed == 7
 
 
 # ---- dirichlet, kind class_capped -----------------------------------------------------------

@@ -21,7 +21,7 @@ FILES = ("state", "evaluation", "clients")
 
 def _train(task, hooks, folder):
     folder.mkdir(exist_ok=True)
-    job = replace(tiny_job(manifest.find_method(task.method), 0, 3), evaluate=(2, 3))
+    job = replace(tiny_job(manifest.find_method(task.method), 0, 3), evaluated_rounds=(2, 3))
     training_job.train_rounds(task, hooks, job, None, tiny_outputs(folder), "same")
 
 

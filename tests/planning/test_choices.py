@@ -20,9 +20,9 @@ from fedloom.jobs import (
     train_job,
 )
 from fedloom.planning import choices, paths
-from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
+from fedloom.report.plotted_runs import plotted_runs
 from fedloom.report.tables import notes
 from shown_runs import filled
 from tuning_cases import labels_of, make_letters, settings_of, tune_study
@@ -68,14 +68,14 @@ def test_the_trial_with_the_best_mean_of_participating_clients_is_chosen(tmp_pat
     evaluated(first, job, rows_of(8, 1, 10))  # clients have 80 and 50 %, 65 on average
     evaluated(second, job, rows_of(6, 2, 0))  # clients have 60 and 100 %, 80 on average
     evaluated(third, job, rows_of(6, 2, 9))  # the same accuracies as the second trial
-    choose_job.run(job, 1)
+    choose_job.run_job(job, 1)
     file = paths.path_for(paths.CHOICE, **vars(labels_of("fedvpt")))
     rows = read_table(file.with_name("trials.parquet")).to_pylist()
     assert [row["accuracy"] for row in rows] == pytest.approx([65, 80, 80])
     before = file.read_bytes()
     assert choices.chosen_options(file) == {"training.lr": 0.3}
     evaluated(third, job, rows_of(5, 2, 9))
-    choose_job.run(job, 1)
+    choose_job.run_job(job, 1)
     assert file.read_bytes() == before, "a loser's number trains no run anew"
 
 
@@ -86,10 +86,10 @@ def test_a_trial_that_diverges_ranks_last(work):
     for trial in plan.settings.trials["fedvpt"]:
         labels = labels_of(trial.label, 1000, partition="two.validation")
         for end in ("0001", "0002", "0003"):
-            train_job.run(plan.job("train", labels_of(**vars(labels) | {"end": end})), 1)
-        evaluate_job.run(plan.job("evaluate", labels), 1)
+            train_job.run_job(plan.job("train", labels_of(**vars(labels) | {"end": end})), 1)
+        evaluate_job.run_job(plan.job("evaluate", labels), 1)
     job = plan.job("choose", labels_of("fedvpt"))
-    choose_job.run(job, 1)
+    choose_job.run_job(job, 1)
     file = paths.path_for(paths.CHOICE, **vars(labels_of("fedvpt")))
     rows = read_table(file.with_name("trials.parquet")).to_pylist()
     assert rows[0]["accuracy"] is None and rows[1]["accuracy"] > 0
@@ -98,18 +98,18 @@ def test_a_trial_that_diverges_ranks_last(work):
     for trial in job.trials:
         evaluated(trial, job, [(1, 0, True, False, 10, 10)])  # no row after the last round
     with pytest.raises(FedLoomError, match="fedvpt: all of its 2 trials diverged"):
-        choose_job.run(job, 1)
+        choose_job.run_job(job, 1)
 
 
 def test_a_loss_not_below_guessing_is_one_line_of_the_log_and_a_trial_is_none(work, caplog):
     plan = Plan(settings_of({"values": {"training.lr": [1e-9]}, "trials": 1}, ["fedvpt"]))
     trial = labels_of("fedvpt.1e-09", 1000, partition="two.validation", end="0002")
     for labels in (trial, labels_of("fedvpt", 0, end="0003")):
-        train_job.run(plan.job("train", labels), 1)
+        train_job.run_job(plan.job("train", labels), 1)
         with caplog.at_level("INFO"):
-            evaluate_job.run(plan.job("evaluate", labels), 1)
+            evaluate_job.run_job(plan.job("evaluate", labels), 1)
         if labels is trial:
-            choose_job.run(plan.job("choose", labels_of("fedvpt")), 1)
+            choose_job.run_job(plan.job("choose", labels_of("fedvpt")), 1)
     (line,) = [line for line in caplog.messages if "guessing" in line]
     assert line.startswith("letters/two/micro_vit/fedvpt/seed0: training loss 1.39 after")
     rows = read_table(paths.path_for(paths.ROUNDS, Run(**vars(labels_of("fedvpt"))))).to_pylist()
@@ -125,14 +125,14 @@ def test_a_tuned_run_is_the_run_with_the_chosen_options(work, monkeypatch):
     ]
     assert chosen.method.training == job.spec.method.training | {"lr": lr}
     state = paths.path_for(paths.STATE, chosen.run, end="0003")
-    train_job.run(job, 1)
+    train_job.run_job(job, 1)
     tuned = safetensors.torch.load_file(state)
     monkeypatch.setattr(choices, "with_choice", lambda spec: spec)
     for rate in (0.1, 0.3):
         shutil.rmtree(state.parent)
         spec = deepcopy(job.spec)
         spec.method.training["lr"] = rate
-        train_job.run(type(job)(**vars(job) | {"spec": spec}), 1)
+        train_job.run_job(type(job)(**vars(job) | {"spec": spec}), 1)
         plain = safetensors.torch.load_file(state)
         assert all(torch.equal(plain[k], tuned[k]) for k in tuned) == (rate == lr)
 
@@ -144,7 +144,7 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
         job = plan.job("choose", labels_of(method))
         for number, trial in enumerate(job.trials):
             evaluated(trial, job, [(2, 0, True, False, 10, number)])
-        choose_job.run(job, 1)
+        choose_job.run_job(job, 1)
     job = plan.job("table", Wildcards(label="main"))
     assert notes.tuning(plotted_runs(job.shown), job.tuned) == (
         "Options chosen from 2 trials of every method, each of 2 rounds and with seed 1000, by the "
@@ -183,7 +183,7 @@ def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
         for number, trial in enumerate(job.trials):
             evaluated(trial, job, [(2, 0, True, False, 10, 5 + (number == best))])
         with caplog.at_level("INFO"):
-            choose_job.run(job, 1)
+            choose_job.run_job(job, 1)
     (line,) = [line for line in caplog.messages if "that was tried" in line]
     assert line.startswith("letters/two/micro_vit/fedvpt: chose training.lr 0.1, the lowest")
     job = plan.job("table", Wildcards(label="main"))
@@ -193,7 +193,7 @@ def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
         row = {"round": 3, "client_id": 0, "participating": True, "personalized": False}
         frame = filled([row | {"num_test": 2, "num_correct": 1}], "evaluation")
         write_table(run.evaluation, pa.Table.from_pandas(frame))
-    table_job.run(job, 1)
+    table_job.run_job(job, 1)
     text = paths.path_for(paths.TABLE, study=job.study, label="main").read_text()
     assert "| FedVPT § " in text and "| Head-Tuning |" in text
     assert text.splitlines()[-1].startswith(

@@ -96,7 +96,7 @@ def test_a_study_that_ships_goes_by_its_name(tmp_path, monkeypatch, capsys):
     mine = tmp_path / "fedpha/table3"
     mine.parent.mkdir()
     mine.touch()
-    assert bundled_studies.file_of("fedpha/table3") == Path("fedpha/table3")
+    assert bundled_studies.find_study_file("fedpha/table3") == Path("fedpha/table3")
 
 
 def test_domains_train_on_as_many_images_as_in_fedbn(capsys):

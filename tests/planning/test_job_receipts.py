@@ -28,9 +28,11 @@ from fedloom.jobs import (
 )
 from fedloom.jobs import partition_job as partition
 from fedloom.machine.install import ROOT
-from fedloom.planning import job_files, job_receipts, paths
+from fedloom.planning import job_receipts, paths
 from fedloom.planning.load_plan import load_plan, resolve
 from fedloom.planning.plan import Plan
+from fedloom.planning.rules import RULES
+from fedloom.planning.rules.rule import LARGE_SUFFIXES
 from fedloom.planning.run_labels import Run
 from fedloom.planning.study_jobs import jobs_of_study
 
@@ -66,9 +68,9 @@ def _plan(clients=2, lr=0.01):
 def _run(plan, rule, labels):
     """Run a job as its process does."""
     job = plan.job(rule, labels)
-    making = job_receipts.begin_job(rule, job, plan.sources(rule, job))
-    JOBS[rule].run(job, 1)
-    job_receipts.end_job(making)
+    started = job_receipts.begin_job(rule, job, plan.sources(rule, job))
+    JOBS[rule].run_job(job, 1)
+    job_receipts.end_job(started)
 
 
 @pytest.fixture(scope="module")
@@ -208,13 +210,11 @@ def test_the_files_of_jobs_are_those_of_the_rules(tmp_path, monkeypatch):
     jobs = [(r, plan.job(r, w)) for r, found in jobs_of_study(plan).items() for w in found.values()]
     assert len(jobs) == len(of_rules) > 50
     for rule, job in jobs:
-        outputs = list(map(str, job_files.outputs(rule, job)))
+        outputs = list(map(str, RULES[rule].outputs(job)))
         known, inputs, printed_outputs = of_rules[min(outputs)]
         assert (known, sorted(printed_outputs)) == (rule, sorted(outputs))
-        small = {
-            name for name in inputs if not name.endswith((*job_files.LARGE_SUFFIXES, ".parquet"))
-        }
-        read = set(map(str, job_files.job_inputs(rule, job)))
+        small = {name for name in inputs if not name.endswith((*LARGE_SUFFIXES, ".parquet"))}
+        read = set(map(str, RULES[rule].inputs(job)))
         assert small <= read <= inputs, (rule, outputs[0])
 
 

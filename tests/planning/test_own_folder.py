@@ -131,7 +131,7 @@ def test_results_outlive_a_move_of_folder_or_environment(tmp_path, monkeypatch):
         monkeypatch.chdir(folder)
         plan = load_plan()
         labels = SimpleNamespace(**LABELS, method="fedvpt", end="0012")
-        assert plan.weights(labels) == [], "a path to them would change"
+        assert plan.weights_file(labels) == [], "a path to them would change"
         seen.append(plan.job("train", labels))
     assert seen[0] == seen[1]
 

@@ -36,9 +36,9 @@ def made(tmp_path_factory):
     shutil.copy(ROOT / "workflow/resources/micro_vit.safetensors", "weights.safetensors")
     plan = _plan(folder, "head_tuning")
     labels = SimpleNamespace(**vars(RUN), cache="features")
-    dataset_job.run(plan.job("dataset", labels), 1)
-    partition_job.run(plan.job("partition", labels), 1)
-    cache_job.run(plan.job("cache", labels), 1)
+    dataset_job.run_job(plan.job("dataset", labels), 1)
+    partition_job.run_job(plan.job("partition", labels), 1)
+    cache_job.run_job(plan.job("cache", labels), 1)
     os.chdir(here)
     return folder
 
@@ -86,7 +86,7 @@ def _edit(folder, text="\n# edited\n"):
 def test_a_receipt_holds_what_the_job_was_made_by(study):
     plan = _plan(study)
     job = _job(plan, 1)
-    train_job.run(job, 1)
+    train_job.run_job(job, 1)
     facts = _receipt(1)
     assert facts["sources"] == job.sources
     assert facts["weights"] == plan.settings.backbones["vit"].sha256
@@ -96,8 +96,8 @@ def test_a_receipt_holds_what_the_job_was_made_by(study):
 def test_evaluations_hold_the_digests_of_settings_and_data(study):
     def made():
         for number in (1, 2):
-            train_job.run(from_json(to_json(_job(plan, number)), TrainJob), 1)
-        evaluate_job.run(plan.job("evaluate", SimpleNamespace(**vars(RUN))), 1)
+            train_job.run_job(from_json(to_json(_job(plan, number)), TrainJob), 1)
+        evaluate_job.run_job(plan.job("evaluate", SimpleNamespace(**vars(RUN))), 1)
         return provenance.facts_of_run(RUN)
 
     plan = _plan(study)
@@ -109,32 +109,32 @@ def test_evaluations_hold_the_digests_of_settings_and_data(study):
 
 
 def test_jobs_of_different_settings_are_not_chained(study):
-    train_job.run(_job(_plan(study), 1), 1)
+    train_job.run_job(_job(_plan(study), 1), 1)
     job = _job(_plan(study), 2)
     other = replace(job, spec=replace(job.spec, clients_per_round=1))
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*different settings; delete"):
-        train_job.run(other, 1)
+        train_job.run_job(other, 1)
 
 
 def test_jobs_of_different_sources_are_not_chained(study):
     """A job on a cluster plans anew, so its sources are the edited files that it finds."""
-    train_job.run(_job(_plan(study), 1), 1)
+    train_job.run_job(_job(_plan(study), 1), 1)
     _edit(study)
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*sources; delete results/runs/{FOLDER}"):
-        train_job.run(_job(_plan(study), 2), 1)
+        train_job.run_job(_job(_plan(study), 2), 1)
     for end in (1, 2):
-        train_job.run(_job(_plan(study), end), 1)
+        train_job.run_job(_job(_plan(study), end), 1)
 
 
 def test_weights_that_change_under_a_run_stop_it(study):
     plan = _plan(study)
     weights = study / "weights.safetensors"
-    train_job.run(_job(plan, 1), 1)
+    train_job.run_job(_job(plan, 1), 1)
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*weights; delete"):
-        train_job.run(_job(_plan(study), 2), 1)
+        train_job.run_job(_job(_plan(study), 2), 1)
 
 
 def test_a_checkpoint_is_not_resumed_across_an_edit(study, caplog):
@@ -147,13 +147,13 @@ def test_a_checkpoint_is_not_resumed_across_an_edit(study, caplog):
     object.__setattr__(config, "rounds_per_job", 2)
     Path("die").touch()
     with pytest.raises(KeyboardInterrupt):
-        train_job.run(_job(plan, 2), 1)
+        train_job.run_job(_job(plan, 2), 1)
     Path("die").unlink()
     _edit(study)
     again = _plan(study)
     object.__setattr__(again.settings.study, "rounds_per_job", 2)
     caplog.set_level("INFO")
-    train_job.run(_job(again, 2), 1)
+    train_job.run_job(_job(again, 2), 1)
     assert "starting after round 0" in caplog.text
 
 
@@ -178,8 +178,8 @@ def test_changed_weights_of_a_hub_are_refused_by_their_digest(study, hub):
     hub(0)
     plan = _plan(study, weights="hub")
     labels = SimpleNamespace(**vars(RUN), cache="features")
-    cache_job.run(plan.job("cache", labels), 1)
-    train_job.run(_job(plan, 1), 1)
+    cache_job.run_job(plan.job("cache", labels), 1)
+    train_job.run_job(_job(plan, 1), 1)
     known = json.loads((study / "results/weights/vit.json").read_text())
     assert _receipt(1)["weights"] == known["sha256"]
     assert (
@@ -196,8 +196,8 @@ def test_changed_weights_of_a_hub_are_refused_by_their_digest(study, hub):
     assert known["sha256"] == expected.hexdigest()
     hub(1)
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*results/weights/vit.json"):
-        train_job.run(_job(plan, 2), 1)
+        train_job.run_job(_job(plan, 2), 1)
     with pytest.raises(FedLoomError, match=r"features/letters/vit.safetensors: .*weights/vit.json"):
-        cache_job.run(plan.job("cache", labels), 1)
+        cache_job.run_job(plan.job("cache", labels), 1)
     larger = _plan(study, weights="hub", image_size=40)  # no digest is known yet
-    train_job.run(_job(larger, 1), 1)
+    train_job.run_job(_job(larger, 1), 1)

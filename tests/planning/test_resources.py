@@ -156,7 +156,7 @@ def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, n
     training = {"batch_size": batch}
     ask("train", backbone=MICRO, method=name, training=training)
     labels = SimpleNamespace(**LABELS, backbone="b")
-    planned = workload(ask.plan.settings, labels, "m").clients_at_once
+    planned = workload(ask.plan.settings, labels, "m").clients_per_batch
     method = manifest.find_method(name)
     task = tiny_task(method, tmp_path, backbone=load_backbone("vit", MICRO))
     task = with_training(task, batch_size=batch)

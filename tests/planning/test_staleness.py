@@ -13,7 +13,10 @@ from fedloom.hooks import loader, manifest
 from fedloom.machine.install import ROOT
 from fedloom.planning import staleness
 from fedloom.planning.load_plan import resolve
+from fedloom.planning.paths import four_digits
 from fedloom.planning.plan import Plan
+from fedloom.planning.rules import RULES
+from fedloom.planning.run_labels import Wildcards
 
 LIBRARY = ROOT / "workflow/fedloom"
 
@@ -26,11 +29,16 @@ def _names(files):
 
 
 def _sources_of(*plugins):
-    return staleness.files_of((), map(manifest.find_method, plugins))
+    return staleness.source_files((), map(manifest.find_method, plugins))
 
 
 def _sources(rule, job):
-    return _names(staleness.files_of(*staleness.code_of(rule, job)))
+    return _names(staleness.source_files(*RULES[rule].code(job)))
+
+
+def _train_job(plan, run):
+    """Return the job that trains the first round of a run."""
+    return plan.job("train", Wildcards(**vars(run), end=four_digits(1)))
 
 
 def test_editing_a_piece_of_the_toolbox_reruns_the_methods_that_call_it():
@@ -45,12 +53,15 @@ def test_editing_a_piece_of_the_toolbox_reruns_the_methods_that_call_it():
 
 def test_a_run_depends_on_what_trains_it_and_not_on_reports():
     plan = Plan(resolve(default_config()))
-    names = _sources("train", plan.run_spec(plan.runs[0]))
+    names = _sources("train", _train_job(plan, plan.runs[0]))
     loop = {"training_job", "round", "evaluate", "local_training", "build_task"}
     assert {f"federated/{name}" for name in loop | {"task", "state"}} <= names
     assert {"data/federation", "backbones/vit", "common/trees", "hooks/defaults"} <= names
     assert "jobs/train_job" in names
-    assert not any(name.startswith(("report", "backbones/clip", "planning/plan")) for name in names)
+    assert not any(
+        name.startswith(("report", "backbones/clip", "planning/plan", "planning/rules"))
+        for name in names
+    )
 
 
 def test_an_edited_plugin_changes_the_digest_of_its_runs_alone(tmp_path, monkeypatch):
@@ -66,7 +77,7 @@ def test_an_edited_plugin_changes_the_digest_of_its_runs_alone(tmp_path, monkeyp
 
     def digests():
         plan = Plan(resolve(config))
-        return {run.method: plan.sources("train", plan.run_spec(run)) for run in plan.runs}
+        return {run.method: plan.sources("train", _train_job(plan, run)) for run in plan.runs}
 
     before = digests()
     file = tmp_path / "plugins/my_vpt/plugin.py"
@@ -177,7 +188,7 @@ def test_a_job_has_the_modules_that_plugins_share_anew_and_once(theirs):
 
 def test_a_module_that_is_not_there_is_named():
     with pytest.raises(FedLoomError, match=r"fedloom.report.figures.pie"):
-        staleness.files_of(("fedloom.report.figures.pie",))
+        staleness.source_files(("fedloom.report.figures.pie",))
 
 
 def test_a_module_that_is_no_python_is_one_line(tmp_path):

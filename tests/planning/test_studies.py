@@ -74,8 +74,10 @@ def test_jobs_of_the_runs_of_a_study_have_rounds_and_limits(path):
         for number in {*ends[:2], ends[-1]}:
             asked = Wildcards(**vars(run), end=four_digits(number))
             job = _travels(plan.job("train", asked))
-            assert job.last == number and all(job.first < n <= job.last for n in job.evaluate)
-            assert bool(plan.start(asked, "{end}")) == (job.first > 0)
+            assert job.last == number and all(
+                job.after < n <= job.last for n in job.evaluated_rounds
+            )
+            assert bool(plan.previous_job_file(asked, "{end}")) == (job.after > 0)
             assert plan.resources("train", asked).runtime > 0
         _travels(plan.job("evaluate", asked))
         for artefact in method.artefacts:
@@ -212,7 +214,7 @@ def _check(seen, name, meaning, path):
 
 def test_the_sizes_of_every_backbone_ship():
     backbones = [b for path in STUDIES for b in plan_of(path).settings.backbones.values()]
-    assert {backbone_sizes.key(b) for b in backbones} == set(read_json(backbone_sizes.SHIPPED))
+    assert {backbone_sizes.size_key(b) for b in backbones} == set(read_json(backbone_sizes.SHIPPED))
 
 
 def test_the_list_of_studies_says_what_each_shows_and_needs():

@@ -70,10 +70,10 @@ def test_domains_of_pfedpg_and_sgpt_train_on_as_many_images_as_fedbns():
     """PEP-FedPT trains on the whole lists."""
     first = {}
     for name in ("pfedpg/table1", "pfedpg/table4", "pfedpg/table5", "sgpt/table2"):
-        for data in settings_of(bundled_studies.file_of(name)).datasets.values():
+        for data in settings_of(bundled_studies.find_study_file(name)).datasets.values():
             if data.source == "lists" and data.domains in (4, 6) and "fedbn" in data.label:
                 first.setdefault(data.domains, set()).add(data.settings["first_per_domain"])
-        scenarios = settings_of(bundled_studies.file_of(name)).select.scenarios
+        scenarios = settings_of(bundled_studies.find_study_file(name)).select.scenarios
         assert {"domainnet_fedbn", "office_caltech10_fedbn"} <= {s.dataset for s in scenarios}
     assert first == {4: {62}, 6: {105}}
     whole = settings_of(PAPERS / "pep_fedpt/table2.yaml").datasets["domainnet"]
@@ -118,7 +118,7 @@ def test_all_rows_and_columns_of_every_published_table_stand_in_its_study(paper)
 )
 def test_estimates_count_the_clients_of_a_partition_by_domains(name, dataset, clients):
     """The numbers are the papers'; the recipe of a data set states how many domains it has."""
-    settings = settings_of(bundled_studies.file_of(name))
+    settings = settings_of(bundled_studies.find_study_file(name))
     scenario = next(each for each in settings.select.scenarios if each.dataset == dataset)
     (method, *_) = settings.select.methods
     (backbone, *_) = settings.select.backbones

@@ -88,6 +88,6 @@ def test_no_test_image_bears_on_a_choice(method, letters, tmp_path, monkeypatch)
 
     monkeypatch.setattr(ImageStore, "images", with_noise)
     monkeypatch.chdir(tmp_path / "replaced")
-    cache_job.run(plan.job("cache", labels_of(method, cache="features")), 1)
+    cache_job.run_job(plan.job("cache", labels_of(method, cache="features")), 1)
     assert features.read_bytes() != before, "test images are in the cache"
     assert tune_study(tmp_path / "replaced", method, monkeypatch)[1:] == (states, choice)

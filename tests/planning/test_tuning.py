@@ -62,10 +62,10 @@ def test_a_trial_has_its_own_options_partition_and_seed():
     final = plan.job("train", labels_of("fedvpt", 0, end="0003"))
     assert final.last == 3 and final.spec.tuned
     assert "validation" not in plan.job("partition", labels_of("fedvpt")).partition.settings
-    assert plan.choice(labels_of("fedvpt")) == [
+    assert plan.choice_file(labels_of("fedvpt")) == [
         str(paths.path_for(paths.CHOICE, **vars(labels_of("fedvpt"))))
     ]
-    assert plan.choice(trial) == []
+    assert plan.choice_file(trial) == []
 
 
 @pytest.mark.parametrize(

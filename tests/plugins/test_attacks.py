@@ -46,7 +46,9 @@ def test_attackers_are_not_evaluated_and_are_named_in_each_round(run, tmp_path):
     task, hooks = run("label_flip")
     attackers = draw_attackers(task, 0.4)
     job = replace(
-        tiny_job(manifest.find_method("head_tuning"), last=2), evaluate=(1, 2), global_test=True
+        tiny_job(manifest.find_method("head_tuning"), last=2),
+        evaluated_rounds=(1, 2),
+        global_test=True,
     )
     (tmp_path / "out").mkdir()
     outputs = tiny_outputs(tmp_path / "out", 2)
@@ -63,7 +65,9 @@ def test_attackers_are_not_evaluated_and_are_named_in_each_round(run, tmp_path):
 
 def test_a_sample_of_clients_is_one_of_honest_clients(run):
     task, _ = run()
-    job = replace(tiny_job(manifest.find_method("head_tuning")), sampled=(1,), evaluate_clients=1)
+    job = replace(
+        tiny_job(manifest.find_method("head_tuning")), sampled_rounds=(1,), clients_per_sample=1
+    )
     for seed in range(6):
         now = replace(task, seed=seed).at(1)
         drawn = training_job.clients_to_evaluate(now, job, [1, 2, 3, 4])
@@ -72,7 +76,7 @@ def test_a_sample_of_clients_is_one_of_honest_clients(run):
 
 def test_a_job_that_is_stopped_under_an_attack_resumes(run, tmp_path):
     task, hooks = run("label_flip")
-    job = replace(tiny_job(manifest.find_method("head_tuning"), last=2), evaluate=(1, 2))
+    job = replace(tiny_job(manifest.find_method("head_tuning"), last=2), evaluated_rounds=(1, 2))
     outputs = tiny_outputs(tmp_path, 2)
     training_job.train_rounds(task, hooks, job, None, outputs, "a")
     attackers = draw_attackers(task, 0.4)

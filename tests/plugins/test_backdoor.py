@@ -9,7 +9,7 @@ import torch
 
 from attacks import attacked_runs
 from changed_task import with_training
-from fedloom.config.settings import Reported
+from fedloom.config.settings import ReportedRounds
 from fedloom.data import federation
 from fedloom.federated.cohorts import prepare_clients
 from fedloom.federated.evaluate import evaluate
@@ -128,13 +128,13 @@ def test_a_backdoor_is_a_number_of_a_run_where_there_is_a_trigger():
             "num_test": 2,
         }
     )
-    assert "backdoor_rate" not in accuracies(rows, Reported((1, 2)))
+    assert "backdoor_rate" not in accuracies(rows, ReportedRounds((1, 2)))
     rows["backdoor_rate"] = [0.5, None, 1.0, None, 0.25, 0.75]
-    assert accuracies(rows, Reported((1, 2)))["backdoor_rate"] == 50
-    assert accuracies(rows, Reported((2,)))["backdoor_rate"] == 50
+    assert accuracies(rows, ReportedRounds((1, 2)))["backdoor_rate"] == 50
+    assert accuracies(rows, ReportedRounds((2,)))["backdoor_rate"] == 50
     rows.loc[0, "backdoor_rate"] = 0.1
-    assert accuracies(rows, Reported((1,)))["backdoor_rate"] == 10
-    assert accuracies(rows, Reported((1, 2)))["backdoor_rate"] == 30, "the mean of the rounds"
+    assert accuracies(rows, ReportedRounds((1,)))["backdoor_rate"] == 10
+    assert accuracies(rows, ReportedRounds((1, 2)))["backdoor_rate"] == 30, "the mean of the rounds"
 
 
 def test_the_trigger_of_an_honest_client_stands_for_nothing(run):

@@ -230,7 +230,7 @@ def test_a_table_says_what_was_spent_and_who_can_subtract_the_noise(tmp_path, se
         pd.DataFrame(own).assign(train_loss=1.0, guessing_loss=2.0).to_parquet(rounds)
         runs.append(shown(method=title, title=title, evaluation=evaluation, rounds=rounds))
     outputs = {kind: tmp_path / f"main.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
-    tables.write(table_job(), runs, outputs)
+    tables.write_table(table_job(), runs, outputs)
     caption = outputs["md"].read_text().splitlines()[0]
     words = "secret noise" if secret else "noise that anyone with the seed can subtract"
     line = f"Differential privacy: A: epsilon 3.46 after 2 rounds, {words}; B: {words}."

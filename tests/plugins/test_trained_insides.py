@@ -20,7 +20,7 @@ from fedloom.federated.task import cohort
 from fedloom.planning.job_specs import to_json
 from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
-from fedloom.planning.runs import runs
+from fedloom.planning.runs import study_runs
 from fedloom.toolbox import SERVER_MODEL, leaves, tensor_map
 from first_round import first_cohort
 
@@ -277,7 +277,7 @@ def test_a_spec_names_gradient_checkpointing_only_where_it_is_on(monkeypatch):
     config = default_config()
     plain = Plan(resolve(config))
     on = Plan(resolve(config | {"study": config["study"] | {"gradient_checkpointing": True}}))
-    specs = [plan.run_spec(runs(plan.settings)[0]) for plan in (plain, on)]
+    specs = [plan.run_spec(study_runs(plan.settings)[0]) for plan in (plain, on)]
     assert "checkpointing" not in to_json(specs[0])
     backbones = [vit_module.load(spec.backbone.settings) for spec in specs]
     assert [backbone.gradient_checkpointing for backbone in backbones] == [False, True]

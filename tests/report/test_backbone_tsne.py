@@ -12,9 +12,9 @@ from default_config import default_config
 from fedloom.data import store
 from fedloom.planning import runs
 from fedloom.planning.load_plan import resolve
-from fedloom.planning.output_runs import PlottedBackbone
 from fedloom.planning.plan import Plan
 from fedloom.report import block_accuracy
+from fedloom.report.plotted_runs import PlottedBackbone
 from refusals import refused
 from shown_runs import draw
 
@@ -79,7 +79,7 @@ def test_it_is_made_of_features_and_needs_no_run():
     config["tables"] = {"t": {"kind": "sizes"}}
     config["select"] |= {"tables": ["t"], "figures": ["f"]}
     plan = Plan(resolve(config))
-    assert runs.runs(plan.settings) == []
+    assert runs.study_runs(plan.settings) == []
     assert plan.shown_files("figure", SimpleNamespace(label="f")) == [
         "results/features/styles/micro_vit.json", "results/datasets/styles/images.json",
     ]  # fmt: skip

@@ -177,7 +177,7 @@ def _labels(rows, **methods):
     config["select"] |= {"methods": list(methods), "tables": [], "figures": []}
     settings = resolve(config)
     entries = {row: {"options": {}, "wrappers": [], "free": []} | rows[row] for row in rows}
-    return paper_claims.labels_of(entries, [settings.methods[m] for m in methods], {})
+    return paper_claims.label_by_row(entries, [settings.methods[m] for m in methods], {})
 
 
 def test_a_title_is_no_match_where_the_row_states_other_options():
@@ -208,10 +208,10 @@ def test_free_options_may_have_any_value():
 
 def _study_labels(name, paper):
     """Return the rows of a paper that the methods of a shipped study stand for."""
-    settings = load_plan([bundled_studies.file_of(name)]).settings
+    settings = load_plan([bundled_studies.find_study_file(name)]).settings
     methods = [settings.methods[label] for label in settings.methods]
     methods = [m for m in methods if m.label in settings.select.methods]
-    return paper_claims.labels_of(read_claims(paper, KeyPath("x"))["rows"], methods, {})
+    return paper_claims.label_by_row(read_claims(paper, KeyPath("x"))["rows"], methods, {})
 
 
 def test_rows_of_shipped_studies():

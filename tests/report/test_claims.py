@@ -8,7 +8,7 @@ import pytest
 
 import shown_runs
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.config.settings import Reported
+from fedloom.config.settings import ReportedRounds
 from fedloom.report import tables
 from fedloom.report.tables.claims import Claims
 from shown_runs import RUN, filled, shown, table_files, table_job
@@ -47,7 +47,7 @@ def _built(runs, **settings):
     """Return the table of claims on methods a and b, which are the paper's A and B."""
     paper = {"paper": "x", "citation": "Someone", "labels": {"A": "a", "B": "b"}}
     job = table_job("claims", **(paper | settings))
-    return tables.kind(job).build(runs, job)
+    return tables.instantiate_kind(job).build(runs, job)
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_what_cannot_be_tested_says_why(built, change, reason):
 
 def test_the_worst_of_many_rounds_is_that_of_the_mean_over_clients(built, monkeypatch):
     """PEP-FedPT reports iNaturalist so, as the worst of its many clients is always at 0 %."""
-    monkeypatch.setattr(shown_runs, "RUN", replace(RUN, reported=Reported((1,), (1,))))
+    monkeypatch.setattr(shown_runs, "RUN", replace(RUN, reported=ReportedRounds((1,), (1,))))
     row = _only(
         built({"metric": "participating_worst", "below": ["A"], "below_metric": "held_out_mean"})
     )
@@ -333,7 +333,7 @@ def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):
     made = built({}, {"untested": "a figure"})
     monkeypatch.setattr(Claims, "build", lambda *_: made)
     outputs = table_files(tmp_path)
-    tables.write(table_job("claims"), [], outputs)
+    tables.write_table(table_job("claims"), [], outputs)
     text = outputs["md"].read_text()
     assert "what Someone claims" in text and "1 holds, 1 not run" in text
     assert "| holds " in text and "not run (a figure)" in text

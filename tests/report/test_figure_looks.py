@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom.hooks import manifest
-from fedloom.planning.output_runs import plotted_runs
 from fedloom.report.figures.style import LINE_COLOURS, LINES, MARKERS, assign_styles, with_styles
+from fedloom.report.plotted_runs import plotted_runs
 from figure_cases import label_of, plan_of
 
 WISH = st.fixed_dictionaries(

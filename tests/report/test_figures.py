@@ -12,9 +12,9 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import write_receipt
 from fedloom.config.kinds import KINDS
-from fedloom.planning.output_runs import PlottedBackbone
 from fedloom.report import figures, metrics
 from fedloom.report.figures import convergence, maps, style
+from fedloom.report.plotted_runs import PlottedBackbone
 from figure_cases import CLASSES, ENTRIES, artefact_table, series_of_kinds
 from shown_runs import draw, figure_job, shown
 
@@ -31,7 +31,7 @@ def test_every_kind_draws_the_same_bytes_twice(kind, series, tmp_path):
     forms = ("pdf", "png") if kind == "convergence" else ("pdf",)
     once, again = ({form: tmp_path / f"{name}.{form}" for form in forms} for name in "ab")
     for paths in (once, again):
-        figures.write(job, series[kind], paths)
+        figures.write_figure(job, series[kind], paths)
     assert all(once[form].read_bytes() == again[form].read_bytes() for form in forms)
     assert once["pdf"].read_bytes().startswith(b"%PDF")
     assert not list(tmp_path.glob("*.fedloom-tmp"))
@@ -69,7 +69,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
         run = replace(run, title=text)
         runs = [run, replace(run, dataset=text, method="n", title=f"{text} n")]
     settings = {key: text if value == "size" else value for key, value in settings.items()}
-    with style.applied():
+    with style.house_style():
         figure = figures.draw_figure(figure_job(kind, **settings), runs)
         figure.draw_without_rendering()
         shown = [part.get_text() for part in figure.findobj(Text) if part.get_visible()]
@@ -120,7 +120,7 @@ def test_all_rounds_lie_in_one_map(series):
     vectors = list(np.tile(drawn, (4, 1)))
     (run,) = series["prompt_path"]
     artefact_table(run.artefact, {"round": rounds, "vector": vectors})
-    found = maps.mapped(run)
+    found = maps.embedding_frame(run)
     assert found["round"].tolist() == rounds.tolist()
     places = found[["x", "y"]].to_numpy().reshape(4, 3, 2)
     within = np.ptp(places, axis=0).max()
@@ -199,7 +199,7 @@ def test_ticks_are_whole_numbers_where_x_is(tmp_path):
 @pytest.mark.parametrize("low", [0.13, 470])
 @pytest.mark.parametrize("fold", [1.2, 4.9, 5.1, 95, 110, 1e6])
 def test_labels_of_a_logarithmic_axis_do_not_touch(low, fold):
-    with style.applied():
+    with style.house_style():
         figure, (axis,) = style.panels(1)
         for row in range(6):
             axis.plot([0, 1], [low, low * fold], label=f"A method with a long name, {row}")
@@ -214,7 +214,7 @@ def test_labels_of_a_logarithmic_axis_do_not_touch(low, fold):
 
 @pytest.mark.parametrize("count", [2, 5, 9, 20])
 def test_every_legend_lies_within_its_figure_and_beside_the_panels(count):
-    with style.applied():
+    with style.house_style():
         figure, axes = style.panels(1)
         for k in range(count):
             axes[0].plot([0, 1], [k, 1], label=f"A method with a long name, {k}")

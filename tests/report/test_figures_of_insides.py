@@ -49,7 +49,7 @@ def test_block_accuracy_of_a_store(tmp_path):
     tokens = torch.tensor([0.0, 1, 0, 1])[:, None]
     inputs = torch.stack([torch.zeros(4, 1), 1 - tokens * torch.tensor([[1], [1], [1], [0]])], 1)
     safetensors.torch.save_file({"inputs": inputs, "final": tokens}, tmp_path / "f.safetensors")
-    block_accuracy.write(images, tmp_path / "f.safetensors", tmp_path / "out.parquet")
+    block_accuracy.write_accuracies(images, tmp_path / "f.safetensors", tmp_path / "out.parquet")
     found = pd.read_parquet(tmp_path / "out.parquet")
     assert found["block"].tolist() == [1, 2, 3]
     # block 2: the last image lies on class 0's mean; block 3: all as in training
@@ -69,7 +69,7 @@ def weights_table(path, blocks, count, label):
 @pytest.mark.parametrize("count", [5, 100])
 def test_soft_weights_are_bars_by_block_with_the_names_of_classes(tmp_path, count):
     run = weights_table(tmp_path / "w.parquet", [3, 4, 7], count, label=2)
-    with style.applied():
+    with style.house_style():
         figure = figures.draw_figure(figure_job("soft_weights", classes=[2]), [run])
         assert [axis.get_title() for axis in figure.axes] == ["Block 3", "Block 4", "Block 7"]
         figure.draw_without_rendering()
@@ -92,7 +92,7 @@ def test_twenty_classes_of_a_token_map_can_be_told_apart(tmp_path):
     frame = pd.DataFrame(rows | {"vector": list(draw.normal(size=(60, 4)))})
     run = weights_table(tmp_path / "t.parquet", [1], 20, 0)
     frame.to_parquet(run.artefact)
-    with style.applied():
+    with style.house_style():
         figure = figures.draw_figure(figure_job("token_tsne", blocks=[1]), [run])
         assert len(figure.axes) == 1, "no bar of colours"
         (legend,) = figure.legends

@@ -9,7 +9,7 @@ import pytest
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
-from fedloom.config.settings import GridMember, Reported
+from fedloom.config.settings import GridMember, ReportedRounds
 from fedloom.planning.load_plan import resolve
 from fedloom.report import tables
 from shown_runs import shown, table_job
@@ -34,7 +34,7 @@ def runs(tmp_path):
                 member = GridMember("g", 0, at, at, "G")
                 items.append(
                     shown(partition=partition, method=f"g.{values}", seed=seed, evaluation=path,
-                          reported=Reported((1,)), member=member)
+                          reported=ReportedRounds((1,)), member=member)
                 )  # fmt: skip
         return items
 
@@ -46,7 +46,7 @@ LENGTHS = {(4, 4): 70, (4, 8): 90, (8, 4): 80, (8, 8): 60, (16, 4): 90}
 
 def _built(kind, series, published=None, **settings):
     job = replace(table_job(kind, **settings), published=published)
-    return tables.kind(job).build(series, job)
+    return tables.instantiate_kind(job).build(series, job)
 
 
 def _rows(built):

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.config.settings import GridMember, Reported
-from fedloom.planning.output_runs import LineStyle
+from fedloom.config.settings import GridMember, ReportedRounds
 from fedloom.report.figures.accuracies import congruence_of_run
+from fedloom.report.plotted_runs import LineStyle
 from refusals import refused
 from shown_runs import draw, shown
 
@@ -23,7 +23,7 @@ def run(tmp_path):
         columns = {"client_id": [0, 1, SERVER_MODEL], "num_correct": [one, two, overall]}
         columns |= {"participating": [True, True, False], "num_test": 100, "personalized": False}
         pd.DataFrame(columns | {"round": 2}).to_parquet(path)
-        return shown(**values, evaluation=path, reported=Reported((2,)))
+        return shown(**values, evaluation=path, reported=ReportedRounds((2,)))
 
     return make
 

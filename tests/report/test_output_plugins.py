@@ -11,12 +11,13 @@ import pytest
 from command_line import invoked
 from default_config import default_config
 from fedloom.cli.inspect import describe
-from fedloom.cli.make import config_schema
-from fedloom.config.settings import Reported
+from fedloom.config import config_schema
+from fedloom.config.settings import ReportedRounds
 from fedloom.machine.install import ROOT
 from fedloom.planning import staleness
 from fedloom.planning.load_plan import load_plan, resolve
 from fedloom.planning.plan import Plan
+from fedloom.planning.rules import RULES
 from fedloom.report import figures, tables
 from refusals import refused
 from shown_runs import draw, figure_job, filled, shown, table_files, table_job, table_kind
@@ -112,7 +113,7 @@ def test_fedloom_kinds_and_the_schema_have_them(folder):
 def test_an_edit_reruns_what_uses_the_plugin_and_nothing_else(folder):
     def files(entry):
         job = plan("figures", **entry).job("figure", Wildcards(label="mine"))
-        return {Path(f).resolve() for f in staleness.files_of(*staleness.code_of("figure", job))}
+        return {Path(f).resolve() for f in staleness.source_files(*RULES["figure"].code(job))}
 
     own = files({"kind": "reach"})
     assert {folder / "reach/plugin.py", folder / "reach/figure.toml"} <= own
@@ -155,7 +156,7 @@ def test_the_names_of_fedlooms_kinds_stay_theirs(folder):
 def test_a_figure_that_misbehaves_is_one_line(folder, tmp_path, code, words):
     write(folder, "figure", FIGURE.format(code))
     with refused("own: figure: ", *words):
-        figures.write(figure_job("own"), [], {"pdf": tmp_path / "own.pdf"})
+        figures.write_figure(figure_job("own"), [], {"pdf": tmp_path / "own.pdf"})
     assert not (tmp_path / "own.pdf").exists()
 
 
@@ -197,7 +198,7 @@ def run(tmp_path):
     rounds = pd.DataFrame({"round": [1, 2, 3], "train_loss": 1.0, "guessing_loss": 2.0})
     filled(rounds, "rounds").to_parquet(tmp_path / "rounds.parquet")
     files = {name: tmp_path / f"{name}.parquet" for name in ("evaluation", "rounds")}
-    return shown(**files, reported=Reported((2, 3)))
+    return shown(**files, reported=ReportedRounds((2, 3)))
 
 
 def test_reach_draws_the_share_of_clients_that_are_at_least_so_accurate(folder, run):
@@ -216,7 +217,9 @@ def test_spread_shows_the_worst_and_the_best_share_of_clients(folder, run):
         "deviation": pytest.approx(np.std([10, 40, 60, 90])),
     }  # fmt: skip
     assert table_kind("spread", share=10.0, personalized=True).measure(run)["worst"] == 10, "one"
-    tables.write(table_job("spread", share=10.0, personalized=True), [run], table_files(folder))
+    tables.write_table(
+        table_job("spread", share=10.0, personalized=True), [run], table_files(folder)
+    )
     assert (
         "| M        | 10.00   | 50.00    | 90.00  | 29.15       |" in (folder / "t.md").read_text()
     )

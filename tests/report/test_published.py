@@ -155,7 +155,9 @@ def _beside(value):
     runs = [shown(), shown(method="other")]
     frame = summary.summarise(runs, [{"params_up": 10.0}] * 2)
     entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}, "values": {"Ours": {"X": value}}}
-    return layout.texts(published.join_published(frame, entry), table_kind("parameters").column)
+    return layout.summary_text(
+        published.join_published(frame, entry), table_kind("parameters").column
+    )
 
 
 def test_published_numbers_stand_beside_the_measured_ones():
@@ -193,5 +195,7 @@ def test_a_published_number_says_how_far_it_is_from_ours(mean, std, value, text)
     frame = summary.summarise(runs, [{"params_up": number} for number in measured])
     entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}}
     entry["values"] = {"Ours": {"X": {"params_up": value}}}
-    table = layout.texts(published.join_published(frame, entry), table_kind("parameters").column)
+    table = layout.summary_text(
+        published.join_published(frame, entry), table_kind("parameters").column
+    )
     assert table.cells["params_up_published"].tolist() == [text]

@@ -98,7 +98,7 @@ def report(tmp_path_factory) -> Path:
     runs = product(["domains"], ["fedvpt", "pep_fedpt"], [0, 1], ["0002"])
     for partition, method, seed, end in [*runs, ("domains.validation", "fedvpt.0.1", 1000, "0001")]:
         run = Run("styles", partition, "micro_vit", method, seed)
-        log = folder / paths.path_for(paths.log("train", paths.STATE), run, end=end)
+        log = folder / paths.path_for(paths.log_path("train", paths.STATE), run, end=end)
         write_text(log, LOG)
         write_text(event_file(log), "\n".join(map(json.dumps, LOGGED)))
     image_folder(folder / "letters", ["ink", "chalk", IMAGE], list("abcdefghij"), count=6)

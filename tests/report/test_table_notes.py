@@ -16,7 +16,7 @@ from table_cases import evaluation_table, rounds_table
 def written(tmp_path, runs):
     """Write a table, and return the text of three formats, and the frames of the other two."""
     outputs = table_files(tmp_path)
-    tables.write(table_job(), runs, outputs)
+    tables.write_table(table_job(), runs, outputs)
     text = {kind: outputs[kind].read_text() for kind in ("md", "tex", "html")}
     return text, pd.read_parquet(outputs["parquet"]), pd.read_csv(outputs["csv"])
 

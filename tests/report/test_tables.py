@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from fedloom.config.settings import Reported
+from fedloom.config.settings import ReportedRounds
 from fedloom.report import tables
 from fedloom.report.metrics import accuracies
 from fedloom.report.tables import layout, summary
@@ -16,17 +16,17 @@ from table_cases import evaluation_table, rounds_table, run_of
 
 def test_accuracies_are_means_over_clients_then_rounds():
     frame = evaluation_table(None, {1: (10, 10, 3), 2: (5, 20, 7)})
-    assert accuracies(frame, Reported((1, 2))) == {
+    assert accuracies(frame, ReportedRounds((1, 2))) == {
         "participating_mean": (75 + 75) / 2,
         "participating_worst": (50 + 50) / 2,
         "held_out_mean": (30 + 70) / 2,
         "held_out_worst": 50,
     }
-    assert accuracies(frame, Reported((2,)))["held_out_mean"] == 70
+    assert accuracies(frame, ReportedRounds((2,)))["held_out_mean"] == 70
     absent = frame[(frame["round"] == 2) | (frame["client_id"] != 1)]  # one client in round 1
-    assert accuracies(absent, Reported((1, 2)))["participating_mean"] == (100 + 75) / 2
+    assert accuracies(absent, ReportedRounds((1, 2)))["participating_mean"] == (100 + 75) / 2
     nobody = frame[frame["participating"]]
-    assert accuracies(nobody, Reported((1,))).keys() == {
+    assert accuracies(nobody, ReportedRounds((1,))).keys() == {
         "participating_mean",
         "participating_worst",
     }
@@ -46,7 +46,7 @@ def outputs(tmp_path):
                 shown(method=method, title=method, seed=seed, evaluation=path, rounds=rounds)
             )
     outputs = table_files(tmp_path)
-    tables.write(table_job(), runs, outputs)
+    tables.write_table(table_job(), runs, outputs)
     return outputs
 
 
@@ -104,7 +104,7 @@ def test_any_text_stands_in_a_table_as_it_is(text, tmp_path):
     """The text is a title, a domain in a heading, or a name that ends like one of our columns."""
     runs = [shown(title=text, method=m, dataset=d) for m in "ab" for d in "xy"]
     measured = [{f"domain_{text}": 1.0, "participating_mean": 2.0}] * 4
-    texts = layout.texts(summary.summarise(runs, measured), table_kind("domains").column)
+    texts = layout.summary_text(summary.summarise(runs, measured), table_kind("domains").column)
     assert texts.titles == ["Dataset", "Method", text, "Mean"]
     caption, _, *lines = layout.markdown(texts, text).splitlines()
     assert not re.search("<[a-z/]", "".join([caption, *lines])), "no HTML"
@@ -128,7 +128,7 @@ def test_one_seed_has_no_deviation_and_no_best():
     frame = summary.summarise(
         [run_of("a"), run_of("b")], [{"participating_mean": x} for x in (1, 2)]
     )
-    texts = layout.texts(frame, table_kind("accuracy").column)
+    texts = layout.summary_text(frame, table_kind("accuracy").column)
     assert texts.cells["participating_mean"].tolist() == ["1.00", "2.00"]
     assert texts.marks["participating_mean"].tolist() == ["", ""]
 
@@ -137,7 +137,7 @@ def test_a_number_that_a_group_lacks_is_a_dash():
     runs = [run_of(method, seed) for method in "ab" for seed in (0, 1)]
     both = {"participating_mean": 1.0, "held_out_mean": 2.0}
     one = {"participating_mean": 3.0}
-    shown = layout.texts(
+    shown = layout.summary_text(
         summary.summarise(runs, [both, both, one, one]), table_kind("accuracy").column
     )
     assert shown.cells["held_out_mean"].tolist() == ["2.00 ± 0.00", "-"]
@@ -165,7 +165,7 @@ def test_domains_are_means_over_their_clients(tmp_path):
     pd.concat([frame, other]).to_parquet(tmp_path / "x.parquet")
 
     def by_domain(*rounds):
-        run = shown(evaluation=tmp_path / "x.parquet", reported=Reported(rounds))
+        run = shown(evaluation=tmp_path / "x.parquet", reported=ReportedRounds(rounds))
         return table_kind("domains").measure(run)
 
     assert by_domain(1) == {

@@ -32,7 +32,7 @@ def test_communication_counts_up_to_the_first_evaluated_round_at_the_target():
 def test_a_target_never_reached_is_a_bound_and_never_the_best():
     runs = [run_of(method, seed) for method in "ab" for seed in (0, 1)]
     frame = summary.summarise(runs, [cost_of(80), cost_of(95), cost_of(80), cost_of(90)])
-    shown = layout.texts(frame, table_kind("communication").column)
+    shown = layout.summary_text(frame, table_kind("communication").column)
     assert shown.cells["rounds"].tolist() == ["> 5.0", "5.0 ± 1.4"]  # 4 and > 6; 4 and 6
     assert shown.marks["rounds"].tolist() == ["", layout.BEST]
     latex = layout.latex(shown, "x", "tab:x")
@@ -51,7 +51,7 @@ def test_seconds_are_the_processors_on_named_machines_and_never_marked(tmp_path)
         pd.DataFrame(columns).to_parquet(rounds)
         runs.append(shown(method=method, title=method, evaluation=evaluation, rounds=rounds))
     outputs = table_files(tmp_path)
-    tables.write(table_job("communication", target=90), runs, outputs)
+    tables.write_table(table_job("communication", target=90), runs, outputs)
     caption, _, header, _, *rows = outputs["md"].read_text().splitlines()
     assert "processor seconds of training" in caption
     assert "threads: 1, cores of the machine: 2 to 8" in caption
@@ -64,8 +64,8 @@ def test_no_spreadsheet_computes_a_title(tmp_path):
     runs = [shown(method=f"m{n}", title=title) for n, title in enumerate(titles)]
     frame = summary.summarise(runs, [{"x": -1.5, "=y": 1.0} for _ in titles])
     outputs = table_files(tmp_path)
-    built = layout.Built(frame, layout.texts(frame, layout.Column), "caption")
-    layout.write(built, "tab:x", outputs)
+    built = layout.FinishedTable(frame, layout.summary_text(frame, layout.Column), "caption")
+    layout.write_formats(built, "tab:x", outputs)
     with outputs["csv"].open(newline="") as file:
         rows = [*csv.DictReader(file)]
     assert [row["title"] for row in rows] == [*(f"'{title}" for title in titles[:4]), *titles[4:]]
@@ -120,7 +120,7 @@ def test_the_best_of_a_column_is_its_lowest_cost_or_highest_share(kind, settings
     """Three methods have the values 1, 2 and 3, of which a printed table marks the best two."""
     runs = [run_of(method, seed) for seed in (0, 1) for method in "abc"]
     frame = summary.summarise(runs, [dict.fromkeys(best, float(n)) for n in (1, 2, 3)] * 2)
-    shown = layout.texts(frame, table_kind(kind, **settings).column)
+    shown = layout.summary_text(frame, table_kind(kind, **settings).column)
     marks = {"lowest": ["best", "second", ""], "highest": ["", "second", "best"], None: [""] * 3}
     for name, end in best.items():
         assert shown.marks[name].fillna("").tolist() == marks[end], name
@@ -129,7 +129,7 @@ def test_the_best_of_a_column_is_its_lowest_cost_or_highest_share(kind, settings
 def test_a_column_without_a_direction_marks_nothing():
     runs = [run_of("pep"), run_of("mine")]
     frame = summary.summarise(runs, [{"accuracy": 90.0}, {"accuracy": 91.0}])
-    shown = layout.texts(frame, table_kind("clustering").column)
+    shown = layout.summary_text(frame, table_kind("clustering").column)
     assert shown.titles == ["Method", "Clustering accuracy"]
     assert shown.cells["accuracy"].tolist() == ["90.00", "91.00"]
     assert not any(shown.marks["accuracy"])

@@ -11,9 +11,9 @@ from default_config import default_config
 from fedloom.data import store
 from fedloom.planning import paths, runs
 from fedloom.planning.load_plan import resolve
-from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.plan import Plan
 from fedloom.report import tables
+from fedloom.report.plotted_runs import plotted_runs
 from refusals import refused
 from shown_runs import table_files
 
@@ -40,7 +40,7 @@ T = SimpleNamespace(label="t")
 
 def _cells(job, tmp_path):
     outputs = table_files(tmp_path)
-    tables.write(job, plotted_runs(job.shown), outputs)
+    tables.write_table(job, plotted_runs(job.shown), outputs)
     caption, _, header, _, *rows = outputs["md"].read_text().splitlines()
     lines = [[cell.strip() for cell in row.strip("|").split("|")] for row in (header, *rows)]
     return caption, lines, pd.read_parquet(outputs["parquet"])
@@ -49,7 +49,7 @@ def _cells(job, tmp_path):
 @pytest.mark.parametrize("kind", ["protocol", "sizes"])
 def test_they_need_no_run(kind):
     plan = _plan(kind=kind)
-    assert runs.runs(plan.settings) == []
+    assert runs.study_runs(plan.settings) == []
     files = plan.shown_files("table", T)
     stores = [f"results/datasets/{name}/images.json" for name in ("digits", "other")]
     assert files == (stores if kind == "sizes" else [])

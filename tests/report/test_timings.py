@@ -25,7 +25,9 @@ def test_times_are_means_and_shares_of_training(tmp_path):
     frame = summary.summarise([shown()], [found])
     values = {"FedPHA": {"X": {"decomposition_ms": [4.2], "decomposition_percent": {"below": 1}}}}
     entry = {"rows": {"m": "FedPHA"}, "columns": {"d/p": "X"}, "values": values}
-    texts = layout.texts(published.join_published(frame, entry), table_kind("timings").column)
+    texts = layout.summary_text(
+        published.join_published(frame, entry), table_kind("timings").column
+    )
     assert texts.titles[:3] == ["Method", "Decomposition (ms)", "Published decomposition (ms)"]
     assert texts.cells["decomposition_percent_published"].tolist() == ["< 1.00"]
     assert not texts.marks.to_numpy().any(), "times of machines have no best"

@@ -21,7 +21,7 @@ from fedloom.cli.make import templates
 from fedloom.common import schema
 from fedloom.common.key_path import KeyPath
 from fedloom.common.run_tables import RUN_SCHEMAS
-from fedloom.config import kinds
+from fedloom.config import kind_plugins, kinds
 from fedloom.config.reading import merge_configs, read
 from fedloom.config.study import Config
 from fedloom.contract import driver
@@ -91,11 +91,11 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
     for kind in kinds.KINDS_FROM_PLUGINS:
         if block.text.startswith(f"# {kind}.toml"):
             data = kind in ("source", "scheme")
-            model = kinds.DataPlugin if data else kinds.KindPlugin
-            schema.checked(model, content, KeyPath(name_of_page(block)))
+            model = kind_plugins.DataPlugin if data else kind_plugins.KindPlugin
+            schema.validate(model, content, KeyPath(name_of_page(block)))
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
-    schema.checked(Plugin, template | content, KeyPath(name_of_page(block)))
+    schema.validate(Plugin, template | content, KeyPath(name_of_page(block)))
 
 
 def _pages_with(language: str):

@@ -3,7 +3,7 @@
 import shutil
 
 from default_config import default_config
-from fedloom.config import kinds
+from fedloom.config import kind_plugins
 from fedloom.config.reading import merge_configs
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import resolve
@@ -31,8 +31,8 @@ def dropping(tmp_path, monkeypatch):
 
     def put(*names):
         folder = drop_examples(tmp_path, *names)
-        monkeypatch.setattr(kinds.plugins_of_kind.__wrapped__, "__defaults__", (folder,))
-        kinds.plugins_of_kind.cache_clear()
+        monkeypatch.setattr(kind_plugins.plugins_of_type.__wrapped__, "__defaults__", (folder,))
+        kind_plugins.plugins_of_type.cache_clear()
         return folder
 
     return put

@@ -49,7 +49,7 @@ class Fickle:
         self.change = sys.modules[f"{plugin.package}.plugin"].CHANGE
 
     def run(self):
-        two = replace(tiny_job(self.method, last=2), evaluate=(1, 2))
+        two = replace(tiny_job(self.method, last=2), evaluated_rounds=(1, 2))
         folder = self.folder / f"run{next(NUMBERS)}"  # else it would resume from a checkpoint
         folder.mkdir()
         outputs = tiny_outputs(folder, 2)

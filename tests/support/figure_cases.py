@@ -10,11 +10,11 @@ import safetensors.torch
 import torch
 
 from default_config import default_config
-from fedloom.config.settings import GridMember, Reported
+from fedloom.config.settings import GridMember, ReportedRounds
 from fedloom.data import store
 from fedloom.planning.load_plan import resolve
-from fedloom.planning.output_runs import PlottedBackbone
 from fedloom.planning.plan import Plan
+from fedloom.report.plotted_runs import PlottedBackbone
 from shown_runs import filled, shown
 
 ENTRIES = {
@@ -109,7 +109,7 @@ def series_of_kinds(tmp_path):
     store.write_images(images, examples, (1, 1, 1), CLASSES, "made by a test")
     runs = shown(
         member=MEMBER,
-        reported=Reported((2,)),
+        reported=ReportedRounds((2,)),
         evaluation=paths["evaluation"],
         rounds=paths["rounds"],
         store=images,

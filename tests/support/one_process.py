@@ -22,7 +22,7 @@ from fedloom.report import page
 
 def run(rule: str, job: object) -> None:
     """Run a job as `python -m fedloom.jobs <rule>` does."""
-    importlib.import_module(f"fedloom.jobs.{rule}_job").run(job, threads=1)
+    importlib.import_module(f"fedloom.jobs.{rule}_job").run_job(job, threads=1)
 
 
 def train(plan: Plan, scenario: Wildcards, method: str, artefacts: set[str]) -> None:
@@ -86,4 +86,4 @@ if __name__ == "__main__":
     files = sys.argv[1:]
     plan = load_plan([Path(file) for file in files])
     run_all(plan)
-    print(f"report  {page.write(plan)}")
+    print(f"report  {page.write_page(plan)}")

@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 
 from fedloom.common.run_tables import RUN_SCHEMAS
-from fedloom.config.settings import Reported
+from fedloom.config.settings import ReportedRounds
 from fedloom.planning import paths
 from fedloom.planning.job_specs import FigureJob, PlotInputs, TableJob
-from fedloom.planning.output_runs import LineStyle, PlottedRun
 from fedloom.report import figures, tables
 from fedloom.report.figures import style
+from fedloom.report.plotted_runs import LineStyle, PlottedRun
 
 RUN = PlottedRun(
     dataset="d",
@@ -24,7 +24,7 @@ RUN = PlottedRun(
     seed=0,
     title="M",
     look={},
-    reported=Reported((1,)),
+    reported=ReportedRounds((1,)),
     evaluation=Path("evaluation.parquet"),
     rounds=Path("rounds.parquet"),
     store=Path("images.arrow"),
@@ -63,12 +63,12 @@ def figure_job(kind: str = "convergence", **settings: object) -> FigureJob:
 
 def table_kind(kind: str = "accuracy", **settings: object) -> Any:
     """Return an instance of a kind of table, with these keys."""
-    return tables.kind(table_job(kind, **settings))
+    return tables.instantiate_kind(table_job(kind, **settings))
 
 
 def draw(kind: str, series: list, **settings: object) -> style.Figure:
     """Draw a figure of a kind with these keys."""
-    with style.applied():
+    with style.house_style():
         return figures.draw_figure(figure_job(kind, **settings), series)
 
 

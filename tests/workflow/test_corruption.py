@@ -172,7 +172,7 @@ def _run_tables(folder):
 def _content(path):
     """Return what the readers of a table see of it."""
     columns = run_tables.PARTITION_SCHEMA if path.stem == "partition" else metrics.columns_of(path)
-    return files.read_table(path, columns), files.read_facts(path)
+    return files.read_table(path, columns), files.read_metadata(path)
 
 
 def test_a_flipped_bit_in_a_table_is_refused_or_changes_nothing(tmp_path):
@@ -354,7 +354,7 @@ def test_what_is_written_elsewhere_is_swept_a_day_after_its_last_write(tmp_path)
         folder.mkdir(parents=True)
         (folder / "part").write_text("half")
         os.utime(folder, (0, 0))
-    assert not temporary.abandoned(old)
+    assert not temporary.is_abandoned(old)
     os.utime(old / "part", (0, 0))
     for folder in (old, used):
         files.write_text(folder.parent / "d.json", "{}")

@@ -85,7 +85,7 @@ def train(tiny, tmp_path, monkeypatch):
     Before round `at` it calls `meanwhile`; before round `dies` it is interrupted.
     """
     task, hooks = tiny("head_tuning")
-    job = replace(tiny_job(manifest.find_method("head_tuning"), last=4), evaluate=(4,))
+    job = replace(tiny_job(manifest.find_method("head_tuning"), last=4), evaluated_rounds=(4,))
 
     def make(folder: str, at: int = 0, meanwhile=None, dies: int = 0) -> training_job.Outputs:
         def watched(task, *rest):

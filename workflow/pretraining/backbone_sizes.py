@@ -11,14 +11,16 @@ from fedloom.backbones.sizes import count
 from fedloom.cli.run.bundled_studies import all_studies
 from fedloom.common.files import write_text
 from fedloom.planning.load_plan import load_plan
-from fedloom.planning.resources.backbone_sizes import SHIPPED, key
+from fedloom.planning.resources.backbone_sizes import SHIPPED, size_key
 
 
 def main() -> None:
     """Write the file."""
     plans = [load_plan([study]) for study in all_studies()]
     backbones = [backbone for plan in plans for backbone in plan.settings.backbones.values()]
-    counted = {key(backbone): count(backbone.library, backbone.settings) for backbone in backbones}
+    counted = {
+        size_key(backbone): count(backbone.library, backbone.settings) for backbone in backbones
+    }
     lines = [f"{json.dumps(name)}: {json.dumps(counted[name])}" for name in sorted(counted)]
     write_text(SHIPPED, "{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -8,8 +8,8 @@ from functools import cache
 
 from snakemake.settings.enums import RerunTrigger
 
-from fedloom.cli.run import run_progress
 from fedloom.planning import job_receipts
+from fedloom.planning import run_progress
 
 
 wildcard_constraints:
@@ -71,7 +71,7 @@ def if_needed(name, pattern):
 def if_tuned(pattern):
     """Return a function for `input`, which returns a file if the options of the run's method are
     tuned, and else no file."""
-    return lambda wildcards: pattern if PLAN.choice(wildcards) else []
+    return lambda wildcards: pattern if PLAN.choice_file(wildcards) else []
 
 
 @cache

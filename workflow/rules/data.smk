@@ -6,7 +6,7 @@ rule dataset:
         store=paths.STORE,
         receipt=paths.receipt(paths.STORE),
     log:
-        paths.log("dataset", paths.STORE),
+        paths.log_path("dataset", paths.STORE),
     threads: 1
     resources:
         mem_mb=estimated("mem_mb", "dataset"),
@@ -27,7 +27,7 @@ rule partition:
         partition=paths.PARTITION,
         receipt=paths.receipt(paths.PARTITION),
     log:
-        paths.log("partition", paths.PARTITION),
+        paths.log_path("partition", paths.PARTITION),
     threads: 1
     resources:
         mem_mb=2000,

@@ -3,12 +3,12 @@ rule cache:
     input:
         store=ancient(paths.STORE),
         store_receipt=paths.receipt(paths.STORE),
-        weights=ancient(PLAN.weights),
+        weights=ancient(PLAN.weights_file),
     output:
         tensors=paths.CACHE,
         receipt=paths.receipt(paths.CACHE),
     log:
-        paths.log("{cache}", paths.CACHE),
+        paths.log_path("{cache}", paths.CACHE),
     threads: 1
     resources:
         mem_mb=estimated("mem_mb", "cache"),
@@ -34,7 +34,7 @@ rule prototypes:
         tensors=paths.PROTOTYPES,
         receipt=paths.receipt(paths.PROTOTYPES),
     log:
-        paths.log("prototypes", paths.PROTOTYPES),
+        paths.log_path("prototypes", paths.PROTOTYPES),
     threads: 1
     resources:
         mem_mb=estimated("mem_mb", "prototypes"),
@@ -56,7 +56,7 @@ rule block_accuracy:
     output:
         paths.BLOCK_ACCURACY,
     log:
-        paths.log("block_accuracy", paths.BLOCK_ACCURACY),
+        paths.log_path("block_accuracy", paths.BLOCK_ACCURACY),
     threads: 1
     resources:
         mem_mb=estimated("mem_mb", "block_accuracy"),

@@ -15,7 +15,7 @@ rule table:
         html=f"{TABLE}.html",
         parquet=f"{TABLE}.parquet",
     log:
-        paths.log("table", f"{TABLE}.md"),
+        paths.log_path("table", f"{TABLE}.md"),
     threads: 1
     resources:
         mem_mb=2000,
@@ -36,7 +36,7 @@ rule figure:
         pdf=f"{FIGURE}.pdf",
         png=f"{FIGURE}.png",
     log:
-        paths.log("figure", f"{FIGURE}.pdf"),
+        paths.log_path("figure", f"{FIGURE}.pdf"),
     threads: 1
     resources:
         mem_mb=4000,
@@ -58,7 +58,7 @@ rule partition_chart:
         png=paths.PARTITION_CHART,
         pdf=paths.PARTITION_CHART.replace(".png", ".pdf"),
     log:
-        paths.log("partition_chart", paths.PARTITION_CHART),
+        paths.log_path("partition_chart", paths.PARTITION_CHART),
     threads: 1
     resources:
         mem_mb=1000,

@@ -14,10 +14,10 @@ rule train:
         features_receipt=if_needed("features", paths.receipt(paths.FEATURES)),
         patches_receipt=if_needed("patches", paths.receipt(paths.PATCHES)),
         prototypes_receipt=if_needed("prototypes", paths.receipt(paths.PROTOTYPES)),
-        weights=ancient(PLAN.weights),
+        weights=ancient(PLAN.weights_file),
         choice=if_tuned(paths.CHOICE),
-        start=ancient(lambda w: PLAN.start(w, paths.STATE)),
-        start_receipt=lambda w: PLAN.start(w, paths.receipt(paths.STATE)),
+        start=ancient(lambda w: PLAN.previous_job_file(w, paths.STATE)),
+        start_receipt=lambda w: PLAN.previous_job_file(w, paths.receipt(paths.STATE)),
     output:
         evaluation=paths.JOB_TABLES["evaluation"],
         rounds=paths.JOB_TABLES["rounds"],
@@ -26,7 +26,7 @@ rule train:
         state=paths.STATE,
         receipt=paths.receipt(paths.STATE),
     log:
-        paths.log("train", paths.STATE),
+        paths.log_path("train", paths.STATE),
     threads: 1
     resources:
         mem_mb=estimated("mem_mb", "train"),
@@ -42,12 +42,12 @@ rule train:
 rule choose:
     """Choose the best of a method's trials (study.tune), by accuracy on held-back images."""
     input:
-        evaluations=PLAN.trials,  # paths.EVALUATION of each trial
+        evaluations=PLAN.trial_files,  # paths.EVALUATION of each trial
     output:
         trials=paths.TRIALS,
         chosen=paths.CHOICE,  # the best one alone: runs do not depend on numbers of the others
     log:
-        paths.log("choose", paths.CHOICE),
+        paths.log_path("choose", paths.CHOICE),
     threads: 1
     resources:
         mem_mb=2000,
@@ -75,7 +75,7 @@ rule evaluate:
         clients=paths.RUN_TABLES["clients"],
         confusion=paths.RUN_TABLES["confusion"] if CONFUSION else [],
     log:
-        paths.log("evaluate", paths.EVALUATION),
+        paths.log_path("evaluate", paths.EVALUATION),
     threads: 1
     resources:
         mem_mb=2000,
@@ -102,14 +102,14 @@ rule artefact:
         patches_receipt=if_needed("patches", paths.receipt(paths.PATCHES)),
         prototypes_receipt=if_needed("prototypes", paths.receipt(paths.PROTOTYPES)),
         other_receipts=lambda w: list(map(paths.receipt, PLAN.other_inputs(w))),
-        weights=ancient(PLAN.weights),
+        weights=ancient(PLAN.weights_file),
         choice=if_tuned(paths.CHOICE),
-        state=ancient(lambda w: PLAN.last(w, paths.STATE)),
-        state_receipt=lambda w: PLAN.last(w, paths.receipt(paths.STATE)),
+        state=ancient(lambda w: PLAN.last_job_file(w, paths.STATE)),
+        state_receipt=lambda w: PLAN.last_job_file(w, paths.receipt(paths.STATE)),
     output:
         paths.ARTEFACT,
     log:
-        paths.log("artefact", paths.ARTEFACT),
+        paths.log_path("artefact", paths.ARTEFACT),
     threads: 1
     resources:
         mem_mb=estimated("mem_mb", "artefact"),

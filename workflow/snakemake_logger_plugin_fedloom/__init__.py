@@ -7,9 +7,9 @@ from typing import Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 
-from fedloom.cli.run.run_progress import EVENTS
+from fedloom.planning.run_progress import EVENTS
 
-# the events that fedloom.cli.run.run_progress takes, and what it reads of them
+# the events that fedloom.planning.run_progress takes, and what it reads of them
 FIELDS = {
     "run_info": ("stats",),
     "job_info": ("jobid", "rule_name", "wildcards", "output", "log"),

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.common.errors import FedLoomError, one_line, shortened, suggestion
+from fedloom.common.errors import FedLoomError, one_line, shorten, suggestion
 from fedloom.common.json_types import JsonDict
 
 Device = torch.device | str
@@ -193,7 +193,7 @@ def check_model(name: str, known: Collection[str], library: str) -> None:
         FedLoomError: it has none. The error suggests the nearest name.
     """
     if name not in known:
-        hint = shortened(suggestion(name, known))
+        hint = shorten(suggestion(name, known))
         raise FedLoomError(f"backbone {name}: {library} has no such model; {hint}")
 
 
@@ -212,7 +212,7 @@ def loading(name: str, weights: str) -> Iterator[None]:
         raise
     # libraries may raise any exception
     except Exception as error:
-        reason = shortened(one_line(error)) or type(error).__name__
+        reason = shorten(one_line(error)) or type(error).__name__
         raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error
     finally:
         logging.disable(before)

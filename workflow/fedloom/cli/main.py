@@ -8,12 +8,11 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from fedloom.cli.inspect.doctor import print_findings
-from fedloom.cli.run.bundled_studies import file_of
+from fedloom.cli.run.bundled_studies import find_study_file
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
 from fedloom.machine.exits import one_line_errors
@@ -21,7 +20,7 @@ from fedloom.machine.process_log import log, log_to
 from fedloom.planning.run_labels import Run
 
 
-class Changing(click.Command):
+class CommandWithSettings(click.Command):
     """A command whose option `--set` takes several settings.
 
     If a key is set several times, the last value counts. The words after `--` are Snakemake's;
@@ -48,7 +47,7 @@ class Changing(click.Command):
         return super().parse_args(ctx, words)
 
 
-def options_of(text: str) -> JsonDict:
+def read_options(text: str) -> JsonDict:
     """Return a method's options from a JSON object; raise click.BadParameter if it is none."""
     try:
         options = json.loads(text)
@@ -59,7 +58,7 @@ def options_of(text: str) -> JsonDict:
     return options
 
 
-def rate_of(text: str) -> float:
+def read_rate(text: str) -> float:
     """Return a rate; raise click.BadParameter unless it is above 0 and below infinity."""
     try:
         rate = float(text)
@@ -88,43 +87,30 @@ SET_OPTION = click.Option(
 )
 
 
-def run_of(name: str) -> Run:
+def find_run(name: str) -> Run:
     """Return the finished run that a folder is of."""
     from fedloom.planning import runs
 
-    return runs.finished(name)
+    return runs.find_finished_run(name)
 
 
 STUDY_OPTION = click.Option(
     ["--study"],
-    type=file_of,
+    type=find_study_file,
     metavar="STUDY",
     help="The study by which the runs were made; default: config.yaml.",
 )
-SOME = click.IntRange(min=1)
-named = click.argument("name", required=False)
+POSITIVE = click.IntRange(min=1)
+optional_name = click.argument("name", required=False)
 
-
-def launch(study: Path | None, **given: Any) -> int:
-    """Run Snakemake on a study, and return its exit status."""
-    from fedloom.cli.run import launch
-
-    # the commands `run` and `report` share this function
-    context = click.get_current_context()
-    files = list[Path]()
-    if study is not None:
-        files.append(study)
-    reporting = context.info_name == "report"
-    return launch.run_study(files, options=context.obj, reporting=reporting, **given)
-
-
-LAUNCHING = [
+# the parameters of the commands `run` and `report`
+LAUNCH_PARAMETERS = [
     click.Argument(
-        ["study"], required=False, type=file_of, metavar="[STUDY] [-- SNAKEMAKE OPTIONS]"
+        ["study"], required=False, type=find_study_file, metavar="[STUDY] [-- SNAKEMAKE OPTIONS]"
     ),
     click.Option(
         ["--cores"],
-        type=SOME,
+        type=POSITIVE,
         help="Most CPU cores that jobs use at a time; default: all of this machine.",
     ),
     click.Option(
@@ -132,16 +118,42 @@ LAUNCHING = [
     ),
     SET_OPTION,
 ]
-for name, about, short_help in (
-    ("run", "Run a study and print its first table.", None),
-    (
-        "report",
-        "Run a study; write its tables and figures into an HTML file.",
-        "Run a study, and write its report in HTML.",
-    ),
-):
-    command = Changing(name, params=LAUNCHING, callback=launch, help=about, short_help=short_help)
-    fedloom.add_command(command)
+
+
+@fedloom.command(cls=CommandWithSettings, params=LAUNCH_PARAMETERS)
+@click.pass_obj
+def run(
+    snakemake_options: list[str],
+    study: Path | None,
+    cores: int | None,
+    dry: bool,
+    changes: tuple[str, ...],
+) -> int:
+    """Run a study and print its first table."""
+    from fedloom.cli.run import launch
+
+    files = [] if study is None else [study]
+    return launch.run_study(files, changes, cores, dry, snakemake_options)
+
+
+@fedloom.command(
+    cls=CommandWithSettings,
+    params=LAUNCH_PARAMETERS,
+    short_help="Run a study, and write its report in HTML.",
+)
+@click.pass_obj
+def report(
+    snakemake_options: list[str],
+    study: Path | None,
+    cores: int | None,
+    dry: bool,
+    changes: tuple[str, ...],
+) -> int:
+    """Run a study; write its tables and figures into an HTML file."""
+    from fedloom.cli.run import launch
+
+    files = [] if study is None else [study]
+    return launch.run_study(files, changes, cores, dry, snakemake_options, reporting=True)
 
 
 @fedloom.command(short_help="Show the progress of the run in this folder.")
@@ -176,10 +188,10 @@ def init(folder: Path) -> None:
 
 
 @fedloom.command(short_help="Estimate a study's jobs, hours and disk.")
-@click.argument("studies", nargs=-1, type=file_of, metavar="[STUDY]...")
+@click.argument("studies", nargs=-1, type=find_study_file, metavar="[STUDY]...")
 @click.option(
     "--rate",
-    type=rate_of,
+    type=read_rate,
     metavar="TFLOPS",
     help="Speed of the GPU in 10^12 operations per second; default: an assumed one.",
 )
@@ -213,33 +225,33 @@ def export(study: str | None, folder: str | None) -> None:
 
 
 @fedloom.command(
-    cls=Changing,
+    cls=CommandWithSettings,
     params=[STUDY_OPTION, SET_OPTION],
     short_help="Print a run's accuracy by round and its settings.",
 )
-@click.argument("run", type=run_of)
-def show(run: Run, **given: Any) -> None:
+@click.argument("run", type=find_run)
+def show(run: Run, study: Path | None, changes: tuple[str, ...]) -> None:
     """Print a run's accuracy by round, its settings, and where each setting comes from."""
     from fedloom.cli.inspect import show
 
-    print(show.show_run(run, **given))
+    print(show.show_run(run, study, changes))
 
 
 @fedloom.command(
-    cls=Changing,
+    cls=CommandWithSettings,
     params=[STUDY_OPTION, SET_OPTION],
     short_help="Compare settings and accuracy of two runs.",
 )
-@click.argument("runs", nargs=2, type=run_of, metavar="RUN RUN")
-def diff(runs: tuple[Run, Run], **given: Any) -> None:
+@click.argument("runs", nargs=2, type=find_run, metavar="RUN RUN")
+def diff(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, ...]) -> None:
     """Print the settings in which two runs of a study differ, and the accuracies of both."""
     from fedloom.cli.inspect import show
 
-    print(show.compare_runs(runs, **given))
+    print(show.compare_runs(runs, study, changes))
 
 
 @fedloom.command(short_help="Delete the results that no study uses.")
-@click.argument("studies", nargs=-1, required=True, type=file_of, metavar="STUDY...")
+@click.argument("studies", nargs=-1, required=True, type=find_study_file, metavar="STUDY...")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 def clean(studies: tuple[Path, ...], yes: bool) -> None:
     """List the results that none of these studies uses, and delete them if you agree."""
@@ -249,7 +261,7 @@ def clean(studies: tuple[Path, ...], yes: bool) -> None:
 
 
 @fedloom.command(short_help="List methods, or describe one.")
-@named
+@optional_name
 def methods(name: str | None) -> None:
     """Print a line for every method, or all facts about one."""
     from fedloom.cli.inspect import describe
@@ -310,10 +322,10 @@ def check(method: str | None) -> None:
 @click.option(
     "--backbone", required=True, help="Name of a model of timm, or of open_clip for CLIP."
 )
-@click.option("--classes", type=SOME, required=True, help="Number of classes.")
+@click.option("--classes", type=POSITIVE, required=True, help="Number of classes.")
 @click.option(
     "--options",
-    type=options_of,
+    type=read_options,
     metavar="JSON",
     default="{}",
     help="Options of the method, as a JSON object.",
@@ -333,7 +345,7 @@ def communication(method: str, backbone: str, classes: int, options: JsonDict) -
 
 
 @fedloom.command(short_help="Print sources of data and partition schemes.")
-@named
+@optional_name
 def datasets(name: str | None) -> None:
     """Print the sources of data and the partition schemes with their keys, or only one of them."""
     from fedloom.cli.inspect import describe
@@ -342,7 +354,7 @@ def datasets(name: str | None) -> None:
 
 
 @fedloom.command(short_help="Print the kinds of tables and figures.")
-@named
+@optional_name
 def kinds(name: str | None) -> None:
     """Print the kinds of tables and figures with their keys, or only one of them."""
     from fedloom.cli.inspect import describe
@@ -403,7 +415,7 @@ def doctor() -> int:
 @fedloom.command(short_help="Print the config's JSON Schema, for an editor.")
 def schema() -> None:
     """Print the config's keys as JSON Schema, for an editor."""
-    from fedloom.cli.make.config_schema import config_schema
+    from fedloom.config.config_schema import config_schema
 
     print(json.dumps(config_schema(), indent=2, ensure_ascii=False))
 

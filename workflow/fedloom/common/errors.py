@@ -20,10 +20,10 @@ class FedLoomError(Exception):
 
     def __init__(self, line: object) -> None:
         """Keep the line in a form that a terminal can show, whatever names the line quotes."""
-        super().__init__(_bounded(legible(str(line))))
+        super().__init__(_bounded(escape_unprintable(str(line))))
 
 
-def legible(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Return a text as one line, with an escape for every unprintable character.
 
     A name that an error quotes can then not move a terminal's cursor or change its colours.
@@ -49,7 +49,7 @@ def _bounded(line: str) -> str:
 def in_words(error: BaseException) -> str:
     """Return the type and the text of any exception as one line."""
     name = type(error).__name__
-    text = shortened(one_line(error))
+    text = shorten(one_line(error))
     if not text:
         return name
     return f"{name}: {text}"
@@ -60,7 +60,7 @@ def one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
-def shortened(text: str, longest: int = MAX_REASON_CHARACTERS) -> str:
+def shorten(text: str, longest: int = MAX_REASON_CHARACTERS) -> str:
     """Return a text; if it has more than `longest` characters, leave out the rest.
 
     The default length fits into the line of an error.
@@ -81,7 +81,7 @@ def check_known(name: str, known: Collection[str], where: str) -> None:
 
 def unknown_name(name: str, known: Collection[str]) -> str:
     """Return an error's words about an unknown name: the quoted name, and what to write instead."""
-    return f"'{shortened(str(name), MAX_NAME_CHARACTERS)}'; {suggestion(name, known)}"
+    return f"'{shorten(str(name), MAX_NAME_CHARACTERS)}'; {suggestion(name, known)}"
 
 
 def suggestion(word: str, known: Collection[str]) -> str:

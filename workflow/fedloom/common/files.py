@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from safetensors import SafetensorError
 
-from fedloom.common.errors import FedLoomError, one_line, shortened
+from fedloom.common.errors import FedLoomError, one_line, shorten
 from fedloom.common.json_types import JsonDict
 from fedloom.common.temporary import remove, sweep, temporary_name
 
@@ -118,7 +118,7 @@ def read_table(path: Path, columns: "pa.Schema | None" = None) -> "pa.Table":
     as in `columns`: integers, numbers, text or truth values.
 
     Raises:
-        FedLoomError: the file is missing or damaged, or a column is missing or of another kind.
+        FedLoomError: the file is missing or damaged, or a column is missing or of another type.
     """
     import pyarrow.parquet as pq
 
@@ -130,8 +130,8 @@ def read_table(path: Path, columns: "pa.Schema | None" = None) -> "pa.Table":
 
         # the digest belongs to this file, not to the table
         metadata = table.schema.metadata or {}
-        facts = {key: value for key, value in metadata.items() if key != SEAL}
-        return table.replace_schema_metadata(facts or None)
+        kept = {key: value for key, value in metadata.items() if key != SEAL}
+        return table.replace_schema_metadata(kept or None)
 
 
 def check_table(path: Path, columns: "pa.Schema | None") -> None:
@@ -146,14 +146,14 @@ def check_table(path: Path, columns: "pa.Schema | None") -> None:
         _check_columns(path, pq.read_schema(file), columns)
 
 
-def read_facts(path: Path) -> dict[str, str]:
+def read_metadata(path: Path) -> dict[str, str]:
     """Read the metadata of a Parquet file, but none of its rows."""
     import pyarrow.parquet as pq
 
     with _opened(path) as file:
         _check_seal(path, file)
-        facts = pq.read_schema(file).metadata or {}
-        return {key.decode(): value.decode() for key, value in facts.items() if key != SEAL}
+        metadata = pq.read_schema(file).metadata or {}
+        return {key.decode(): value.decode() for key, value in metadata.items() if key != SEAL}
 
 
 def _place_of_seal(file: "BinaryIO | pa.NativeFile") -> int | None:
@@ -215,15 +215,15 @@ def _check_columns(path: Path, schema: "pa.Schema", columns: "pa.Schema | None")
     """Raise a FedLoomError if a table lacks one of the columns, or holds other values in it."""
     for column in columns or ():
         if schema.names.count(column.name) != 1:
-            found = shortened(", ".join(schema.names))
+            found = shorten(", ".join(schema.names))
             raise FedLoomError(
                 f"{path}: must have one column '{column.name}', got {found}; delete it and run "
                 "again"
             )
 
         # a number may have any width
-        wanted = _kind(column.type)
-        found = _kind(schema.field(column.name).type)
+        wanted = _type_name(column.type)
+        found = _type_name(schema.field(column.name).type)
         if found != wanted:
             raise FedLoomError(
                 f"{path}: column '{column.name}' must hold {wanted}, got {found}; delete it and "
@@ -231,13 +231,13 @@ def _check_columns(path: Path, schema: "pa.Schema", columns: "pa.Schema | None")
             )
 
 
-def _kind(kind: "pa.DataType") -> str:
+def _type_name(arrow_type: "pa.DataType") -> str:
     """Return the kind of value that an Arrow type stands for, however many bits it has."""
     from pyarrow import types
 
     # Arrow's dictionary is only another way to store values of its value type
-    if types.is_dictionary(kind):
-        return _kind(kind.value_type)
+    if types.is_dictionary(arrow_type):
+        return _type_name(arrow_type.value_type)
 
     tests = {
         "integers": types.is_integer,
@@ -246,9 +246,9 @@ def _kind(kind: "pa.DataType") -> str:
         "text": lambda each: types.is_string(each) or types.is_large_string(each),
     }
     for name, test in tests.items():
-        if test(kind):
+        if test(arrow_type):
             return name
-    return str(kind)
+    return str(arrow_type)
 
 
 @contextmanager

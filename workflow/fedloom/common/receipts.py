@@ -22,7 +22,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def receipt_of(path: Path) -> Path:
+def receipt_path(path: Path) -> Path:
     """Return the path of the receipt of a file."""
     return path.with_suffix(".json")
 
@@ -44,12 +44,12 @@ def read_sealed(file: Path) -> JsonDict:
 
 def write_receipt(path: Path, **facts: object) -> None:
     """Write the receipt of `path` beside it: the file's sha256, `facts`, and a digest of both."""
-    write_sealed(receipt_of(Path(path)), {"sha256": sha256(path), **facts})
+    write_sealed(receipt_path(Path(path)), {"sha256": sha256(path), **facts})
 
 
 def read_receipt(path: Path) -> JsonDict:
     """Return the facts of the receipt of `path`, without reading `path` itself."""
-    return read_sealed(receipt_of(Path(path)))
+    return read_sealed(receipt_path(Path(path)))
 
 
 def check_receipt(path: Path) -> JsonDict:
@@ -60,11 +60,11 @@ def check_receipt(path: Path) -> JsonDict:
     """
     facts = read_receipt(path)
     if not Path(path).is_file() or sha256(path) != facts.get("sha256"):
-        raise changed(path)
+        raise changed_error(path)
     return facts
 
 
-def changed(path: Path) -> FedLoomError:
+def changed_error(path: Path) -> FedLoomError:
     """Return the error about a file that is missing, or was changed after its receipt was written.
 
     If the file is made again, all results that follow from it are made again too, even if the new

@@ -7,9 +7,9 @@ module imports no torch, since reports do not need it.
 import pyarrow as pa
 
 
-def _columns(names: str, kind: pa.DataType) -> list[pa.Field]:
+def _columns(names: str, arrow_type: pa.DataType) -> list[pa.Field]:
     """Return columns of one type; the words of `names` are their names."""
-    return [pa.field(name, kind) for name in names.split()]
+    return [pa.field(name, arrow_type) for name in names.split()]
 
 
 EVALUATION_SCHEMA = pa.schema(

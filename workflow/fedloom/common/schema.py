@@ -8,7 +8,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from fedloom.common.errors import one_line, shortened, suggestion
+from fedloom.common.errors import one_line, shorten, suggestion
 from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import KeyPath
 
@@ -76,7 +76,11 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Number = float
 Percent = Annotated[float, Field(gt=0, le=100)]
 # a part of a whole: more than nothing, and less than the whole
-Share = Annotated[float, Field(gt=0, lt=1)]
+OpenShare = Annotated[float, Field(gt=0, lt=1)]
+# a part of a whole: nothing is one, and the whole is none
+ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
+# a part of a whole: nothing is none, and the whole is one
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Identifier = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 # As in JSON Schema, no end of line may follow `$` here; with Python's `re` it could.
 Label = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -93,7 +97,7 @@ def require_other_keys(model: Model, **other_keys: str) -> Model:
     return model
 
 
-def checked(model: type[Model], value: object, where: KeyPath) -> Model:
+def validate(model: type[Model], value: object, where: KeyPath) -> Model:
     """Check a value against a model, and return the model.
 
     `where` is the value's key path. If keys are wrong, raise an InvalidKeyError about the key that
@@ -133,7 +137,7 @@ def _nearest(errors: list[ErrorDetails], value: object) -> tuple[list[str | int]
     text = " or ".join([first, *alternatives])
     if here[0]["type"] in ("missing", "unknown", "value_error"):
         return path, text
-    return path, f"{text}, got {shortened(repr(here[0]['input']), MAX_VALUE_CHARACTERS)}"
+    return path, f"{text}, got {shorten(repr(here[0]['input']), MAX_VALUE_CHARACTERS)}"
 
 
 # the message for each of pydantic's types of error; the fields in braces are of the error's context

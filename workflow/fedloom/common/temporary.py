@@ -45,7 +45,7 @@ def _system() -> str:
     return hashlib.sha256(f"{started}{numbering}".encode()).hexdigest()[:8]
 
 
-def abandoned(path: Path) -> bool:
+def is_abandoned(path: Path) -> bool:
     """Return True if the process that was writing a temporary file or folder has ended.
 
     A process on another system cannot be looked up: it counts as ended after ABANDONED seconds
@@ -81,7 +81,7 @@ def leftovers(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.endswith(ENDING)]
 
 
-def size_of(path: Path) -> int:
+def size_in_bytes(path: Path) -> int:
     """Return the bytes of a file, or of all files of a folder."""
     return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
@@ -93,7 +93,7 @@ def sweep(folder: Path) -> None:
     The call is cached: a process does this once for each folder, before it writes there.
     """
     for path in folder.glob(f".*{ENDING}"):
-        if abandoned(path):
+        if is_abandoned(path):
             remove(path)
 
 

@@ -11,7 +11,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, walk
 from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, sha256
-from fedloom.common.schema import Count, Keys, Number, Several, require_other_keys
+from fedloom.common.schema import Count, Keys, Number, PositiveShare, Several, require_other_keys
 from fedloom.config.image_lists import list_files, listed_files
 from fedloom.config.settings import Expected
 from fedloom.machine.install import matching, resource
@@ -67,7 +67,7 @@ OF_TEST = (
     "the same in every run, and stratified by class and domain, or by each of the two where images "
     "are few. With 1, all images are test images, for a dataset that no client trains on."
 )
-TestFraction = Annotated[float, Field(gt=0, le=1, description=OF_TEST)]
+TestFraction = Annotated[PositiveShare, Field(description=OF_TEST)]
 NAMES = (
     "Names of all classes, in the order of their numbers. Default: the names that the dataset has; "
     "if it has none, the numbers, which CLIP methods refuse."
@@ -209,7 +209,7 @@ def _folder_sizes(root: Path) -> list[list]:
     return sorted(sizes, key=lambda item: item[0].split("/"))
 
 
-def described(dataset: dict, paths: Sequence[str] | None = None) -> str:
+def describe_listing(dataset: dict, paths: Sequence[str] | None = None) -> str:
     """Return a sentence about the listing of a dataset, for the receipt of its store."""
     found = listing(dataset, paths)
     if found is None:

@@ -14,7 +14,7 @@ from itertools import product
 
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import CONFIG, KeyPath
-from fedloom.common.schema import checked
+from fedloom.common.schema import validate
 from fedloom.config.settings import Grid, GridMember
 from fedloom.config.study import Config, PartitionGrid
 from fedloom.hooks.options import check_value
@@ -23,7 +23,7 @@ from fedloom.hooks.training_options import Training
 TRAINING = "training."
 
 
-def split(axis: str) -> tuple[str, str | None]:
+def split_axis(axis: str) -> tuple[str, str | None]:
     """Return the option that an axis changes, and the position of the entry that it changes.
 
     The position is None if the axis changes the option as a whole.
@@ -61,7 +61,7 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: KeyPa
     """
     for axis, values in axes.items():
         at = where / axis
-        option, position = split(axis)
+        option, position = split_axis(axis)
         is_of_training = option.startswith(TRAINING)
 
         # the option must be known, and must have the position
@@ -82,7 +82,7 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: KeyPa
                 if position is not None:
                     whole = _placed(options[option], position, value)
                 name = option.removeprefix(TRAINING)
-                checked(Training, {name: whole}, where / "training")
+                validate(Training, {name: whole}, where / "training")
             else:
                 schema = schemas[option]
                 if position is not None:
@@ -95,17 +95,17 @@ def _placed(values: list, position: str, value: JsonValue) -> list:
     return [value if str(number) == position else each for number, each in enumerate(values)]
 
 
-def crossed(axes: Mapping[str, list]) -> list[JsonDict]:
+def combine_axes(axes: Mapping[str, list]) -> list[JsonDict]:
     """Return all combinations of the axes' values; the last axis changes fastest."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def combinations(label: str, axes: dict[str, list]) -> list[tuple[str, JsonDict]]:
-    """List the label and the values of each combination, in the order of `crossed`."""
+    """List the label and the values of each combination, in the order of `combine_axes`."""
     found = []
-    for values in crossed(axes):
+    for values in combine_axes(axes):
         # a label may have no other characters
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", text(list(values.values())))
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", value_text(list(values.values())))
         found.append((f"{label}.{name}", values))
     return found
 
@@ -116,7 +116,7 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
     for position, (label, at) in enumerate(combinations(grid.label, dict(grid.axes))):
         options = deepcopy(dict(grid.options))
         for axis, value in at.items():
-            option, entry = split(axis)
+            option, entry = split_axis(axis)
             if entry is None:
                 options[option] = value
             else:
@@ -128,7 +128,7 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
 
 def describe_options(options: JsonDict) -> list[str]:
     """Return a text for each option of a method or of its training, such as "lr 0.5"."""
-    return [f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()]
+    return [f"{name.removeprefix(TRAINING)} {value_text(value)}" for name, value in options.items()]
 
 
 def with_partitions(keys: Config) -> Config:
@@ -146,7 +146,7 @@ def with_partitions(keys: Config) -> Config:
         plain = {key: value for key, value in entry.items() if key != "grid"}
         added = [(label, plain)]
         if "grid" in entry:
-            grid = checked(PartitionGrid, {"grid": entry["grid"]}, where).grid
+            grid = validate(PartitionGrid, {"grid": entry["grid"]}, where).grid
             added = [(name, deepcopy(plain | at)) for name, at in combinations(label, grid)]
 
         for name, member in added:
@@ -179,16 +179,16 @@ def with_partitions(keys: Config) -> Config:
 
 def varied_lists(member: GridMember) -> dict[str, list]:
     """Return the values that a member has for the list options in which its grid varies entries."""
-    axes = [split(axis) for axis in member.at]
+    axes = [split_axis(axis) for axis in member.at]
     return {option: member.options[option] for option, entry in axes if entry is not None}
 
 
-def text(value: JsonValue) -> str:
+def value_text(value: JsonValue) -> str:
     """Write an option's value as text: 0.5, 1 for 1.0, true, null, 4-8-12 for a list."""
     if value is None:
         return "null"
     if isinstance(value, list):
-        return "-".join(map(text, value))
+        return "-".join(map(value_text, value))
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

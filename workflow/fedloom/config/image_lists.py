@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedloom.common.errors import FedLoomError, in_words, shortened
+from fedloom.common.errors import FedLoomError, in_words, shorten
 from fedloom.common.folders import check_regular, named_folder, printable, walk
 from fedloom.common.ids import NO_DOMAIN
 from fedloom.common.json_types import JsonDict
@@ -86,7 +86,7 @@ def listed_files(root: Path, settings: JsonDict) -> list[ListedImage]:
             raise FedLoomError(
                 f"images must name a folder for '{which}' too, got folders for {known}"
             )
-        for row in rows(root / name, half, columns):
+        for row in read_rows(root / name, half, columns):
             # paths are text, not of pathlib: a plan looks at 100,000 of them
             path = os.path.normpath(os.path.join(folders[which], row.path))  # noqa: PTH118
             if by_name:
@@ -133,7 +133,7 @@ def _by_name(folder: Path) -> dict[str, str]:
     return paths
 
 
-def text_of(file: Path) -> str:
+def read_list_text(file: Path) -> str:
     """Return the text of a file; raise a FedLoomError if it cannot be read or is not UTF-8."""
     try:
         check_regular(str(file))
@@ -150,7 +150,7 @@ def text_of(file: Path) -> str:
         raise FedLoomError(f"{printable(str(file))}: cannot be read ({error})") from None
 
 
-def rows(file: Path, half: str, columns: ListColumns) -> list[ListedImage]:
+def read_rows(file: Path, half: str, columns: ListColumns) -> list[ListedImage]:
     """Read a list; from a .json file, read the part `half`: train, val or test."""
     suffix = file.suffix.lower()
     if suffix == ".json":
@@ -174,7 +174,7 @@ def _text(file: Path, half: str, columns: ListColumns) -> Iterator[ListedImage]:
                 f".csv, got '{column}'; correct it, or rename the file if it is one"
             )
 
-    for number, line in enumerate(text_of(file).splitlines(), 1):
+    for number, line in enumerate(read_list_text(file).splitlines(), 1):
         line = line.strip()
         if not line:
             continue
@@ -196,7 +196,7 @@ def _check_separated(where: str, cells: list[str]) -> None:
         return
     for separator, found in {",": "commas", **OTHER_SEPARATORS}.items():
         if separator in cells[0]:
-            line = shortened(cells[0], 100)
+            line = shorten(cells[0], 100)
             raise FedLoomError(
                 f"{where}: columns must be separated by tabs or blanks, since the file is not "
                 f"called .csv, got {found} in {line!r}; write tabs, or a .csv file with a first "
@@ -207,7 +207,7 @@ def _check_separated(where: str, cells: list[str]) -> None:
 def _csv(file: Path, half: str, columns: ListColumns) -> Iterator[ListedImage]:
     """Yield the rows of a .csv file, whose first line names the columns."""
     needed = _needed(columns, half)
-    reader = csv.reader(io.StringIO(text_of(file), newline=""), skipinitialspace=True)
+    reader = csv.reader(io.StringIO(read_list_text(file), newline=""), skipinitialspace=True)
     try:
         header = [cell.strip() for cell in next(reader, [])]
         _check_header(file, header, needed)
@@ -232,7 +232,7 @@ def _check_header(file: Path, header: list[str], needed: dict[str, str | int]) -
     for key, column in needed.items():
         if header.count(str(column)) == 1:
             continue
-        line = shortened(",".join(header), 100)
+        line = shorten(",".join(header), 100)
         for separator, found in OTHER_SEPARATORS.items():
             if len(header) == 1 and separator in line:
                 raise FedLoomError(
@@ -274,7 +274,7 @@ def _row(
 def _json(file: Path, half: str) -> Iterator[ListedImage]:
     """Yield the rows of a part of a .json file, as CoOp's code writes it."""
     try:
-        entries = json.loads(text_of(file))[half]
+        entries = json.loads(read_list_text(file))[half]
         for number, (path, label, name) in enumerate(entries):
             if not isinstance(path, str) or type(label) is not int or not isinstance(name, str):
                 raise TypeError(f"[{path!r}, {label!r}, {name!r}]")

@@ -53,11 +53,11 @@ def resolve_methods(
             continue
 
         # the method, or the members of its grid
-        added = [_method_of(label, entry, training, where)]
+        added = [_resolve_method(label, entry, training, where)]
         if entry.grid is not None:
-            grid = grid_of(added[0], entry.grid, where / "grid")
+            grid = make_grid(added[0], entry.grid, where / "grid")
             all_grids[label] = grid
-            added = _members_of(added[0], grid, where)
+            added = _grid_members(added[0], grid, where)
         for method in added:
             _check_wrappers(method, where / "wrappers")
             taken = method.label != label and method.label in all_entries
@@ -87,7 +87,7 @@ def _entries_of_plugins(
     return found
 
 
-def _method_of(label: str, entry: MethodEntry, training: Training, where: KeyPath) -> Method:
+def _resolve_method(label: str, entry: MethodEntry, training: Training, where: KeyPath) -> Method:
     """Return the method of a label, after checks; `training` has the study's training options."""
     names = [wrapper.plugin for wrapper in entry.wrappers]
     if len(set(names)) < len(names) or entry.plugin in names:
@@ -99,8 +99,8 @@ def _method_of(label: str, entry: MethodEntry, training: Training, where: KeyPat
     for position, given in enumerate(entry.wrappers):
         place = where / "wrappers" / position
         wrapper = find_method(given.plugin, place / "plugin", "wrapper")
-        of_wrapper = wrapper.complete_options(given.options, place / "options")
-        wrappers.append(Wrapper(wrapper.name, of_wrapper))
+        wrapper_options = wrapper.complete_options(given.options, place / "options")
+        wrappers.append(Wrapper(wrapper.name, wrapper_options))
 
     # an entry without a title gets the plugin's title if its label is the plugin's name
     title = entry.title
@@ -125,7 +125,7 @@ def _method_of(label: str, entry: MethodEntry, training: Training, where: KeyPat
     )
 
 
-def _members_of(method: Method, grid: Grid, where: KeyPath) -> list[Method]:
+def _grid_members(method: Method, grid: Grid, where: KeyPath) -> list[Method]:
     """Return a method for each combination of a grid's options."""
     members = []
     for label, title, member in grids.members(grid):
@@ -148,12 +148,12 @@ def _check_wrappers(method: Method, where: KeyPath) -> None:
         raise where.error(reason)
 
 
-def grid_of(method: Method, axes: dict[str, list], where: KeyPath) -> Grid:
+def make_grid(method: Method, axes: dict[str, list], where: KeyPath) -> Grid:
     """Return the grid that varies a method along axes; raise an InvalidKeyError if one is wrong."""
     every = dict.fromkeys(Training.model_fields) | method.training
     options = method.options | {f"{grids.TRAINING}{name}": v for name, v in every.items()}
     grids.check_axes(axes, options, find_method(method.plugin).option_schemas, where)
-    touched = dict.fromkeys(grids.split(axis)[0] for axis in axes)
+    touched = dict.fromkeys(grids.split_axis(axis)[0] for axis in axes)
     values = tuple((option, options[option]) for option in touched)
     return Grid(method.label, method.title, tuple(axes.items()), values)
 
@@ -285,8 +285,8 @@ def trial_combinations(values: Axes, own: Axes, trials: int, label: str) -> list
     Raises:
         InvalidKeyError: `trials` is too small or too large.
     """
-    common = grids.crossed(values)
-    others = grids.crossed(own)
+    common = grids.combine_axes(values)
+    others = grids.combine_axes(own)
     count = len(common) * len(others)
     if not len(common) <= trials <= count:
         raise (TUNE / "trials").error(
@@ -313,7 +313,7 @@ def _trials(method: Method, tune: Tune) -> list[tuple[JsonDict, Method]]:
         raise at.error(f"'{min(both)}' is one of study.tune.values; keep one")
 
     # one method for each combination that is tried
-    members = grids.members(grid_of(method, tune.values | own, where))
+    members = grids.members(make_grid(method, tune.values | own, where))
     made = []
     for wanted in trial_combinations(tune.values, own, tune.trials, method.label):
         label, title, member = next(each for each in members if each[2].at == wanted)
@@ -322,7 +322,9 @@ def _trials(method: Method, tune: Tune) -> list[tuple[JsonDict, Method]]:
 
         # if trials gave different artefacts, a figure could lack those of the chosen trial
         if set(trial.artefacts) != set(method.artefacts):
-            changed = ", ".join(f"{axis} {grids.text(value)}" for axis, value in wanted.items())
+            changed = ", ".join(
+                f"{axis} {grids.value_text(value)}" for axis, value in wanted.items()
+            )
             raise where.error(f"gives other artefacts with {changed}; leave that out")
         made.append((member.options, trial))
     return made

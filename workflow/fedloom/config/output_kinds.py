@@ -8,7 +8,7 @@ from pydantic import Field
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Keys, Several
 from fedloom.config.reading import read
-from fedloom.config.settings import KindSpec, Output, OutputKind
+from fedloom.config.settings import KindSpec, OutputEntry, OutputKind
 from fedloom.machine.install import resource
 
 SHOWN = "Labels of the methods to show. Default: all of `select.methods`."
@@ -114,7 +114,7 @@ class ArtefactFigure(RunsFigure):
         return replace(self.spec, artefact=self.artefact)
 
 
-def with_superclasses(path: str | None, output: Output, where: KeyPath) -> Output:
+def with_superclasses(path: str | None, output: OutputEntry, where: KeyPath) -> OutputEntry:
     """Return an output with the superclass of every class, read from the file at `path`.
 
     Return it unchanged if `path` is None. Raise an InvalidKeyError if there is no such file.

@@ -9,9 +9,8 @@ from pydantic import Field, model_validator
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import KeyPath
-from fedloom.common.schema import Count, Keys, Number, Seed, Several, Share
+from fedloom.common.schema import Count, Keys, Number, OpenShare, Seed, Several
 
-PositiveShare = Annotated[Number, Field(gt=0, le=1)]
 AT_LEAST = (
     "Draw proportions again until every client has at least this number of training images (PFPT's "
     "released code). It changes nothing with `kind: client`, where all clients are of equal size."
@@ -48,7 +47,7 @@ class SchemeKind(Keys):
     shots: Count | None = None
     """Few-shot training: every client keeps at most this number of training images of each class
     that it holds. They are drawn by the seed. Default: all images."""
-    novel_classes: Share | Several[str] | None = None
+    novel_classes: OpenShare | Several[str] | None = None
     """Classes on which CLIP methods are tested: no client trains on them or sees their names. It is
     a list of names, or the share of the classes, taken from the end, that are novel (0.5: base and
     new classes of CoOp's code)."""

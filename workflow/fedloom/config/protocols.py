@@ -11,7 +11,7 @@ from itertools import product
 from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG, KeyPath
 from fedloom.config.partitions import participants
-from fedloom.config.settings import Method, Reported, Settings
+from fedloom.config.settings import Method, ReportedRounds, Settings
 from fedloom.config.study import Study
 from fedloom.hooks.manifest import find_method
 
@@ -25,7 +25,7 @@ def is_trial(settings: Settings, partition: str) -> bool:
     return "validation" in settings.partitions[partition].settings
 
 
-def study_of(settings: Settings, partition: str, method: str | None = None) -> Study:
+def study_for(settings: Settings, partition: str, method: str | None = None) -> Study:
     """Return the study with the values that its partition and its method override for a run.
 
     A trial has the rounds and the seed of `study.tune`. Without a method, only the values of the
@@ -40,7 +40,7 @@ def study_of(settings: Settings, partition: str, method: str | None = None) -> S
     return study.model_copy(update=changes | {"global_test": False})
 
 
-def method_of(settings: Settings, partition: str, method: str) -> Method:
+def method_for(settings: Settings, partition: str, method: str) -> Method:
     """Return a method with the training options that it has on a partition."""
     found = settings.methods[method]
     given = settings.protocols[partition].training.given
@@ -71,11 +71,11 @@ def evaluated_rounds(study: Study) -> list[int]:
     return sorted({*wanted_rounds(study), *job_ends(study)})
 
 
-def reported(study: Study, where: KeyPath = STUDY_KEY) -> Reported:
+def reported_rounds(study: Study, where: KeyPath = STUDY_KEY) -> ReportedRounds:
     """Return the evaluated rounds that tables average.
 
     Args:
-        study: the study with the values of a run (see `study_of`).
+        study: the study with the values of a run (see `study_for`).
         where: the key path of the values, for an error.
 
     Raises:
@@ -92,14 +92,14 @@ def reported(study: Study, where: KeyPath = STUDY_KEY) -> Reported:
             )
         # the last `count` of them; none if the count is 0
         rounds.append(tuple(evaluated[len(evaluated) - count :]))
-    return Reported(*rounds)
+    return ReportedRounds(*rounds)
 
 
 def sampled_rounds(study: Study) -> list[int]:
     """List the evaluated rounds in which only a sample of the clients is evaluated."""
     if study.evaluate_clients is None:
         return []
-    shown = reported(study)
+    shown = reported_rounds(study)
     return sorted({*evaluated_rounds(study)} - {*shown.rounds, *shown.worst_of})
 
 
@@ -110,7 +110,7 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
     batches or the cohorts of a method (`training.micro_batch`, `study.stacked`).
     """
     for label, partition in product(labels, settings.select.partitions):
-        method = method_of(settings, partition, label)
+        method = method_for(settings, partition, label)
         plugin = find_method(method.plugin)
         where = CONFIG / "methods" / method.label
         for key in UNSEEN & settings.partitions[partition].settings.keys():
@@ -138,7 +138,7 @@ def check_runs(settings: Settings) -> None:
         own = settings.protocols[label].model_fields_set - {"training"}
         protocol = CONFIG / "partitions" / label / "protocol"
         where = protocol if own else STUDY_KEY
-        found = study_of(settings, label)
+        found = study_for(settings, label)
         training = participating(settings, label)
         if training is not None and found.clients_per_round > training:
             place = protocol if "clients_per_round" in own else STUDY_KEY
@@ -146,11 +146,11 @@ def check_runs(settings: Settings) -> None:
                 f"must be at most {training}, the participating clients of partitions.{label}, got "
                 f"{found.clients_per_round}"
             )
-        reported(found, where)
+        reported_rounds(found, where)
         for method in settings.select.methods:
             if settings.methods[method].rounds is not None:
-                found = study_of(settings, label, method)
-                reported(found, KeyPath(CONFIG / "methods" / method, where.keys))
+                found = study_for(settings, label, method)
+                reported_rounds(found, KeyPath(CONFIG / "methods" / method, where.keys))
 
 
 def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
@@ -172,10 +172,10 @@ def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
         changes["clients_per_round"] = min([study.clients_per_round, *stated])
 
     # report at most as many evaluations as the run with the fewest rounds has
-    of_partitions = [study_of(settings, label) for label in select.partitions]
+    partition_studies = [study_for(settings, label) for label in select.partitions]
     evaluations = min(
         len(wanted_rounds(each.model_copy(update={"rounds": method.rounds or each.rounds})))
-        for each, method in product(of_partitions, methods)
+        for each, method in product(partition_studies, methods)
     )
     counts = study.report.model_dump(exclude_none=True)
     report = given.get("report", {})
@@ -184,8 +184,8 @@ def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
 
     # give trials at most as many rounds, and a seed of their own
     tune = study.tune
-    of_tune = given.get("tune", {})
-    if tune is not None and not of_tune and any(method.member for method in methods):
+    given_tune = given.get("tune", {})
+    if tune is not None and not given_tune and any(method.member for method in methods):
         # the members of a grid get their options from the grid, not from trials
         changes["tune"] = None
     elif tune is not None:
@@ -193,7 +193,7 @@ def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
         if seed in study.seeds:
             seed = max(study.seeds) + 1
         fitting = {"rounds": tune.rounds and min(tune.rounds, study.rounds), "seed": seed}
-        fitting = {key: n for key, n in fitting.items() if key not in of_tune}
+        fitting = {key: n for key, n in fitting.items() if key not in given_tune}
         changes["tune"] = tune.model_copy(update=fitting)
     return study.model_copy(update=changes)
 

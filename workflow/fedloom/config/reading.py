@@ -35,8 +35,8 @@ def read(path: Path) -> JsonDict:
     """Read one YAML file; an error names file, line and column."""
     content = parse(read_text(path), str(path))
     if not isinstance(content, dict):
-        kind = type(content).__name__ if content is not None else "nothing"
-        raise FedLoomError(f"{path}: expected a mapping of keys, found {kind}")
+        type_name = type(content).__name__ if content is not None else "nothing"
+        raise FedLoomError(f"{path}: expected a mapping of keys, found {type_name}")
     return content
 
 
@@ -84,9 +84,9 @@ def _plain(value: object) -> Any:
         raise ValueError(f"a whole number must fit into {MOST_BITS} bits; take a smaller one")
 
     # bool comes before int, since True is an int
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
+    for plain_type in (bool, int, float, str):
+        if isinstance(value, plain_type):
+            return plain_type(value)
     if value is None:
         return None
     raise ValueError(f"{value!s} must be text, a number, true, false or null; put it in quotes")
@@ -258,14 +258,10 @@ def merge_configs(files: list[tuple[Path, dict]], overrides: dict | None = None)
     Raises:
         FedLoomError: a label of SHARED means different things in two files.
     """
+    overrides = overrides or {}
     merged: JsonDict = {}
     origin: dict[tuple[str, str], Path] = {}
-    contents = [*(content for _, content in files), overrides or {}]
-
-    # the name of the study, whose trials are not inherited
-    studies = [content["study"] for content in contents if isinstance(content.get("study"), dict)]
-    names = [study["name"] for study in studies if "name" in study]
-    for path, content in files:
+    for path, content in _without_inherited_trials(files, overrides):
         for section, value in content.items():
             if section in (*SHARED, "tables", "figures") and isinstance(value, dict):
                 target = merged.setdefault(section, {})
@@ -279,11 +275,40 @@ def merge_configs(files: list[tuple[Path, dict]], overrides: dict | None = None)
                     target[label] = deepcopy(meaning)
             else:
                 merged[section] = merge_values(merged.get(section), value)
-                below = content is contents[0] or path.name == "config.yaml"
-                default = section == "study" and below and isinstance(value, dict)
-                if default and names and value.get("name", names[-1]) != names[-1]:
-                    merged[section].pop("tune", None)
-    return merge_values(merged, overrides or {})
+    return merge_values(merged, overrides)
+
+
+def _without_inherited_trials(
+    files: list[tuple[Path, dict]], overrides: dict
+) -> list[tuple[Path, dict]]:
+    """Return the files with their contents, without the trials (`study.tune`) of another study.
+
+    The first file, or a folder's config.yaml, may name another study than the one that is merged.
+    Its trials are then left out, and with them those of all files before it.
+    """
+    contents = [*(content for _, content in files), overrides]
+    studies = [content["study"] for content in contents if isinstance(content.get("study"), dict)]
+    names = [study["name"] for study in studies if "name" in study]
+    if not names:
+        return files
+
+    # the number of files, from the first one on, whose trials are left out
+    count = 0
+    for position, (path, content) in enumerate(files):
+        study = content.get("study")
+        is_inherited = position == 0 or path.name == "config.yaml"
+        if is_inherited and isinstance(study, dict) and study.get("name", names[-1]) != names[-1]:
+            count = position + 1
+
+    return [*((path, _without_trials(content)) for path, content in files[:count]), *files[count:]]
+
+
+def _without_trials(content: dict) -> dict:
+    """Return the content of a config file without the key `study.tune`."""
+    study = content.get("study")
+    if not isinstance(study, dict):
+        return content
+    return content | {"study": {key: value for key, value in study.items() if key != "tune"}}
 
 
 def merge_values(old: JsonValue, new: JsonValue) -> Any:

@@ -204,7 +204,7 @@ def _images_of_part(part: JsonDict, recipe: Recipe) -> int:
 
 
 @cache
-def names() -> tuple[str, ...]:
+def recipe_names() -> tuple[str, ...]:
     """Return the names of the recipes that ship, in alphabetical order."""
     return tuple(sorted(file.stem for file in RECIPES.glob("*.yaml")))
 
@@ -218,31 +218,31 @@ def find_recipe(name: str) -> Recipe:
     if name.endswith((".yaml", ".yml")):
         file = resource(name)
     else:
-        check_known(name, names(), "a recipe must be a .yaml file or a known name, got")
+        check_known(name, recipe_names(), "a recipe must be a .yaml file or a known name, got")
         file = RECIPES / f"{name}.yaml"
     content = read(file)
     own = {key: content.pop(key) for key in RecipeKeys.model_fields if key in content}
     beside = {"name": file.stem, "file": file, "entry": content}
-    recipe = schema.checked(Recipe, own | beside, KeyPath(str(file)))
+    recipe = schema.validate(Recipe, own | beside, KeyPath(str(file)))
     for key, value in {"source": content.get("source"), "get": recipe.get.plain}.items():
         if not value:
             raise KeyPath(str(file), (key,)).error("missing; it has no default, so set it")
     return recipe
 
 
-def dataset_entry(label: str, entry: JsonDict, below: str | None = None) -> JsonDict:
+def dataset_entry(label: str, entry: JsonDict, parent_root: str | None = None) -> JsonDict:
     """Return a checked entry of the config's `datasets`, with recipe and defaults filled in."""
-    source, keys = check_dataset(label, entry, below)
+    source, keys = check_dataset(label, entry, parent_root)
     return {"source": source} | keys.plain
 
 
-def check_dataset(label: str, entry: JsonDict, below: str | None = None) -> Entry:
+def check_dataset(label: str, entry: JsonDict, parent_root: str | None = None) -> Entry:
     """Fill in the recipe of an entry of the config's `datasets`, and check the entry and its parts.
 
     Args:
         label: the label of the entry; for a part, with the keys that lead to the part.
         entry: the entry as it was written.
-        below: for a part, the folder of the whole, which holds the part's folder by default.
+        parent_root: for a part, the folder of the whole, which holds the part's folder by default.
 
     Raises:
         InvalidKeyError: the recipe or a key is wrong.
@@ -250,15 +250,15 @@ def check_dataset(label: str, entry: JsonDict, below: str | None = None) -> Entr
     where = CONFIG / "datasets" / label
     if "recipe" in entry:
         try:
-            entry = _expanded(entry, below)
+            entry = _expanded(entry, parent_root)
         except FedLoomError as error:
             raise (where / "recipe").error(str(error)) from None
-    kind, keys = check_entry("datasets", label, entry)
+    source, keys = check_entry("datasets", label, entry)
 
     # a data set of several has parts with recipes of their own
     parts = getattr(keys, "parts", None)
     if parts is None:
-        return Entry(kind, keys)
+        return Entry(source, keys)
     resolved = {}
     for name, part in parts.items():
         for key in sorted(OF_ALL_PARTS & part.keys()):
@@ -266,20 +266,22 @@ def check_dataset(label: str, entry: JsonDict, below: str | None = None) -> Entr
                 f"must be the same for all parts; set {where / key}"
             )
         # a part that has parts itself must state its image_size
-        if part.get("source") == kind:
+        if part.get("source") == source:
             part = part | {"image_size": keys.image_size}
         resolved[name] = dataset_entry(f"{label}.parts.{name}", part, keys.root)
-    return Entry(kind, keys.model_copy(update={"parts": resolved, "root": None}))
+    return Entry(source, keys.model_copy(update={"parts": resolved, "root": None}))
 
 
-def _expanded(entry: JsonDict, below: str | None) -> JsonDict:
+def _expanded(entry: JsonDict, parent_root: str | None) -> JsonDict:
     """Return an entry with the keys of its recipe; the entry's own keys override these."""
     if "source" in entry:
         raise FedLoomError("a recipe states its `source`; leave out either `source` or `recipe`")
     if not isinstance(entry["recipe"], str):
         raise FedLoomError(f"must be the name of a recipe, got {entry['recipe']!r}")
     recipe = find_recipe(entry["recipe"])
-    root = entry.get("root", recipe.root if below is None else f"{below}/{recipe.folder}")
+    root = entry.get(
+        "root", recipe.root if parent_root is None else f"{parent_root}/{recipe.folder}"
+    )
     given = {key: value for key, value in entry.items() if key not in ("recipe", "root")}
     own = {"root": root} | {key: _filled_in(value, root) for key, value in recipe.entry.items()}
     source = KINDS["datasets"].get(recipe.entry["source"])

@@ -8,8 +8,8 @@ from itertools import product
 from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG
 from fedloom.common.receipts import digest, sha256
-from fedloom.common.schema import checked
-from fedloom.config import kinds, method_labels, recipes
+from fedloom.common.schema import validate
+from fedloom.config import kind_plugins, method_labels, recipes
 from fedloom.config.datasets import listing
 from fedloom.config.grids import with_partitions
 from fedloom.config.kinds import SELECTOR_KEY, Entry, check_entry
@@ -72,7 +72,7 @@ def _without_outputs(merged: JsonDict) -> tuple[Settings, dict[str, dict[str, En
     Tables and figures are resolved later, since they depend on the study's keys.
     """
     # the labels that the study runs
-    config = with_partitions(checked(Config, merged, CONFIG))
+    config = with_partitions(validate(Config, merged, CONFIG))
     protocols = _protocols(config)
     methods, grids = method_labels.resolve_methods(
         config.select.methods, config.methods, config.study.training
@@ -96,11 +96,11 @@ def _without_outputs(merged: JsonDict) -> tuple[Settings, dict[str, dict[str, En
     # the partitions, with the seed that the study fixes for all of them
     seed = config.study.fixed_seeds.partition
     partitions = {}
-    for label, (kind, scheme) in entries["partitions"].items():
-        given = scheme.plain
+    for label, (scheme, values) in entries["partitions"].items():
+        given = values.plain
         if seed is not None:
             given = {"seed": seed, **given}
-        partitions[label] = Partition(label, kind, given)
+        partitions[label] = Partition(label, scheme, given)
 
     # the paper that the study is of
     citation = None
@@ -131,7 +131,7 @@ def _protocols(config: Config) -> dict[str, Protocol]:
     protocols = {}
     for label, entry in config.partitions.items():
         where = CONFIG / "partitions" / label / "protocol"
-        protocols[label] = checked(Protocol, entry.pop("protocol", {}), where)
+        protocols[label] = validate(Protocol, entry.pop("protocol", {}), where)
     return protocols
 
 
@@ -217,7 +217,7 @@ def _listing(entry: JsonDict) -> JsonDict | None:
     if "parts" in entry:
         parts = {name: _listing(part) for name, part in entry["parts"].items()}
         return {"files": sum(p["files"] for p in parts.values() if p), "sha256": digest(parts)}
-    plugin = kinds.plugins_of_kind("source").get(entry["source"])
+    plugin = kind_plugins.plugins_of_type("source").get(entry["source"])
     return listing(entry, None if plugin is None else plugin.paths)
 
 

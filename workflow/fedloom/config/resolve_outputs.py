@@ -11,7 +11,7 @@ from fedloom.config import method_labels
 from fedloom.config.kinds import Entry
 from fedloom.config.output_kinds import OfPaper
 from fedloom.config.reading import read_paper
-from fedloom.config.settings import Output, Settings
+from fedloom.config.settings import OutputEntry, Settings
 
 
 def with_outputs(
@@ -22,11 +22,11 @@ def with_outputs(
     A table or figure may not suit the study's runs. If the study inherits it, it is left out, with
     a note; but if the study sets it itself, or if none would be left, an error is raised.
     """
-    outputs = dict[str, Output]()
+    outputs = dict[str, OutputEntry]()
     refused = list[FedLoomError]()
     for label in getattr(settings.select, section):
         try:
-            outputs[label] = resolve_output(settings, section, label, entries[label])
+            outputs[label] = _resolve_output(settings, section, label, entries[label])
         except FedLoomError as error:
             if section in own.get("select", {}) or label in own.get(section, {}):
                 raise
@@ -43,15 +43,34 @@ def with_outputs(
     )
 
 
-def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
+def _resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> OutputEntry:
     """Return a table or figure with the labels of its runs, and what its kind reads from files.
 
     Raises:
         InvalidKeyError: the output does not suit the study; the error is about the output's entry.
     """
     where = CONFIG / section / label
-    values = entry.values
-    spec = values.needs()
+    output = _with_labels(settings, OutputEntry(section, label, entry.kind, entry.values), where)
+    _check_families(settings, output, where)
+    _check_requirements(settings, output, where)
+
+    # what its kind reads from the study and from a paper
+    output = _complete(settings, output, where)
+    published = getattr(entry.values, "published", None)
+    if published is None:
+        return output
+    numbers = _published_numbers(settings, output, published, where / "published")
+    return replace(output, published=numbers)
+
+
+def _with_labels(settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
+    """Return an output with the labels of the scenarios, backbones and methods that it shows.
+
+    Raises:
+        InvalidKeyError: a label is unknown, or the output would show nothing.
+    """
+    entry = output.entry
+    spec = entry.needs()
     select = settings.select
     known = {
         str(scenario): scenario
@@ -61,29 +80,37 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     if not known:
         raise where.error(f"no partition of the study has {spec.partition_key}; set it")
 
-    # which scenarios, backbones and methods it shows
-    scenarios = _select_known(values.scenarios, known, where / "scenarios")
-    backbones = _select_known(values.backbones, select.backbones, where / "backbones")
-    shown = tuple(known[name] for name in scenarios)
-    output = Output(section, label, entry.kind, values, shown, tuple(backbones))
+    names = _select_known(entry.scenarios, known, where / "scenarios")
+    backbones = _select_known(entry.backbones, select.backbones, where / "backbones")
+    output = replace(
+        output, scenarios=tuple(known[name] for name in names), backbones=tuple(backbones)
+    )
+    if spec.shows in ("backbones", "datasets"):
+        return output
+    return replace(output, methods=tuple(_choose_methods(settings, output, where)))
 
-    # what it shows must work on the families of its backbones
-    works_on = {}
-    if spec.shows == "backbones":
-        works_on = {"the figure": ("vit",)}
-    elif spec.shows != "datasets":
-        output = replace(output, methods=tuple(_choose_methods(settings, output, where)))
-        works_on = {f"methods.{name}": settings.methods[name].families for name in output.methods}
-    for (what, families), name in product(works_on.items(), backbones):
+
+def _check_families(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
+    """Check that what an output shows works on the families of its backbones.
+
+    Raises:
+        InvalidKeyError: a method, or a figure of backbones, does not work on one of them.
+    """
+    families_of = {f"methods.{name}": settings.methods[name].families for name in output.methods}
+    if output.entry.needs().shows == "backbones":
+        families_of = {"the figure": ("vit",)}
+    for (subject, families), name in product(families_of.items(), output.backbones):
         family = settings.backbones[name].family
         if family not in families:
             raise where.error(
-                f"{what} works on a {' or '.join(families)}, backbones.{name} is a {family}; show "
-                "them in different tables or figures (methods, backbones)"
+                f"{subject} works on a {' or '.join(families)}, backbones.{name} is a {family}; "
+                "show them in different tables or figures (methods, backbones)"
             )
 
-    # what its kind requires
-    for check in spec.requires:
+
+def _check_requirements(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
+    """Check what an output's kind requires of the study; raise an InvalidKeyError if it lacks."""
+    for check in output.entry.needs().requires:
         check(settings, output, where)
     if settings.study.evaluate_clients is not None and output.settings.get("target") is not None:
         raise (where / "target").error(
@@ -91,16 +118,8 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
             "leave it out"
         )
 
-    # what its kind reads from the study and from a paper
-    output = _complete(settings, output, where)
-    published = getattr(values, "published", None)
-    if published is None:
-        return output
-    numbers = _published_numbers(settings, output, published, where / "published")
-    return replace(output, published=numbers)
 
-
-def _complete(settings: Settings, output: Output, where: KeyPath) -> Output:
+def _complete(settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
     """Return the output with what its kind reads; an error becomes one about the output's entry."""
     try:
         return output.entry.complete(settings, output, where)
@@ -121,7 +140,7 @@ def _select_known(wanted: list[str] | None, known: Collection[str], where: KeyPa
     return [name for name in known if wanted is None or name in wanted]
 
 
-def _choose_methods(settings: Settings, output: Output, where: KeyPath) -> list[str]:
+def _choose_methods(settings: Settings, output: OutputEntry, where: KeyPath) -> list[str]:
     """Return the labels of the methods that an output shows, in the order of its key `methods`.
 
     Raises:
@@ -131,7 +150,7 @@ def _choose_methods(settings: Settings, output: Output, where: KeyPath) -> list[
     names = getattr(output.entry, "methods", None) or running
     spec = output.entry.needs()
     artefact = spec.artefact
-    of_grids = spec.shows in ("grid", "grids")
+    needs_grids = spec.shows in ("grid", "grids")
 
     # the named methods that run and give what the kind shows
     chosen = list[str]()
@@ -141,13 +160,13 @@ def _choose_methods(settings: Settings, output: Output, where: KeyPath) -> list[
             continue
         if artefact is not None and artefact not in method.artefacts:
             continue
-        if of_grids and method.member is None:
+        if needs_grids and method.member is None:
             continue
         chosen.append(label)
 
     if not chosen:
         lack = ""
-        if of_grids:
+        if needs_grids:
             lack = " that is of a grid (methods.<label>.grid)"
         elif artefact:
             lack = f" that gives '{artefact}' with its options (method.toml)"
@@ -164,7 +183,7 @@ def _choose_methods(settings: Settings, output: Output, where: KeyPath) -> list[
 
 
 def _published_numbers(
-    settings: Settings, output: Output, published: OfPaper, where: KeyPath
+    settings: Settings, output: OutputEntry, published: OfPaper, where: KeyPath
 ) -> JsonDict:
     """Return the key `published` of an output with the paper's citation and the rows' values.
 

@@ -226,7 +226,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Reported:
+class ReportedRounds:
     """The rounds of a run whose accuracies tables report."""
 
     # the evaluated rounds over which tables average
@@ -248,7 +248,7 @@ class Scenario:
 
 
 # a check that the study suits an output; the error is about the key path of the output's entry
-Requirement = Callable[["Settings", "Output", KeyPath], None]
+Requirement = Callable[["Settings", "OutputEntry", KeyPath], None]
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,9 @@ class OutputKind(Keys):
         """Return what the kind shows and needs; a kind overrides this if it depends on its keys."""
         return self.spec
 
-    def complete(self, settings: "Settings", output: "Output", where: KeyPath) -> "Output":
+    def complete(
+        self, settings: "Settings", output: "OutputEntry", where: KeyPath
+    ) -> "OutputEntry":
         """Return the output with what its kind reads from the study or from files, as `extra`.
 
         `where` is the key path of the output's entry, for errors about its keys:
@@ -320,7 +322,7 @@ class OutputKind(Keys):
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputEntry:
     """A table or figure, which shows the runs of all combinations of its labels."""
 
     section: str
@@ -377,8 +379,8 @@ class Settings:
     backbones: dict[str, BackboneSettings]
     methods: "PluginCatalogue[Method]"
     grids: dict[str, Grid]
-    tables: dict[str, Output]
-    figures: dict[str, Output]
+    tables: dict[str, OutputEntry]
+    figures: dict[str, OutputEntry]
     select: Selection
     # the trials of `study.tune`, by method label
     trials: dict[str, tuple[Trial, ...]] = field(default_factory=dict)

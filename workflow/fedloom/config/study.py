@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from fedloom.common.json_types import JsonDict
-from fedloom.common.schema import UNSET, Count, Distinct, Keys, Label, Seed, Several, Share
+from fedloom.common.schema import UNSET, Count, Distinct, Keys, Label, OpenShare, Seed, Several
 from fedloom.hooks.training_options import Training
 
 Rounds = Annotated[int, Field(ge=1, le=9999)]
@@ -51,7 +51,7 @@ class Tune(Keys):
     per_method: dict[str, Axes] = Field(default={})
     """Maps a method's label to options that it alone tries, and to their values. Each trial
     combines the next of these values with the next of `values`."""
-    validation: Share = 0.2
+    validation: OpenShare = 0.2
     """The share of every client's training images on which trials are evaluated. It is stratified
     by class."""
     rounds: Rounds | None = None

@@ -182,8 +182,8 @@ def tiny_task(
     )
 
 
-def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
-    """Return a job of the tiny task.
+def tiny_job(method: Plugin, after: int = 0, last: int = 4) -> TrainJob:
+    """Return a job of the tiny task, which trains the rounds after `after` up to `last`.
 
     It evaluates after rounds 2 and 4, and after its last round.
     """
@@ -199,9 +199,9 @@ def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
     )
 
     # the rounds after which the job evaluates, ascending, without repetition
-    evaluate = [each for each in (2, 4) if first < each < last]
-    evaluate.append(last)
-    return TrainJob(spec, first, last, tuple(evaluate), global_test=True, sources="")
+    evaluated_rounds = [number for number in (2, 4) if after < number < last]
+    evaluated_rounds.append(last)
+    return TrainJob(spec, after, last, tuple(evaluated_rounds), global_test=True, sources="")
 
 
 def tiny_outputs(folder: Path, last: int = 4) -> training_job.Outputs:

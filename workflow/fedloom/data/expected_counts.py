@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedloom.common.errors import shortened
+from fedloom.common.errors import shorten
 from fedloom.common.ids import NO_DOMAIN
 from fedloom.common.json_types import JsonDict
 from fedloom.data.image_list import Prepared
@@ -19,7 +19,7 @@ def differences_from_recipe(ready: Prepared, counts: JsonDict) -> list[str]:
     domains = np.setdiff1d(ready.domains, [NO_DOMAIN]).tolist()
     for key, names in (("classes", trained_classes(ready)), ("domains", domains)):
         if counts.get(key, len(names)) != len(names):
-            shown = shortened(", ".join(names), 100)
+            shown = shorten(", ".join(names), 100)
             lines.append(f"{len(names)} {key}, the recipe has {counts[key]:,}; found: {shown}")
 
     # by domain

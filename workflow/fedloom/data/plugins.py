@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedloom.common.errors import FedLoomError, one_line, shortened
+from fedloom.common.errors import FedLoomError, one_line, shorten
 from fedloom.common.json_types import JsonDict
-from fedloom.config.datasets import described
-from fedloom.config.kinds import DataPlugin, plugins_of_kind
+from fedloom.config.datasets import describe_listing
+from fedloom.config.kind_plugins import DataPlugin, plugins_of_type
 from fedloom.data.image_list import ImageList, Item
 from fedloom.hooks.loader import import_plugin
 from fedloom.hooks.plugin_code import run_plugin_code
@@ -17,7 +17,7 @@ from fedloom.hooks.plugin_code import run_plugin_code
 def read(source: str, settings: JsonDict) -> ImageList:
     """Return the images that a plugin's source lists."""
     # what the plugin lists
-    plugin = plugins_of_kind("source")[source]
+    plugin = plugins_of_type("source")[source]
     function = _plugin_function(plugin, "read", "settings")
     images = run_plugin_code(lambda: function(settings), [plugin], "read")
     if not isinstance(images, ImageList):
@@ -25,7 +25,7 @@ def read(source: str, settings: JsonDict) -> ImageList:
         raise FedLoomError(f"{plugin.file}: read must return an ImageList, got {type_name}")
 
     if plugin.paths:
-        about = described(settings, plugin.paths)
+        about = describe_listing(settings, plugin.paths)
         images = replace(images, provenance=f"{images.provenance}: {about}")
 
     def items() -> Iterator[Item]:
@@ -44,7 +44,7 @@ def divide(
 
     Raises a FedLoomError if the plugin does not return a client in range for each label [N].
     """
-    plugin = plugins_of_kind("scheme")[scheme]
+    plugin = plugins_of_type("scheme")[scheme]
     function = _plugin_function(plugin, "divide", "labels, settings, rng")
     owner = np.asarray(run_plugin_code(lambda: function(labels, settings, rng), [plugin], "divide"))
 
@@ -55,7 +55,7 @@ def divide(
         return owner
     raise FedLoomError(
         f"{plugin.file}: divide must return a client in 0..{clients - 1} for each of "
-        f"{len(labels)} training images, got {shortened(one_line(owner), 60)}"
+        f"{len(labels)} training images, got {shorten(one_line(owner), 60)}"
     )
 
 
@@ -63,5 +63,7 @@ def _plugin_function(plugin: DataPlugin, name: str, arguments: str) -> Callable[
     """Import a plugin and return its function `name`; an error tells which `arguments` it needs."""
     function = getattr(import_plugin(plugin), name, None)
     if not callable(function):
-        raise FedLoomError(f"{plugin.file}: a {plugin.kind} needs the function {name}({arguments})")
+        raise FedLoomError(
+            f"{plugin.file}: a {plugin.plugin_type} needs the function {name}({arguments})"
+        )
     return function

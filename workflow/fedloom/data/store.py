@@ -22,7 +22,7 @@ import pyarrow as pa
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import atomic_write
 from fedloom.common.json_types import JsonDict
-from fedloom.common.receipts import changed, read_receipt, write_receipt
+from fedloom.common.receipts import changed_error, read_receipt, write_receipt
 
 # the most images of one chunk of the file
 MAX_CHUNK_IMAGES = 1024
@@ -162,7 +162,7 @@ class ImageStore:
         if facts is None:
             facts = read_receipt(path)
         if not path.is_file() or "parts" not in facts:
-            raise changed(path)
+            raise changed_error(path)
 
         # verify all bytes except the pixels now, and the pixels when they are read
         whole = pa.memory_map(str(path)).read_buffer()
@@ -170,7 +170,7 @@ class ImageStore:
         self._data = memoryview(whole)
         self._parts = facts["parts"]
         if _digest_between(self._data, self._parts) != facts["rest"]:
-            raise changed(path)
+            raise changed_error(path)
         self._unverified = set(range(len(self._parts)))
 
         # the columns, and a view of the pixels of every chunk
@@ -203,7 +203,7 @@ class ImageStore:
         for chunk in self._unverified & set(chunks.tolist()):
             start, length, checksum = self._parts[chunk]
             if zlib.crc32(self._data[start : start + length]) != checksum:
-                raise changed(self._path)
+                raise changed_error(self._path)
             self._unverified.remove(chunk)
 
         # a loop copies each image only once: Arrow's `take` may first copy the whole column, and

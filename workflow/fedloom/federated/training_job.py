@@ -71,7 +71,7 @@ def job_fingerprint(job: TrainJob, files: list[Path], device: torch.device) -> s
     and the kind of GPU (different GPUs sum in different orders). The job's last round, and which
     rounds and clients it evaluates, are not part of the digest.
     """
-    varying = ("last", "evaluate", "sampled", "evaluate_clients")
+    varying = ("last", "evaluated_rounds", "sampled_rounds", "clients_per_sample")
     fixed = {key: value for key, value in asdict(job).items() if key not in varying}
     inputs = [sha256(file) for file in files]
     hardware = device.type
@@ -85,13 +85,13 @@ def clients_to_evaluate(
 ) -> Sequence[int]:
     """Return the ids of the clients that are evaluated after round `task.round`, ascending.
 
-    These are all clients with test images but the attackers. After a round of `job.sampled`, only
-    `job.evaluate_clients` of them are drawn. The draw has participating and held-out clients in
-    proportion, and at least one participating client.
+    These are all clients with test images but the attackers. After a round of `job.sampled_rounds`,
+    only `job.clients_per_sample` of them are drawn. The draw has participating and held-out clients
+    in proportion, and at least one participating client.
     """
     everyone = [client for client in task.data.tested if client not in attacking]
-    count = job.evaluate_clients
-    if task.round not in job.sampled or count is None or count >= len(everyone):
+    count = job.clients_per_sample
+    if task.round not in job.sampled_rounds or count is None or count >= len(everyone):
         return everyone
 
     # how many participating clients, and how many others
@@ -140,7 +140,7 @@ def _resume(
 
     Otherwise, log the reason and return None.
     """
-    saved = read_checkpoint(head, fingerprint, job.first)
+    saved = read_checkpoint(head, fingerprint, job.after)
     if saved is None:
         return None
 
@@ -151,7 +151,7 @@ def _resume(
             return saved
     else:
         reason = saved
-    log.info("%s %s; starting after round %d", head, reason, job.first)
+    log.info("%s %s; starting after round %d", head, reason, job.after)
     return None
 
 
@@ -166,7 +166,7 @@ def _why_no_resume(
         return f"is of round {saved.round}, after the job's last"
 
     # an evaluation that is missing cannot be done now: the states of earlier rounds are gone
-    for round_number in job.evaluate:
+    for round_number in job.evaluated_rounds:
         if round_number > saved.round:
             continue
         due = clients_to_evaluate(task.at(round_number), job, attacking)
@@ -220,7 +220,7 @@ def _find_starting_point(
         return _StartingPoint(before.after(saved.changes), saved.round, False, saved)
     if start is None:
         before = initial_state(task, hooks)
-    return _StartingPoint(before, job.first, diverged, None)
+    return _StartingPoint(before, job.after, diverged, None)
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _train_and_evaluate(
     """Train round `task.round`, and evaluate the new state if the job asks for it."""
     after, row = train_round(task, hooks, state)
     confusion = Confusion()
-    if task.round not in job.evaluate:
+    if task.round not in job.evaluated_rounds:
         return _RoundResult(after, row, [], confusion)
 
     counted: Confusion | None = None
@@ -350,7 +350,7 @@ def _write_outputs(
 ) -> None:
     """Write the job's tables and its last state."""
     # a checkpoint that another job began may hold evaluations that this job does not report
-    rows = checkpoint.rows.with_evaluations_of(job.evaluate)
+    rows = checkpoint.rows.with_evaluations_of(job.evaluated_rounds)
     write_table(outputs.evaluation, rows.evaluation)
     write_table(outputs.rounds, rows.rounds)
     write_table(outputs.clients, rows.clients)

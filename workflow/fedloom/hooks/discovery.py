@@ -12,7 +12,7 @@ from pydantic import PrivateAttr
 from fedloom.common.errors import FedLoomError, in_words
 from fedloom.common.folders import read_text
 from fedloom.common.key_path import KeyPath
-from fedloom.common.schema import Identifier, Keys, checked
+from fedloom.common.schema import Identifier, Keys, validate
 
 # plugins of a folder are imported as if they were modules of this package
 PACKAGE = "fedloom_plugins"
@@ -83,7 +83,7 @@ class PluginManifest(Keys):
             content = tomllib.loads(read_text(file))
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise FedLoomError(f"{file}: {error}") from None
-        plugin = checked(cls, content, KeyPath(str(file)))
+        plugin = validate(cls, content, KeyPath(str(file)))
         plugin._toml = file
         plugin._module = module
         plugin.check(KeyPath(str(file)))

@@ -8,7 +8,7 @@ for a plugin:
 3. An installed package with an entry point of the group `fedloom.methods`.
 
 The other kinds of plugins (sources, schemes, tables and figures) have a file `source.toml`, and so
-on, and a group `fedloom.sources`, and so on (see fedloom.config.kinds).
+on, and a group `fedloom.sources`, and so on (see fedloom.config.kind_plugins).
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedloom.common.errors import shortened, suggestion
+from fedloom.common.errors import shorten, suggestion
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import is_number
@@ -109,7 +109,7 @@ def find_fault(value: JsonValue, schema: JsonDict) -> _Fault | None:
     """Return the first fault of a value under a JSON Schema; None if there is none."""
     for error in _validator()(schema).iter_errors(value):
         rule = _sentence(str(error.validator), error.validator_value)
-        return _Fault(tuple(error.path), shortened(f"{rule}, got {error.instance!r}"))
+        return _Fault(tuple(error.path), shorten(f"{rule}, got {error.instance!r}"))
     return None
 
 
@@ -150,14 +150,14 @@ def _sentence(rule: str, allowed: object) -> str:
         return f"must be {' or '.join(TYPE_NAMES[str(each)] for each in types)}"
 
     if rule == "enum" and isinstance(allowed, list):
-        return shortened(f"must be one of {', '.join(map(repr, allowed))}", 100)
+        return shorten(f"must be one of {', '.join(map(repr, allowed))}", 100)
 
     if rule == "uniqueItems":
         return "must hold each item once"
 
     sentence = SENTENCES.get(rule)
     if sentence is None:
-        return shortened(f"must have {rule} {allowed!r}", 80)
+        return shorten(f"must have {rule} {allowed!r}", 80)
     return sentence.format(allowed)
 
 

@@ -5,11 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedloom.common.json_types import JsonDict
-from fedloom.common.schema import UNSET, Count, Keys, Number
+from fedloom.common.schema import UNSET, Count, Keys, Number, ShareBelowOne
 
 # the method.toml of a method that trains must set these; the other options have a default
 REQUIRED_IN_METHOD_TOML = ("optimizer", "lr", "schedule", "epochs", "batch_size")
-Fraction = Annotated[Number, Field(ge=0, lt=1)]
 
 
 class Training(Keys):
@@ -29,9 +28,9 @@ class Training(Keys):
     last round."""
     decay: Number = Field(default=1.0, gt=0, le=1)
     """Factor by which the schedule `exponential` multiplies the learning rate each round."""
-    momentum: Fraction = 0.0
+    momentum: ShareBelowOne = 0.0
     """Momentum of SGD; it has no effect on other optimisers."""
-    betas: list[Fraction] = Field(default=[0.9, 0.999], min_length=2, max_length=2)
+    betas: list[ShareBelowOne] = Field(default=[0.9, 0.999], min_length=2, max_length=2)
     """Decay rates of the two moments of Adam and AdamW; they have no effect on SGD."""
     eps: Number = Field(default=1e-8, gt=0)
     """Constant in the denominator of Adam and AdamW; it has no effect on SGD."""

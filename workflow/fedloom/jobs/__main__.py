@@ -13,17 +13,17 @@ from fedloom.machine.job_events import with_event
 from fedloom.machine.process_log import log_to
 from fedloom.planning import job_receipts, staleness
 from fedloom.planning.job_specs import from_json
+from fedloom.planning.rules import RULES
 
 log = logging.getLogger("fedloom")
 
 MODULE = "fedloom.jobs.{rule}_job"
-RULES = sorted(file.stem.removesuffix("_job") for file in Path(__file__).parent.glob("*_job.py"))
 
 
 def main() -> None:
     """Run the job that the process's arguments describe."""
     parser = argparse.ArgumentParser(prog="python -m fedloom.jobs", description=__doc__)
-    parser.add_argument("rule", choices=RULES)
+    parser.add_argument("rule", choices=sorted(RULES))
     parser.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")
     parser.add_argument("--sources", help="digest of its source files; by default of those now")
     parser.add_argument("--log", type=Path, help="also write the log to this file")
@@ -34,17 +34,17 @@ def main() -> None:
     with one_line_errors():
         log_to(args.log)
         module = import_module(MODULE.format(rule=args.rule))
-        job = from_json(args.job, get_type_hints(module.run)["job"])
-        sources = args.sources or staleness.digest_of(*staleness.code_of(args.rule, job))
+        job = from_json(args.job, get_type_hints(module.run_job)["job"])
+        sources = args.sources or staleness.sources_digest(*RULES[args.rule].code(job))
 
         # the old receipt is removed before the job, so what a killed job leaves has no receipt
-        started = time.perf_counter()
-        making = job_receipts.begin_job(args.rule, job, sources)
-        module.run(job, args.threads)
-        job_receipts.end_job(making)
+        began = time.perf_counter()
+        started_job = job_receipts.begin_job(args.rule, job, sources)
+        module.run_job(job, args.threads)
+        job_receipts.end_job(started_job)
 
         # log what the job took, for people and for the report
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - began
         used = resource.getrusage(resource.RUSAGE_SELF)
         processor = used.ru_utime + used.ru_stime
         megabytes = used.ru_maxrss / 1024

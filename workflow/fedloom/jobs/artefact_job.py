@@ -17,7 +17,7 @@ from fedloom.planning import choices, paths, provenance
 from fedloom.planning.job_specs import ArtefactJob
 
 
-def run(job: ArtefactJob, threads: int) -> None:
+def run_job(job: ArtefactJob, threads: int) -> None:
     """Write the table of an artefact, computed by the run's hooks from its last state."""
     spec = choices.with_choice(job.spec)
     run = spec.run
@@ -32,9 +32,9 @@ def run(job: ArtefactJob, threads: int) -> None:
     provenance.digest_of_weights(run.path, spec.backbone, lambda: weights_digest(backbone))
 
     # the run's state after the last round
-    tree, facts = tensor_files.load(state)
+    tree, metadata = tensor_files.load(state)
     kept = State.from_tree(tree, task.data.device)
-    task = task.at(facts["round"])
+    task = task.at(metadata["round"])
 
     if job.artefact == TEST_SETS:
         names = job.transfer_to

@@ -8,11 +8,11 @@ from fedloom.planning.job_specs import BlockAccuracyJob
 from fedloom.report import block_accuracy
 
 
-def run(job: BlockAccuracyJob, threads: int) -> None:
+def run_job(job: BlockAccuracyJob, threads: int) -> None:
     """Write a table with a row per block: the accuracies on the test images."""
     files = paths.data_inputs("block_accuracy", **vars(job))
     check_receipt(files["features"])
 
     prepare_cpu(threads)
     out = paths.path_for(paths.BLOCK_ACCURACY, **vars(job))
-    block_accuracy.write(ImageStore(files["store"]), files["features"], out)
+    block_accuracy.write_accuracies(ImageStore(files["store"]), files["features"], out)

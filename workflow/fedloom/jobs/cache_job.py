@@ -11,7 +11,7 @@ from fedloom.planning import paths, provenance
 from fedloom.planning.job_specs import CacheJob
 
 
-def run(job: CacheJob, threads: int) -> None:
+def run_job(job: CacheJob, threads: int) -> None:
     """Write the features or patches of all images, with the digest of the backbone's weights."""
     images = ImageStore(paths.data_inputs("cache", dataset=job.dataset)["store"])
     label = job.backbone.label

@@ -8,7 +8,7 @@ import pyarrow as pa
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_table
 from fedloom.config import grids
-from fedloom.config.settings import Reported
+from fedloom.config.settings import ReportedRounds
 from fedloom.planning import choices, paths
 from fedloom.planning.job_specs import ChooseJob
 from fedloom.report.metrics import accuracies, evaluation
@@ -16,7 +16,7 @@ from fedloom.report.metrics import accuracies, evaluation
 log = logging.getLogger(__name__)
 
 
-def run(job: ChooseJob, threads: int) -> None:
+def run_job(job: ChooseJob, threads: int) -> None:
     """Write a table of all trials, and a table with the chosen trial alone.
 
     A row has the trial's label and its options as JSON. The table of all trials also has their
@@ -29,8 +29,8 @@ def run(job: ChooseJob, threads: int) -> None:
     """
     # each trial's mean accuracy after the last round; None if the trial diverged before
     trials, files = zip(*choices.trial_evaluations(job), strict=True)
-    of_trials = [accuracies(evaluation(file), Reported((job.last,))) for file in files]
-    means = [each.get("participating_mean") for each in of_trials]
+    trial_accuracies = [accuracies(evaluation(file), ReportedRounds((job.last,))) for file in files]
+    means = [each.get("participating_mean") for each in trial_accuracies]
 
     finished = [mean for mean in means if mean is not None]
     if not finished:
@@ -46,7 +46,7 @@ def run(job: ChooseJob, threads: int) -> None:
         pa.array([trial.label for trial in trials]),
         pa.array(map(json.dumps, options)),
         pa.array(means, pa.float64()),
-        pa.array([number == best for number in range(len(trials))]),
+        pa.array([position == best for position in range(len(trials))]),
     ]
     table = pa.table(columns, ["trial", "options", "accuracy", "chosen"])
     write_table(paths.path_for(paths.TRIALS, **vars(job)), table)
@@ -56,4 +56,4 @@ def run(job: ChooseJob, threads: int) -> None:
     for name, end in choices.at_edge(options[best], options).items():
         where = "/".join([job.dataset, job.partition, job.backbone, job.method])
         line = "%s: chose %s %s, the %s that was tried; give study.tune values beyond it"
-        log.info(line, where, name, grids.text(options[best][name]), end)
+        log.info(line, where, name, grids.value_text(options[best][name]), end)

@@ -5,7 +5,7 @@ from fedloom.planning import paths
 from fedloom.planning.job_specs import DatasetJob
 
 
-def run(job: DatasetJob, threads: int) -> None:
+def run_job(job: DatasetJob, threads: int) -> None:
     """Write the images that the dataset's source reads, with their labels, and a receipt."""
     dataset = job.dataset
     build_store(

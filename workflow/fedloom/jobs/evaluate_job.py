@@ -9,19 +9,19 @@ from fedloom.report import metrics
 log = logging.getLogger(__name__)
 
 
-def run(job: EvaluateJob, threads: int) -> None:
+def run_job(job: EvaluateJob, threads: int) -> None:
     """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet.
 
     If the training loss after the last round is not below that of guessing, the log says so, unless
     the run is a trial.
     """
     # join each table of the run from the tables of its jobs
-    ends = [paths.four_digits(number) for number in job.ends]
+    ends = [paths.four_digits(end) for end in job.ends]
     made_by = provenance.facts_of_job(job.run, job.ends[-1])
     for name in paths.table_names(job.confusion):
-        of_jobs = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
-        of_run = paths.path_for(paths.RUN_TABLES[name], job.run)
-        metrics.join(of_jobs, of_run, job.run, made_by)
+        job_tables = [paths.path_for(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
+        run_table = paths.path_for(paths.RUN_TABLES[name], job.run)
+        metrics.join(job_tables, run_table, job.run, made_by)
 
     # that a trial does not train is no news: trials find out which options train
     if job.trial:

@@ -2,12 +2,12 @@
 
 from fedloom.planning import paths
 from fedloom.planning.job_specs import FigureJob
-from fedloom.planning.output_runs import plotted_backbones, plotted_runs
 from fedloom.report import figures
 from fedloom.report.figures.style import with_styles
+from fedloom.report.plotted_runs import plotted_backbones, plotted_runs
 
 
-def run(job: FigureJob, threads: int) -> None:
+def run_job(job: FigureJob, threads: int) -> None:
     """Write the figure of a study's runs, or of frozen backbones."""
     if job.shown is None:
         items = plotted_backbones(job)
@@ -16,4 +16,4 @@ def run(job: FigureJob, threads: int) -> None:
 
     out = paths.path_for(paths.FIGURE, study=job.study, label=job.label)
     files = {"pdf": out.with_suffix(".pdf"), "png": out.with_suffix(".png")}
-    figures.write(job, items, files)
+    figures.write_figure(job, items, files)

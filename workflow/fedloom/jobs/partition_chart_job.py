@@ -6,7 +6,7 @@ from fedloom.planning.job_specs import PartitionChartJob
 from fedloom.report import partition_chart
 
 
-def run(job: PartitionChartJob, threads: int) -> None:
+def run_job(job: PartitionChartJob, threads: int) -> None:
     """Write the chart of a partition as PNG and PDF."""
     partition = paths.data_inputs("partition_chart", **vars(job))["partition"]
     check_receipt(partition)

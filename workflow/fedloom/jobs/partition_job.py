@@ -10,7 +10,7 @@ from fedloom.planning import paths
 from fedloom.planning.job_specs import PartitionJob
 
 
-def run(job: PartitionJob, threads: int) -> None:
+def run_job(job: PartitionJob, threads: int) -> None:
     """Write a table with a row per image: the client that has it (see fedloom.data.partition)."""
     label = job.partition.label
     seed = job.seed

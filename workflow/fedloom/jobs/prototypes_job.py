@@ -13,7 +13,7 @@ from fedloom.planning.job_specs import PrototypesJob
 from fedloom.toolbox.prototypes import warm_start
 
 
-def run(job: PrototypesJob, threads: int) -> None:
+def run_job(job: PrototypesJob, threads: int) -> None:
     """Write the tensors `mean`, `spread`, `count` (see fedloom.toolbox.prototypes.warm_start)."""
     files = paths.data_inputs("prototypes", **vars(job))
     check_receipt(files["partition"])

@@ -135,13 +135,13 @@ def try_server(arguments: list[str]) -> int | None:
         except (OSError, ValueError):
             return None
 
-        def forward(number: int, _: object) -> None:
+        def forward(signal_number: int, _: object) -> None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(job, number)
+                os.kill(job, signal_number)
 
         # a signal that is ignored here is passed on too: the job may handle it
-        for number in FORWARDED:
-            signal.signal(number, forward)
+        for signal_number in FORWARDED:
+            signal.signal(signal_number, forward)
 
         status = server.recv(MOST)
         if not status:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from fedloom.backbones import backbone
-from fedloom.common.receipts import check_receipt, digest, receipt_of, sha256, write_receipt
+from fedloom.common.receipts import check_receipt, digest, receipt_path, sha256, write_receipt
 from fedloom.federated import training_job
 from fedloom.federated.build_task import build_task
 from fedloom.machine.device import prepare_torch
@@ -12,7 +12,7 @@ from fedloom.planning import choices, paths, provenance
 from fedloom.planning.job_specs import TrainJob
 
 
-def run(job: TrainJob, threads: int) -> None:
+def run_job(job: TrainJob, threads: int) -> None:
     """Write the state after the last round, and the tables of evaluations, rounds and clients."""
     job = replace(job, spec=choices.with_choice(job.spec))
     run = job.spec.run
@@ -25,11 +25,11 @@ def run(job: TrainJob, threads: int) -> None:
 
     # the files that it reads: data, and from the second job on the state of the job before
     inputs = paths.run_inputs(run, job.spec.method.needs)
-    receipts = [receipt_of(file) for file in inputs.values()]
+    receipts = [receipt_path(file) for file in inputs.values()]
     start = None
-    if job.first:
-        start = paths.path_for(paths.STATE, run, end=paths.four_digits(job.first))
-        receipts.append(receipt_of(start))
+    if job.after:
+        start = paths.path_for(paths.STATE, run, end=paths.four_digits(job.after))
+        receipts.append(receipt_path(start))
 
     with training_job.exclusive_run_folder(state.parent):
         device = prepare_torch(threads, job.spec.backbone.precision)
@@ -42,7 +42,7 @@ def run(job: TrainJob, threads: int) -> None:
             "sources": job.sources,
             "weights": weights,
             "settings": provenance.digest_of_settings(job.spec),
-            "data": digest([sha256(receipt_of(file)) for file in inputs.values()]),
+            "data": digest([sha256(receipt_path(file)) for file in inputs.values()]),
         }
         if start is not None:
             provenance.check_same(run, check_receipt(start), made_by)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedloom.common.errors import FedLoomError, in_words, legible
+from fedloom.common.errors import FedLoomError, escape_unprintable, in_words
 
 log = logging.getLogger("fedloom")
 
@@ -42,7 +42,7 @@ def one_line_errors() -> Iterator[None]:
             _tell_unexpected(error)
             raise
         log.debug("", exc_info=error)
-        log.error("error: %s", legible(f"{error.filename}: {error.strerror}"))
+        log.error("error: %s", escape_unprintable(f"{error.filename}: {error.strerror}"))
         sys.exit(2)
 
     except Exception as error:
@@ -57,4 +57,4 @@ def _tell_unexpected(error: Exception) -> None:
     so Python prints the traceback on the terminal.
     """
     log.debug("", exc_info=error)
-    log.error("error: %s", legible(in_words(error)))
+    log.error("error: %s", escape_unprintable(in_words(error)))

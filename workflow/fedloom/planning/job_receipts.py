@@ -18,9 +18,11 @@ from pathlib import Path
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, read_sealed, sha256, write_sealed
-from fedloom.planning import job_files, paths
+from fedloom.planning import paths
 from fedloom.planning.job_specs import Job, to_json
 from fedloom.planning.plan import Plan
+from fedloom.planning.rules import RULES
+from fedloom.planning.rules.rule import LARGE_SUFFIXES
 from fedloom.planning.study_jobs import jobs_of_study
 
 # why a result is made again
@@ -37,7 +39,7 @@ REASONS = {"sources": FROM_OTHER_SOURCES, "job": FROM_OTHER_SETTINGS, "inputs": 
 
 
 @dataclass(frozen=True)
-class Making:
+class StartedJob:
     """A job at work, and the digests of what its result is made from."""
 
     rule: str
@@ -45,31 +47,31 @@ class Making:
     made_from: dict[str, str]
 
 
-def begin_job(rule: str, job: Job, sources: str) -> Making:
+def begin_job(rule: str, job: Job, sources: str) -> StartedJob:
     """Compute the digests of what a job reads, and remove the receipt of its last result.
 
     If the job is killed after this, its outputs have no receipt, and are not taken for results.
     """
     # if an input is missing, the job will fail with an error of its own
-    inputs = job_files.job_inputs(rule, job)
+    inputs = RULES[rule].inputs(job)
     there = {str(file): sha256(file) for file in inputs if file.is_file()}
 
-    _file_of(rule, job).unlink(missing_ok=True)
-    return Making(rule, job, _made_from(job, sources, there))
+    _receipt_path(rule, job).unlink(missing_ok=True)
+    return StartedJob(rule, job, _made_from(job, sources, there))
 
 
-def end_job(making: Making) -> None:
+def end_job(started: StartedJob) -> None:
     """Write the receipt of a job that has written its outputs."""
-    outputs = job_files.outputs(making.rule, making.job)
-    small = [file for file in outputs if file.suffix not in job_files.LARGE_SUFFIXES]
+    outputs = RULES[started.rule].outputs(started.job)
+    small = [file for file in outputs if file.suffix not in LARGE_SUFFIXES]
     digests = {str(file): sha256(file) for file in small}
-    facts = making.made_from | {"outputs": digests}
-    write_sealed(_file_of(making.rule, making.job), facts)
+    facts = started.made_from | {"outputs": digests}
+    write_sealed(_receipt_path(started.rule, started.job), facts)
 
 
-def _file_of(rule: str, job: Job) -> Path:
+def _receipt_path(rule: str, job: Job) -> Path:
     """Return the path of the receipt of a job."""
-    return paths.job_receipt(job_files.outputs(rule, job)[0])
+    return paths.job_receipt(RULES[rule].outputs(job)[0])
 
 
 def _made_from(job: Job, sources: str, inputs: Mapping[str, str]) -> dict[str, str]:
@@ -96,8 +98,8 @@ def stale(plan: Plan) -> dict[Path, str]:
             jobs[file] = (rule, plan.job(rule, labels))
 
     # the digests of results that later jobs read
-    receipts = {file: _read(*job) for file, job in jobs.items()}
-    digests = _digests_of(receipts.values())
+    receipts = {file: _read_receipt(*job) for file, job in jobs.items()}
+    digests = _known_digests(receipts.values())
     _forget_outdated(plan, jobs, receipts, digests)
 
     result = dict[Path, str]()
@@ -112,9 +114,9 @@ def stale(plan: Plan) -> dict[Path, str]:
             result[file] = UNKNOWN
             continue
 
-        differing = _differing(plan, job, receipt, digests)
-        if differing:
-            result[file] = differing[0]
+        reason = _first_difference(plan, job, receipt, digests)
+        if reason is not None:
+            result[file] = reason
         elif _is_changed(receipt):
             result[file] = CHANGED
     return result
@@ -145,7 +147,7 @@ def _forget_outdated(
             assert receipt is not None
 
             # results that were made from its outputs are not what the study asks for
-            if _differing(plan, jobs[file], receipt, digests):
+            if _first_difference(plan, jobs[file], receipt, digests) is not None:
                 for output in receipt["outputs"]:
                     digests[output] = NO_DIGEST
 
@@ -155,19 +157,20 @@ def _forget_outdated(
                 break
 
 
-def _differing(
+def _first_difference(
     plan: Plan, job: tuple[str, Job], receipt: JsonDict, digests: Mapping[str, str]
-) -> list[str]:
-    """Return all REASONS why a result is not what the study asks for; none if it is."""
+) -> str | None:
+    """Return the first of REASONS why a result is not what the study asks for; None if it is."""
     # what the result would be made from now
     rule, content = job
-    inputs = {str(file): _digest_of(file, digests) for file in job_files.job_inputs(rule, content)}
+    inputs = {str(file): _current_digest(file, digests) for file in RULES[rule].inputs(content)}
     now = _made_from(content, plan.sources(rule, content), inputs)
 
-    return [reason for fact, reason in REASONS.items() if receipt[fact] != now[fact]]
+    reasons = (reason for fact, reason in REASONS.items() if receipt[fact] != now[fact])
+    return next(reasons, None)
 
 
-def _digests_of(receipts: Iterable[JsonDict | None]) -> dict[str, str]:
+def _known_digests(receipts: Iterable[JsonDict | None]) -> dict[str, str]:
     """Return the digests of small outputs by their paths, from the receipts of their jobs.
 
     An output may have been deleted since then.
@@ -179,7 +182,7 @@ def _digests_of(receipts: Iterable[JsonDict | None]) -> dict[str, str]:
     return digests
 
 
-def _digest_of(file: Path, digests: Mapping[str, str]) -> str:
+def _current_digest(file: Path, digests: Mapping[str, str]) -> str:
     """Return the known digest of a result; else the digest of its file; without one, NO_DIGEST."""
     if str(file) in digests:
         return digests[str(file)]
@@ -197,10 +200,10 @@ def _is_changed(receipt: JsonDict) -> bool:
     return False
 
 
-def _read(rule: str, job: Job) -> JsonDict | None:
+def _read_receipt(rule: str, job: Job) -> JsonDict | None:
     """Return the facts of a job's receipt; None if it is missing, damaged or of another format."""
     try:
-        facts = read_sealed(_file_of(rule, job))
+        facts = read_sealed(_receipt_path(rule, job))
     except FedLoomError:
         return None
     if not facts.keys() >= {*REASONS, "outputs"}:

@@ -20,14 +20,19 @@ AnyJob = TypeVar("AnyJob")
 
 
 @dataclass(frozen=True)
-class DatasetJob:
+class Job:
+    """The job of a rule; each rule has a class derived from this one."""
+
+
+@dataclass(frozen=True)
+class DatasetJob(Job):
     """Write a dataset's images into a store."""
 
     dataset: config.Dataset
 
 
 @dataclass(frozen=True)
-class PartitionJob:
+class PartitionJob(Job):
     """Divide the images of a dataset over clients."""
 
     dataset: str
@@ -36,7 +41,7 @@ class PartitionJob:
 
 
 @dataclass(frozen=True)
-class CacheJob:
+class CacheJob(Job):
     """Run the frozen backbone over a dataset; `cache` is features or patches."""
 
     cache: str
@@ -45,7 +50,7 @@ class CacheJob:
 
 
 @dataclass(frozen=True)
-class PrototypesJob:
+class PrototypesJob(Job):
     """Compute the warm start of class prototypes."""
 
     dataset: str
@@ -89,14 +94,15 @@ class RunSpec:
 
 
 @dataclass(frozen=True)
-class TrainJob:
-    """Train the rounds after `first` up to and including `last`."""
+class TrainJob(Job):
+    """Train the rounds after `after` up to and including `last`."""
 
     spec: RunSpec
-    first: int
+    # the round before the first; 0 for the first job of a run
+    after: int
     last: int
     # the rounds after which clients are evaluated
-    evaluate: tuple[int, ...]
+    evaluated_rounds: tuple[int, ...]
     # also evaluate the server's model on all test images
     global_test: bool
     # the digest of the run's source files (fedloom.planning.staleness)
@@ -105,13 +111,13 @@ class TrainJob:
     confusion: bool = False
     # the run is a trial of study.tune, which may diverge
     trial: bool = False
-    # those rounds of `evaluate` after which only `evaluate_clients` clients are evaluated
-    sampled: tuple[int, ...] = ()
-    evaluate_clients: int | None = None
+    # those rounds of `evaluated_rounds` after which only `clients_per_sample` clients are evaluated
+    sampled_rounds: tuple[int, ...] = ()
+    clients_per_sample: int | None = None
 
 
 @dataclass(frozen=True)
-class ChooseJob:
+class ChooseJob(Job):
     """Choose the best of a method's trials by accuracy after round `last`; they share a seed."""
 
     dataset: str
@@ -124,7 +130,7 @@ class ChooseJob:
 
 
 @dataclass(frozen=True)
-class EvaluateJob:
+class EvaluateJob(Job):
     """Join the rows of a run's jobs, which end at the rounds `ends`."""
 
     run: Run
@@ -135,7 +141,7 @@ class EvaluateJob:
 
 
 @dataclass(frozen=True)
-class ArtefactJob:
+class ArtefactJob(Job):
     """Compute a method's own table from the state after round `last`."""
 
     spec: RunSpec
@@ -146,7 +152,7 @@ class ArtefactJob:
 
 
 @dataclass(frozen=True)
-class BlockAccuracyJob:
+class BlockAccuracyJob(Job):
     """Measure how well the frozen class token tells classes apart at every block."""
 
     dataset: str
@@ -154,7 +160,7 @@ class BlockAccuracyJob:
 
 
 @dataclass(frozen=True)
-class PartitionChartJob:
+class PartitionChartJob(Job):
     """Draw how many training images of each class every client has."""
 
     dataset: str
@@ -191,7 +197,7 @@ class PlotInputs:
     # the artefact to read beside evaluations
     artefact: str | None
     # the reported rounds, by partition; if a method has other rounds, also by "partition/method"
-    reported: dict[str, config.Reported]
+    reported: dict[str, config.ReportedRounds]
 
 
 @dataclass(frozen=True)
@@ -210,7 +216,7 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class TableJob:
+class TableJob(Job):
     """Write a table."""
 
     study: str
@@ -228,7 +234,7 @@ class TableJob:
 
 
 @dataclass(frozen=True)
-class FigureJob:
+class FigureJob(Job):
     """Draw a figure."""
 
     study: str
@@ -242,32 +248,15 @@ class FigureJob:
     backbones: tuple[str, ...]
 
 
-# the job of any rule
-Job = (
-    DatasetJob
-    | PartitionJob
-    | PartitionChartJob
-    | CacheJob
-    | PrototypesJob
-    | BlockAccuracyJob
-    | TrainJob
-    | ChooseJob
-    | EvaluateJob
-    | ArtefactJob
-    | TableJob
-    | FigureJob
-)
-
-
 def to_json(job: Job) -> str:
     """Write a job as canonical JSON."""
     return canonical(asdict(job))
 
 
-def from_json(text: str, kind: type[AnyJob]) -> AnyJob:
+def from_json(text: str, job_class: type[AnyJob]) -> AnyJob:
     """Read a job of a kind from JSON; raise a FedLoomError if the text is not JSON of that kind."""
     try:
-        return cattrs.structure(json.loads(text), kind)
+        return cattrs.structure(json.loads(text), job_class)
     except (ValueError, TypeError, KeyError, cattrs.BaseValidationError) as error:
         reason = "; ".join(cattrs.transform_error(error)) or str(error)
-        raise FedLoomError(f"--job must be the JSON of a {kind.__name__}: {reason}") from None
+        raise FedLoomError(f"--job must be the JSON of a {job_class.__name__}: {reason}") from None

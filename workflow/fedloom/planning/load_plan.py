@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedloom.common.errors import FedLoomError, legible
+from fedloom.common.errors import FedLoomError, escape_unprintable
 from fedloom.common.folders import is_folder
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import CONFIG as CONFIG_KEY
@@ -60,8 +60,8 @@ def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> 
     Raises:
         FedLoomError: a file or a key is wrong; the error says where it was written.
     """
-    below = files_below(files)
-    contents = read_all([*below, *map(Path, files)])
+    inherited_files = inherited_config_files(files)
+    contents = read_all([*inherited_files, *map(Path, files)])
 
     # the mappings of --config, which the changes of single keys override
     given = dict(overrides or {})
@@ -69,34 +69,42 @@ def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> 
     for keys, value, _ in changes:
         given = merge_values(given, _nested(keys, value))
 
-    # what the study's own files set; without files, the config of the current folder
-    inherited = 1
+    # without files, the study is that of the config of the current folder
+    inherited_count = 1
     if files:
-        inherited = len(read_all(below))
-    set_by_files = merge_configs(contents[inherited:])
-
-    # The keys that the user set: by changes, or else in the study's own files. Keys that the study
-    # inherits are lowered to fit them.
-    own = given or set_by_files or None
-    if given and set_by_files:
-        # with changes, the study keeps the tables and figures that its own files select
-        own = merge_values(set_by_files, given)
-        if given.keys() & FITTED:
-            own["study"] = given.get("study", {})
+        inherited_count = len(read_all(inherited_files))
+    set_by_user = _keys_set_by_user(merge_configs(contents[inherited_count:]), given)
 
     merged = merge_configs(contents, given)
     read = [path for path, _ in contents]
-    settings = resolve(merged, read, changes, own)
+    settings = resolve(merged, read, changes, set_by_user)
 
     # the launcher has printed the notes before it starts Snakemake
     if LAUNCHER not in os.environ:
         for note in settings.notes:
-            print(f"note: {legible(note)}", file=sys.stderr)
+            print(f"note: {escape_unprintable(note)}", file=sys.stderr)
 
     # if a plugin's file is not valid Python, raise the error here, before any job
     for name in sorted({settings.methods[label].plugin for label in settings.select.methods}):
-        staleness.files_of((), (find_method(name),))
+        staleness.source_files((), (find_method(name),))
     return Plan(settings, merged, tuple(read), tuple(changes))
+
+
+def _keys_set_by_user(set_by_files: JsonDict, given: JsonDict) -> JsonDict | None:
+    """Return the keys that the user set; keys that the study inherits are lowered to fit them.
+
+    - If only the study's own files set keys, or only the command line, return these.
+    - If both set keys, return them merged. If the command line sets a key of FITTED, only the keys
+      of `study` that it sets itself count as set. The study keeps the tables and figures that its
+      own files select.
+    - If neither sets any key, return None: all keys are those of the study.
+    """
+    if not given or not set_by_files:
+        return given or set_by_files or None
+    found = merge_values(set_by_files, given)
+    if given.keys() & FITTED:
+        found["study"] = given.get("study", {})
+    return found
 
 
 def _nested(keys: Sequence[str], value: JsonValue) -> JsonValue:
@@ -120,8 +128,8 @@ def check_images(plan: Plan) -> None:
             raise FedLoomError(f"{error}{locate_error(error, plan.files, plan.changes)}")
 
 
-def files_below(files: Sequence[Path], folder: Path = Path()) -> list[Path]:
-    """Return the config files that a study's files override.
+def inherited_config_files(files: Sequence[Path], folder: Path = Path()) -> list[Path]:
+    """Return the config files that a study's files override, and whose other keys it inherits.
 
     They are DEFAULT_CONFIG, and, unless the study ships with FedLoom, OWN_CONFIG of the folder.
     """
@@ -136,7 +144,7 @@ def resolve(
     merged: JsonDict,
     files: Iterable[Path] = (),
     changes: Iterable[Change] = (),
-    own: JsonDict | None = None,
+    set_by_user: JsonDict | None = None,
 ) -> Settings:
     """Check a merged config, and return its settings.
 
@@ -144,13 +152,13 @@ def resolve(
         merged: the merged config.
         files: the files that it was merged from, for the place in an error.
         changes: the changes that were made, for the same.
-        own: the keys that the study or the command line sets; the others are inherited. By default,
-            all keys are set.
+        set_by_user: the keys that the study or the command line sets; the others are inherited. By
+            default, all keys are set.
 
     Raises:
         FedLoomError: a key is wrong; the error names the line or the change that sets it.
     """
     try:
-        return resolve_with(merged, own)
+        return resolve_with(merged, set_by_user)
     except InvalidKeyError as error:
         raise FedLoomError(f"{error}{locate_error(error, files, changes)}") from None

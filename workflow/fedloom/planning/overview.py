@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from fedloom.config.protocols import study_of
+from fedloom.config.protocols import study_for
 from fedloom.config.settings import BackboneSettings, Dataset, Settings
 
 
@@ -51,7 +51,7 @@ def _rounds(settings: Settings) -> str | list[str]:
     named: dict[str, list[str]] = {}
     methods = [settings.methods[label] for label in settings.select.methods]
     for partition in settings.select.partitions:
-        study = study_of(settings, partition)
+        study = study_for(settings, partition)
         text = f"{study.rounds}, with {study.clients_per_round} clients each"
         for method in methods:
             if method.rounds not in (None, study.rounds):

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from fedloom.common.receipts import receipt_of
+from fedloom.common.receipts import receipt_path
 from fedloom.planning.run_labels import RUN_NAME, Run
 
 RESULTS = "results"
@@ -99,17 +99,17 @@ def other_inputs(dataset: str, run: Run, needs: Collection[str]) -> dict[str, Pa
     return {name: path_for(DATA_OF_A_RUN[name], run, dataset=dataset) for name in names}
 
 
-def four_digits(number: int) -> str:
+def four_digits(round_number: int) -> str:
     """Return the wildcard `end` of a job: its last round, in four digits."""
-    return f"{number:04}"
+    return f"{round_number:04}"
 
 
 def receipt(pattern: str) -> str:
     """Return the pattern of the receipt of a file, see fedloom.common.receipts."""
-    return str(receipt_of(Path(pattern)))
+    return str(receipt_path(Path(pattern)))
 
 
-def log(rule: str, pattern: str) -> str:
+def log_path(rule: str, pattern: str) -> str:
     """Return the log of the rule that makes `pattern`.
 
     It is the pattern with `.log` for its suffix, and LOGS/<rule> for its first two folders.
@@ -123,5 +123,5 @@ def job_receipt(file: Path) -> Path:
 
     It is the path of the result and ".json", below RECEIPTS.
     """
-    below = file.relative_to(RESULTS)
-    return Path(RECEIPTS, below.with_name(f"{below.name}.json"))
+    relative_path = file.relative_to(RESULTS)
+    return Path(RECEIPTS, relative_path.with_name(f"{relative_path.name}.json"))

@@ -14,15 +14,18 @@ from fedloom.config.study import Study
 from fedloom.machine.install import ROOT
 from fedloom.planning import (
     choices,
-    job_factory,
     job_specs,
     output_runs,
     paths,
+    settings_of_run,
     staleness,
 )
 from fedloom.planning.resources.estimates import Resources, request
+from fedloom.planning.rules import RULES
+from fedloom.planning.rules.output_rules import FigureRule, TableRule
+from fedloom.planning.rules.run_rules import ArtefactRule, ChooseRule
 from fedloom.planning.run_labels import Run, Wildcards
-from fedloom.planning.runs import runs, scenarios
+from fedloom.planning.runs import scenarios, study_runs
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Plan:
     @cached_property
     def runs(self) -> list[Run]:
         """The runs that the study's tables and figures show, without the trials before them."""
-        return runs(self.settings)
+        return study_runs(self.settings)
 
     @property
     def run_tables(self) -> list[str]:
@@ -84,35 +87,35 @@ class Plan:
         return paths.table_names(self.settings.study.confusion)
 
     def job(self, rule: str, wildcards: Wildcards) -> job_specs.Job:
-        """Return the job of a rule (see fedloom.planning.job_factory)."""
-        job = job_factory.make_job(self.settings, rule, wildcards)
+        """Return the job of a rule that the wildcards name."""
+        job = RULES[rule].make_job(self.settings, wildcards)
         if isinstance(job, job_specs.TrainJob):
             return replace(job, sources=self.sources(rule, job))
         return job
 
     def table_job(self, label: str) -> job_specs.TableJob:
         """Return the job that writes a table."""
-        return job_factory.table_job(self.settings, label)
+        return TableRule().make_job(self.settings, Wildcards(label=label))
 
     def figure_job(self, label: str) -> job_specs.FigureJob:
         """Return the job that draws a figure."""
-        return job_factory.figure_job(self.settings, label)
+        return FigureRule().make_job(self.settings, Wildcards(label=label))
 
     def run_spec(self, run: Run) -> job_specs.RunSpec:
         """Return everything that a run's numbers depend on, except the options of `choose`."""
-        return job_factory.run_spec(self.settings, run)
+        return settings_of_run.run_spec(self.settings, run)
 
     def study(self, labels: Run | Wildcards) -> Study:
         """Return the study with the values that a run has (see fedloom.config.protocols)."""
-        return job_factory.study_of_run(self.settings, labels)
+        return settings_of_run.study_of_run(self.settings, labels)
 
     def sources(self, rule: str, job: job_specs.Job) -> str:
         """Return a digest of the source files that a job depends on: a parameter of its rule."""
-        modules, plugins = staleness.code_of(rule, job)
+        modules, plugins = RULES[rule].code(job)
         key = (modules, tuple(plugin.folder for plugin in plugins))
         known = self._digests_of_jobs
         if key not in known:
-            known[key] = staleness.digest_of(modules, plugins, self._digests_of_files)
+            known[key] = staleness.sources_digest(modules, plugins, self._digests_of_files)
         return known[key]
 
     def resources(
@@ -130,7 +133,7 @@ class Plan:
         needs = self.settings.methods[wildcards.method].needs
         run = Run.of(wildcards)
         files = list[Path]()
-        for name in job_factory.artefact_job(self.settings, wildcards).transfer_to:
+        for name in ArtefactRule().make_job(self.settings, wildcards).transfer_to:
             files += paths.other_inputs(name, run, needs).values()
         return files
 
@@ -141,31 +144,31 @@ class Plan:
         run = Run.of(labels)
         if ends is None:
             ends = job_ends(self.study(labels))
-        return [str(paths.path_for(pattern, run, end=paths.four_digits(number))) for number in ends]
+        return [str(paths.path_for(pattern, run, end=paths.four_digits(end))) for end in ends]
 
-    def start(self, wildcards: Wildcards, pattern: str) -> list[str]:
+    def previous_job_file(self, wildcards: Wildcards, pattern: str) -> list[str]:
         """Return the file of a pattern for the job before; none for the first job of a run."""
-        first = job_factory.rounds_of(self.settings, wildcards).start
+        first = settings_of_run.rounds_of_job(self.settings, wildcards).start
         if first == 0:
             return []
         return self.job_files(wildcards, pattern, [first])
 
-    def last(self, wildcards: Wildcards, pattern: str) -> str:
+    def last_job_file(self, wildcards: Wildcards, pattern: str) -> str:
         """Return the file of a pattern for the last job of a run."""
         return self.job_files(wildcards, pattern)[-1]
 
-    def trials(self, wildcards: Wildcards) -> list[str]:
+    def trial_files(self, wildcards: Wildcards) -> list[str]:
         """Return the evaluation.parquet of each of a method's trials."""
-        job = job_factory.choose_job(self.settings, wildcards)
+        job = ChooseRule().make_job(self.settings, wildcards)
         return [str(path) for _, path in choices.trial_evaluations(job)]
 
-    def choice(self, labels: Run | Wildcards) -> list[str]:
+    def choice_file(self, labels: Run | Wildcards) -> list[str]:
         """Return the file with the chosen options of a run; none if its options are not tuned."""
-        if not job_factory.trials_of(self.settings, labels):
+        if not settings_of_run.trials_of_run(self.settings, labels):
             return []
         return [str(paths.path_for(paths.CHOICE, Run.of(labels)))]
 
-    def weights(self, wildcards: Wildcards) -> list[str]:
+    def weights_file(self, wildcards: Wildcards) -> list[str]:
         """Return a backbone's local weights file; none if a hub has it, or FedLoom ships it."""
         path = local_weights(self.settings.backbones[wildcards.backbone])
         if path is None or path.is_relative_to(ROOT / "workflow"):
@@ -173,9 +176,10 @@ class Plan:
         return [os.path.relpath(path)]
 
     def shown_files(self, rule: str, wildcards: Wildcards) -> list[str]:
-        """Return the files that a table or figure reads (see output_runs.files)."""
+        """Return the files that a table or figure reads (see output_runs.output_files)."""
         make = self.table_job if rule == "table" else self.figure_job
-        return output_runs.files(make(wildcards.label), self._entry(rule, wildcards).spec)
+        files = output_runs.output_files(make(wildcards.label), self._entry(rule, wildcards).spec)
+        return list(map(str, files))
 
     def caption(self, rule: str, wildcards: Wildcards) -> str:
         """Return the report's text on the kind of a table or figure."""

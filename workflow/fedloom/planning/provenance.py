@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.files import canonical, read_facts, read_json, write_text
+from fedloom.common.files import canonical, read_json, read_metadata, write_text
 from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, read_receipt
 from fedloom.config.settings import BackboneSettings, local_weights
@@ -36,12 +36,12 @@ def facts_of_job(run: Run, last: int) -> dict[str, str]:
 
 def facts_of_run(run: Run, folder: Path = Path()) -> dict[str, str]:
     """Return the digests of MADE_BY for a run's evaluations; `folder` holds `results`."""
-    facts = read_facts(folder / paths.path_for(paths.EVALUATION, run))
-    return {key: facts.get(key, "") for key in MADE_BY}
+    metadata = read_metadata(folder / paths.path_for(paths.EVALUATION, run))
+    return {key: metadata.get(key, "") for key in MADE_BY}
 
 
 def digest_of_weights(
-    what: str, backbone: BackboneSettings, loaded: Callable[[], str]
+    result: str, backbone: BackboneSettings, compute_digest: Callable[[], str]
 ) -> str | None:
     """Return the sha256 of a backbone's weights; None if they are untrained.
 
@@ -49,9 +49,9 @@ def digest_of_weights(
     that loads a hub's weights writes their digest to a file, and all later jobs compare theirs.
 
     Args:
-        what: the result that a job makes, with which an error begins.
+        result: the result that a job makes, with which an error begins.
         backbone: the backbone.
-        loaded: computes the digest of the weights that the job has loaded.
+        compute_digest: computes the digest of the weights that the job has loaded.
 
     Raises:
         FedLoomError: the weights of a hub differ from those of earlier jobs.
@@ -64,7 +64,7 @@ def digest_of_weights(
     # what identifies the weights of a hub, and the digest that an earlier job wrote, if any
     of = {"library": backbone.library}
     of |= {key: backbone.settings.get(key) for key in ("name", "weights", "image_size")}
-    now = {"of": of, "sha256": loaded()}
+    now = {"of": of, "sha256": compute_digest()}
     record = paths.path_for(paths.WEIGHTS, backbone=backbone.label)
     before = JsonDict()
     if record.exists():
@@ -75,7 +75,7 @@ def digest_of_weights(
         write_text(record, canonical(now) + "\n")
     elif before != now:
         raise FedLoomError(
-            f"{what}: the hub's weights of backbones.{backbone.label} are not those in {record}; "
+            f"{result}: the hub's weights of backbones.{backbone.label} are not those in {record}; "
             "delete that file and the results of this backbone, and run again"
         )
     return now["sha256"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ruamel.yaml import YAML
 
 from fedloom.common.errors import FedLoomError, suggestion
-from fedloom.common.files import canonical, read_facts, read_table, write_table
+from fedloom.common.files import canonical, read_metadata, read_table, write_table
 from fedloom.common.receipts import sha256
 from fedloom.config.settings import VALIDATION
 from fedloom.hooks.manifest import TEST_SETS, find_method
@@ -24,7 +24,7 @@ from fedloom.machine.install import ROOT
 from fedloom.planning import choices, paths, provenance
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
-from fedloom.planning.runs import runs, trial_runs
+from fedloom.planning.runs import study_runs, trial_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ def write_record(plan: Plan) -> None:
     # Results may be missing: a table may need no run, or the user may have asked for some tables
     # only.
     every = [*plan.runs, *trial_runs(plan.settings)]
-    tested = {*runs(plan.settings, TEST_SETS)}
+    tested = {*study_runs(plan.settings, TEST_SETS)}
     files = [paths.path_for(paths.EVALUATION, run) for run in every]
     files += [paths.path_for(paths.ARTEFACT, run, artefact=TEST_SETS) for run in tested]
     if not every or not all(file.is_file() for file in files):
@@ -74,12 +74,12 @@ def write_record(plan: Plan) -> None:
     # the versions are those that trained the runs, so they stay with the same rows
     file = paths.path_for(paths.RECORD, study=plan.name)
     if file.is_file() and read_table(file).equals(table):
-        versions = read_facts(file)["versions"]
+        versions = read_metadata(file)["versions"]
     else:
         versions = json.dumps(_versions())
 
-    facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": versions}
-    write_table(file, table.replace_schema_metadata(facts))
+    metadata = {"study": plan.name, "settings": _as_yaml(plan), "versions": versions}
+    write_table(file, table.replace_schema_metadata(metadata))
 
 
 def read_record(study: str, folder: Path) -> "pa.Table":

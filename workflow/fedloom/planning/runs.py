@@ -5,13 +5,13 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from fedloom.common.errors import FedLoomError, shortened, suggestion
-from fedloom.config.settings import VALIDATION, Output, Scenario, Settings
+from fedloom.common.errors import FedLoomError, shorten, suggestion
+from fedloom.config.settings import VALIDATION, OutputEntry, Scenario, Settings
 from fedloom.planning.paths import EVALUATION, path_for
 from fedloom.planning.run_labels import RUN_NAME, Run
 
 
-def finished(name: str) -> Run:
+def find_finished_run(name: str) -> Run:
     """Return the run that a folder below results/runs is of.
 
     Raises:
@@ -29,11 +29,11 @@ def finished(name: str) -> Run:
     if not path_for(EVALUATION, run).is_file():
         folders = Path().glob(re.sub(r"{\w+}", "*", EVALUATION))
         near = suggestion(run.path, [str(Path(*file.parts[2:-1])) for file in folders])
-        raise FedLoomError(f"{run.path}: no run that has finished; {shortened(near)}")
+        raise FedLoomError(f"{run.path}: no run that has finished; {shorten(near)}")
     return run
 
 
-def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
+def output_seeds(settings: Settings, output: OutputEntry) -> tuple[int, ...]:
     """Return the seeds of the runs that a table or figure shows."""
     seeds = tuple(settings.study.seeds)
     if output.entry.needs().first_seed:
@@ -41,7 +41,7 @@ def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
     return seeds
 
 
-def runs(settings: Settings, artefact: str | None = None) -> list[Run]:
+def study_runs(settings: Settings, artefact: str | None = None) -> list[Run]:
     """List every run that a table or figure shows, in the config's order.
 
     If an artefact is given, only tables and figures that read this artefact count.
@@ -75,11 +75,11 @@ def trial_runs(settings: Settings) -> list[Run]:
 
     # runs that differ by their seeds alone share their trials
     found = dict[Run, None]()
-    for run in runs(settings):
+    for run in study_runs(settings):
         partition = run.partition + VALIDATION
         for trial in settings.trials.get(run.method, ()):
-            of_trial = replace(run, partition=partition, method=trial.label, seed=tune.seed)
-            found[of_trial] = None
+            trial_run = replace(run, partition=partition, method=trial.label, seed=tune.seed)
+            found[trial_run] = None
     return list(found)
 
 
@@ -88,4 +88,4 @@ def scenarios(settings: Settings) -> list[Scenario]:
     select = settings.select
     if not select.tables and not select.figures:
         return list(select.scenarios)
-    return list(dict.fromkeys(Scenario(run.dataset, run.partition) for run in runs(settings)))
+    return list(dict.fromkeys(Scenario(run.dataset, run.partition) for run in study_runs(settings)))

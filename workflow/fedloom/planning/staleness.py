@@ -2,7 +2,7 @@
 
 Nothing is imported: the imports are read from the source. If a package re-exports a name, such as
 `fl.mean` after `import fedloom.toolbox as fl`, the name leads to the module that defines it. Some
-modules are imported at run time, by a name in the job: these follow from the job (see `code_of`).
+modules are imported at run time, by a name in the job: its rule lists them (see `Rule.named_code`).
 """
 
 import ast
@@ -13,65 +13,12 @@ from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_python
-from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, sha256
-from fedloom.config import kinds
 from fedloom.hooks.discovery import PluginManifest
-from fedloom.hooks.manifest import find_method
 from fedloom.machine.install import LIBRARY
-from fedloom.planning import job_specs
-
-# the modules of fedloom, and the plugins, that a job starts from
-Code = tuple[tuple[str, ...], tuple[PluginManifest, ...]]
 
 
-def code_of(rule: str, job: job_specs.Job | job_specs.RunSpec) -> Code:
-    """Return the modules and plugins that a rule's job starts from; imports lead to the rest."""
-    modules = [f"fedloom.jobs.{rule}_job"]
-    plugins = list[PluginManifest]()
-
-    def add(kind: str, name: str, module: str | None = None) -> None:
-        """Add the plugin of this name, or else the module that defines FedLoom's own kind."""
-        plugin = kinds.plugins_of_kind(kind).get(name)
-        if plugin is None:
-            modules.append(module or kinds.KINDS_FROM_PLUGINS[kind].own[name].__module__)
-        else:
-            plugins.append(plugin)
-
-    # the modules and plugins that the job names
-    match job:
-        case job_specs.DatasetJob():
-            for source in _sources(job.dataset.source, job.dataset.settings):
-                add("source", source)
-
-        case job_specs.PartitionJob():
-            add("scheme", job.partition.scheme)
-
-        case job_specs.CacheJob():
-            modules.append(f"fedloom.backbones.{job.backbone.family}")
-
-        case job_specs.TableJob() | job_specs.FigureJob():
-            add(rule, job.kind, job.module)
-
-        case job_specs.TrainJob() | job_specs.ArtefactJob():
-            return code_of(rule, job.spec)
-
-        case job_specs.RunSpec():
-            modules.append(f"fedloom.backbones.{job.backbone.family}")
-            plugins += [find_method(each.plugin) for each in (job.method, *job.method.wrappers)]
-
-    return tuple(modules), tuple(plugins)
-
-
-def _sources(source: str, settings: JsonDict) -> list[str]:
-    """Return the name of a source, and the names of the sources of its parts."""
-    names = [source]
-    for part in settings.get("parts", {}).values():
-        names += _sources(part["source"], part)
-    return names
-
-
-def files_of(modules: Iterable[str], plugins: Iterable[PluginManifest] = ()) -> list[str]:
+def source_files(modules: Iterable[str], plugins: Iterable[PluginManifest] = ()) -> list[str]:
     """Return the source files that modules and plugins lead to, as paths from the current folder.
 
     A plugin leads to all Python and TOML files of its folder. If it was installed with a package,
@@ -99,7 +46,7 @@ def files_of(modules: Iterable[str], plugins: Iterable[PluginManifest] = ()) -> 
     return sorted(os.path.relpath(file) for file in files)
 
 
-def digest_of(
+def sources_digest(
     modules: Iterable[str], plugins: Iterable[PluginManifest], known: dict[str, str] | None = None
 ) -> str:
     """Return a digest of the source files that modules and plugins lead to.
@@ -109,7 +56,7 @@ def digest_of(
     """
     known = {} if known is None else known
     names_and_digests = []
-    for file in files_of(modules, plugins):
+    for file in source_files(modules, plugins):
         if file not in known:
             known[file] = sha256(Path(file))
         names_and_digests.append([Path(file).name, known[file]])
@@ -183,8 +130,8 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the statements of a syntax tree outside `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
         # an expression contains no import
-        of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        if of_types or isinstance(node, ast.expr):
+        is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if is_for_types or isinstance(node, ast.expr):
             continue
         yield node
         yield from _nodes(node)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from fedloom.config.protocols import job_ends
 from fedloom.planning import paths
-from fedloom.planning.job_factory import study_of_run, transferred_to, trials_of
 from fedloom.planning.job_specs import PlotInputs
-from fedloom.planning.output_runs import plotted_runs
+from fedloom.planning.output_runs import backbone_labels, shown_runs
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run, Wildcards
 from fedloom.planning.runs import trial_runs
+from fedloom.planning.settings_of_run import study_of_run, transfer_targets, trials_of_run
 
 # for each rule, maps the first file of each job to the job's labels
 Jobs = defaultdict[str, dict[Path, Wildcards]]
@@ -29,7 +29,7 @@ def jobs_of_study(plan: Plan) -> Jobs:
         labels = vars(run) | {"seed": settings.study.seeds[0]}
         _add(jobs, "partition", paths.PARTITION, **labels)
         _add(jobs, "partition_chart", paths.PARTITION_CHART, **labels)
-        if trials_of(settings, run):
+        if trials_of_run(settings, run):
             _add(jobs, "choose", paths.CHOICE, **labels)
 
     for label in settings.select.tables:
@@ -74,13 +74,13 @@ def _add_run(jobs: Jobs, plan: Plan, run: Run) -> None:
 
 def _add_shown(jobs: Jobs, plan: Plan, shown: PlotInputs) -> None:
     """Add the jobs that make the artefacts of shown runs, and the data of other datasets."""
-    for run in plotted_runs(shown):
+    for run in (each.run for each in shown_runs(shown)):
         if shown.artefact:
-            labels = vars(Run.of(run))
+            labels = vars(run)
             _add(jobs, "artefact", paths.ARTEFACT, **labels, artefact=shown.artefact)
 
         caches = {"features", "patches"} & plan.run_inputs(run).keys()
-        for name in transferred_to(plan.settings, run):
+        for name in transfer_targets(plan.settings, run):
             _add(jobs, "dataset", paths.STORE, dataset=name)
             for cache in caches:
                 labels = {"dataset": name, "backbone": run.backbone, "cache": cache}
@@ -90,6 +90,6 @@ def _add_shown(jobs: Jobs, plan: Plan, shown: PlotInputs) -> None:
 def _add_backbones(jobs: Jobs, pairs: Iterable[str]) -> None:
     """Add the jobs that measure frozen backbones; each pair is "dataset/backbone"."""
     for pair in pairs:
-        dataset, backbone = pair.split("/")
-        _add(jobs, "cache", paths.CACHE, dataset=dataset, backbone=backbone, cache="features")
-        _add(jobs, "block_accuracy", paths.BLOCK_ACCURACY, dataset=dataset, backbone=backbone)
+        labels = backbone_labels(pair)
+        _add(jobs, "cache", paths.CACHE, **labels, cache="features")
+        _add(jobs, "block_accuracy", paths.BLOCK_ACCURACY, **labels)

@@ -64,7 +64,7 @@ def class_tokens(features: Path, block: int) -> Tensor:
     return tensor(features, "inputs", block - 1).float()
 
 
-def write(store: ImageStore, features: Path, out: Path) -> None:
+def write_accuracies(store: ImageStore, features: Path, out: Path) -> None:
     """Write a row per block of `class_tokens`: `block`, `top1` and `top5`."""
     labels = torch.from_numpy(store.labels)
     test = torch.tensor(store.test)

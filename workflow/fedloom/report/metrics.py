@@ -11,9 +11,9 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import read_receipt
 from fedloom.common.run_tables import RUN_SCHEMAS
 from fedloom.config import grids
-from fedloom.config.settings import GridMember, Reported
-from fedloom.planning.output_runs import PlottedRun
+from fedloom.config.settings import GridMember, ReportedRounds
 from fedloom.planning.run_labels import Run
+from fedloom.report.plotted_runs import PlottedRun
 
 # the metrics of single domains begin with this; the name of the domain follows
 DOMAIN_PREFIX = "domain_"
@@ -94,22 +94,22 @@ def over_seeds(
     return pd.concat([curve(run) for run in runs]).groupby(level=0, sort=False).agg(["mean", "std"])
 
 
-def join(parts: Sequence[Path], out: Path, run: Run, facts: dict[str, str]) -> None:
+def join(parts: Sequence[Path], out: Path, run: Run, metadata: dict[str, str]) -> None:
     """Join the tables of a run's jobs into one Parquet file.
 
-    The labels of the run are its first columns, and `facts` its metadata. A column that only some
-    of the jobs have is null in the rows of the others.
+    The labels of the run are its first columns, and the file has the `metadata`. A column that only
+    some of the jobs have is null in the rows of the others.
     """
     tables = [read_table(part, columns_of(part)) for part in parts]
     table = pa.concat_tables(tables, promote_options="default")
 
     # the labels of the run as first columns
     for position, (name, value) in enumerate(vars(run).items()):
-        kind = pa.dictionary(pa.int32(), pa.string())
+        arrow_type = pa.dictionary(pa.int32(), pa.string())
         if name == "seed":
-            kind = pa.int32()
-        table = table.add_column(position, name, pa.array([value] * len(table), kind))
-    write_table(out, table.replace_schema_metadata(facts))
+            arrow_type = pa.int32()
+        table = table.add_column(position, name, pa.array([value] * len(table), arrow_type))
+    write_table(out, table.replace_schema_metadata(metadata))
 
 
 def loss_not_below_guessing(rounds: pd.DataFrame) -> bool:
@@ -121,7 +121,7 @@ def loss_not_below_guessing(rounds: pd.DataFrame) -> bool:
     return bool(last["train_loss"].median() >= last["guessing_loss"].iloc[0] * (1 - ROUNDING))
 
 
-def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]:
+def accuracies(evaluation: pd.DataFrame, reported: ReportedRounds) -> dict[str, float]:
     """Return the mean of each column of `curves` over the reported rounds, in percent.
 
     - A group without rows is left out.
@@ -170,7 +170,7 @@ def by_round(rows: pd.DataFrame) -> pd.Series:
     return percent(rows).groupby(rows["round"]).mean()
 
 
-def pooled(evaluation: pd.DataFrame, reported: Reported) -> float:
+def pooled(evaluation: pd.DataFrame, reported: ReportedRounds) -> float:
     """Return the accuracy in percent on the test images of all participating clients together.
 
     It is the mean over the reported rounds.
@@ -188,10 +188,10 @@ def member(run: PlottedRun) -> GridMember:
 
 def axis_values(run: PlottedRun) -> dict[str, str]:
     """Return a run's value on every axis of its grid, as text."""
-    return {axis: grids.text(value) for axis, value in member(run).at.items()}
+    return {axis: grids.value_text(value) for axis, value in member(run).at.items()}
 
 
-def of_members(series: Sequence[PlottedRun]) -> pd.DataFrame:
+def accuracy_by_member(series: Sequence[PlottedRun]) -> pd.DataFrame:
     """Return a row per member of a grid, with its value on every axis.
 
     `accuracy` and `std` are the mean and the standard deviation over seeds of the mean accuracy

@@ -10,11 +10,11 @@ from fedloom.config.output_kinds import Personalized as Personalized
 from fedloom.config.output_kinds import RunsFigure as RunsFigure
 from fedloom.config.output_kinds import RunsTable as RunsTable
 from fedloom.config.settings import KindSpec as KindSpec
-from fedloom.planning.output_runs import PlottedRun as PlottedRun
 from fedloom.report import metrics as metrics
 from fedloom.report import requirements as requirements
 from fedloom.report.figures import style as style
 from fedloom.report.figures.convergence import lines as lines
+from fedloom.report.plotted_runs import PlottedRun as PlottedRun
 from fedloom.report.tables.accuracy import describe_rounds as describe_rounds
 from fedloom.report.tables.layout import Column as Column
 

@@ -41,7 +41,7 @@ def draw_partition(partition: Path, class_names: list[str], out_png: Path, out_p
         domains = clients["domain"].agg(client_domain).tolist()
 
     held_out = ~clients["participating"].any().to_numpy()
-    with style.applied():
+    with style.house_style():
         figure = _figure(counts, held_out, domains, class_names)
         style.save_figure(figure, {"png": out_png, "pdf": out_pdf})
 

@@ -8,10 +8,10 @@ from functools import partial
 
 from fedloom.common.key_path import KeyPath
 from fedloom.config import grids
-from fedloom.config.settings import GridMember, Output, Settings
+from fedloom.config.settings import GridMember, OutputEntry, Settings
 
 
-def held_out(settings: Settings, output: Output, where: KeyPath) -> None:
+def held_out(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
     """Require that at least one partition that the output shows holds clients out."""
     if not any(settings.partitions[s.partition].holds_out for s in output.scenarios):
         raise where.error(
@@ -20,7 +20,7 @@ def held_out(settings: Settings, output: Output, where: KeyPath) -> None:
         )
 
 
-def global_test(settings: Settings, output: Output, where: KeyPath) -> None:
+def global_test(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
     """Require that the study tests globally, if the output shows the global metric."""
     keys = ("metric", "x", "y")
     shown = [output.settings.get(key) for key in keys] + output.settings.get("metrics", [])
@@ -28,7 +28,9 @@ def global_test(settings: Settings, output: Output, where: KeyPath) -> None:
         raise where.error("metric global needs study.global_test: true")
 
 
-def _axes(numbers: tuple[int, ...], settings: Settings, output: Output, where: KeyPath) -> None:
+def _axes(
+    numbers: tuple[int, ...], settings: Settings, output: OutputEntry, where: KeyPath
+) -> None:
     """Require that the grid has one of these numbers of axes."""
     member = _member(settings, output)
     if len(member.at) not in numbers:
@@ -41,7 +43,7 @@ three_axes = partial(_axes, (3,))
 two_or_three_axes = partial(_axes, (2, 3))
 
 
-def the_option(settings: Settings, output: Output, where: KeyPath) -> None:
+def the_option(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
     """Require that every grid that is shown has the axis `option`, if the output names one."""
     option = output.settings.get("option")
     for label in output.methods:
@@ -51,7 +53,7 @@ def the_option(settings: Settings, output: Output, where: KeyPath) -> None:
             (where / "option").check_known(option, member.at, words)
 
 
-def one_list(settings: Settings, output: Output, where: KeyPath) -> None:
+def one_list(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
     """Require that the grid varies the entries of one list."""
     member = _member(settings, output)
     if len(grids.varied_lists(member)) != 1:
@@ -61,7 +63,7 @@ def one_list(settings: Settings, output: Output, where: KeyPath) -> None:
         )
 
 
-def _member(settings: Settings, output: Output) -> GridMember:
+def _member(settings: Settings, output: OutputEntry) -> GridMember:
     """Return a member of the grid that the output shows."""
     member = settings.methods[output.methods[0]].member
     assert member is not None, "a kind that shows a grid was given its members"

@@ -27,7 +27,7 @@ class Setting(NamedTuple):
     origin: str
 
 
-def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
+def run_settings(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
     """Yield the settings of a run, each with its key."""
     settings = plan.settings
     partition = run.partition.removesuffix(VALIDATION)
@@ -90,8 +90,8 @@ def _of_method(
         default = f"method.toml of {wrapper.plugin}"
         for key, value in wrapper.options.items():
             place = ["methods", label, "wrappers", number, "options", key]
-            of_key = _setting(plan, value, place, default=default)
-            yield f"wrappers.{wrapper.plugin}.{key}", of_key
+            own_setting = _setting(plan, value, place, default=default)
+            yield f"wrappers.{wrapper.plugin}.{key}", own_setting
 
     for key, value in spec.method.training.items():
         name = f"{grids.TRAINING}{key}"

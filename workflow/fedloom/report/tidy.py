@@ -96,8 +96,8 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     # the runs must be those that the study recorded
     every = [Run(*each) for each in runs[[*Run.__dataclass_fields__]].itertuples(index=False)]
     made_by = runs[list(provenance.MADE_BY)].to_dict("records")
-    for run, facts in zip(every, made_by, strict=True):
-        if provenance.facts_of_run(run, folder) != facts:
+    for run, digests in zip(every, made_by, strict=True):
+        if provenance.facts_of_run(run, folder) != digests:
             raise FedLoomError(
                 f"{run.path}: made again with other settings or data than those of study "
                 f"'{study}'; run the study again"

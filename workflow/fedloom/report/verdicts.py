@@ -18,6 +18,7 @@ import numpy as np
 
 from fedloom.common.seeds import numpy_generator
 
+# the number of draws of clients in the bootstrap
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 # the highest number of seeds that a verdict recommends, and the probability that they decide
@@ -100,7 +101,7 @@ class Difference:
         return low, high
 
 
-def difference(terms: Sequence[Term], resamples: int = RESAMPLES) -> Difference:
+def difference(terms: Sequence[Term]) -> Difference:
     """Compute the weighted sum of the terms, and a paired bootstrap over every seed's clients."""
     seeds = sorted(set.intersection(*(set(term.values) for term in terms)))
 
@@ -118,7 +119,7 @@ def difference(terms: Sequence[Term], resamples: int = RESAMPLES) -> Difference:
             key = (seed, term.clients)
             clients = values.shape[-1]
             if clients > 1 and key not in drawn:
-                drawn[key] = rng.integers(clients, size=(resamples, clients))
+                drawn[key] = rng.integers(clients, size=(RESAMPLES, clients))
             chosen = values[:, drawn.get(key, np.zeros(1, int))]
 
             total = total + term.weight * statistic(chosen)
@@ -160,9 +161,7 @@ class Verdict:
     power: float = math.inf
 
 
-def decide(
-    rivals: Sequence[Sequence[Term]], within: Ends = ABOVE_ZERO, resamples: int = RESAMPLES
-) -> Verdict:
+def decide(rivals: Sequence[Sequence[Term]], within: Ends = ABOVE_ZERO) -> Verdict:
     """Decide whether a claim holds: whether the difference to every rival lies in a range.
 
     - The claim holds if the 95 % interval of every difference lies within the range.
@@ -177,50 +176,41 @@ def decide(
     Args:
         rivals: the terms of the difference to each rival.
         within: the lower and the upper end of the range; None: no end.
-        resamples: number of draws of clients in the bootstrap.
     """
-    found = [difference(terms, resamples) for terms in rivals]
+    found = [difference(terms) for terms in rivals]
     corrected = 1 - (1 - CONFIDENCE) / len(rivals)
-    judged = [_judge(each, within, corrected) for each in found]
+    margins = [_interval_margins(each, within, corrected) for each in found]
+    all_inside = min(each.inside for each in margins) > 0
+    constant = [each.is_constant for each in margins]
+    outside = [each.outside for each in margins]
 
     # the rival that comes nearest to contradicting the claim
-    rival = min(range(len(rivals)), key=lambda k: (judged[k].inside, found[k].value))
-
-    # what all rivals together decide
-    all_inside = min(each.inside for each in judged) > 0
-    constant = [each.is_constant for each in judged]
-    outside = [each.outside for each in judged]
-
-    text = UNDECIDED
-    reason = ""
-    leaning = None
-    power = math.inf
+    nearest = min(range(len(rivals)), key=lambda k: (margins[k].inside, found[k].value))
 
     # counts decide even with one seed; all other numbers need several seeds that differ
     if all(constant) and all(term.count for term in chain.from_iterable(rivals)):
-        text = FAILS
-        if all_inside:
-            text = HOLDS
-    elif min(each.seeds for each in found) < 2:
-        reason = "one seed"
-    elif all_inside and not any(constant):
-        text = HOLDS
-    elif max(outside) > 0:
-        text = FAILS
+        return Verdict(HOLDS if all_inside else FAILS, nearest, found[nearest])
+    if min(each.seeds for each in found) < 2:
+        return Verdict(UNDECIDED, nearest, found[nearest], "one seed")
+    if all_inside and not any(constant):
+        return Verdict(HOLDS, nearest, found[nearest])
+    if max(outside) > 0:
         rival = outside.index(max(outside))
-    elif any(constant):
+        return Verdict(FAILS, rival, found[rival])
+    if any(constant):
         rival = constant.index(True)
-        reason = "the same difference in every seed"
-    else:
-        # an interval reaches over an end of the range
-        if max(each.beyond for each in judged) > 0:
-            reason = f"one of {len(rivals)} may differ by chance"
-        leaning, power = _power(found, within, corrected)
-    return Verdict(text, rival, found[rival], reason, leaning, power)
+        return Verdict(UNDECIDED, rival, found[rival], "the same difference in every seed")
+
+    # an interval reaches over an end of the range
+    reason = ""
+    if max(each.beyond for each in margins) > 0:
+        reason = f"one of {len(rivals)} may differ by chance"
+    leaning, power = _power(found, within, corrected)
+    return Verdict(UNDECIDED, nearest, found[nearest], reason, leaning, power)
 
 
 @dataclass(frozen=True)
-class Judged:
+class _IntervalMargins:
     """How far the intervals of one difference lie within a range, and beyond it."""
 
     # how far the whole 95 % interval lies within the range; negative if a part of it does not
@@ -233,7 +223,7 @@ class Judged:
     is_constant: bool
 
 
-def _judge(found: Difference, within: Ends, corrected: float) -> Judged:
+def _interval_margins(found: Difference, within: Ends, corrected: float) -> _IntervalMargins:
     """Compare the intervals of a difference with a range.
 
     `corrected` is the confidence of the wider interval. A difference that is the same in all seeds
@@ -242,9 +232,9 @@ def _judge(found: Difference, within: Ends, corrected: float) -> Judged:
     low, high = found.interval()
     inside, beyond = _margins((low, high), within)
     if low == high:
-        return Judged(inside, beyond, -math.inf, True)
+        return _IntervalMargins(inside, beyond, -math.inf, True)
     _, outside = _margins(found.interval(corrected), within)
-    return Judged(inside, beyond, outside, False)
+    return _IntervalMargins(inside, beyond, outside, False)
 
 
 def _power(found: Sequence[Difference], within: Ends, corrected: float) -> tuple[str | None, float]:
@@ -278,8 +268,8 @@ def _seeds_needed(difference: Difference, within: Ends, confidence: float) -> fl
     counts = np.arange(2, MOST_SEEDS + 1)
     mean = difference.value
     clients = max((abs(end - mean) for end in difference.over_clients(confidence)), default=0.0)
-    of_clients = clients * np.sqrt(difference.seeds / counts)
-    halves = np.maximum(difference.deviation * _factor(counts, confidence), of_clients)
+    client_halves = clients * np.sqrt(difference.seeds / counts)
+    halves = np.maximum(difference.deviation * _factor(counts, confidence), client_halves)
 
     # add how far the mean may scatter
     halves += difference.deviation / np.sqrt(counts) * scipy.stats.norm.ppf(POWER)

@@ -11,18 +11,19 @@ from textwrap import fill, indent
 from rich.filesize import decimal
 from tabulate import tabulate
 
-from fedloom.cli.make.config_schema import kind_schema, whole
 from fedloom.cli.run import bundled_studies
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.folders import read_python
 from fedloom.common.json_types import JsonDict
-from fedloom.config.kinds import KINDS, SELECTOR_KEY, broken
+from fedloom.config.config_schema import kind_schema, whole
+from fedloom.config.kind_plugins import broken_plugins
+from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.hooks.manifest import Plugin, discover_methods, find_method
-from fedloom.planning.job_factory import transferred_to
 from fedloom.planning.load_plan import load_plan, read_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.resources.cost import RATES, StudyCost, study_cost
 from fedloom.planning.resources.estimates import CORE_OPERATIONS_PER_SECOND
+from fedloom.planning.settings_of_run import transfer_targets
 
 TEXT_WIDTH = 96
 
@@ -61,7 +62,7 @@ def describe_method(name: str) -> str:
     plugin = find_method(name)
 
     # facts that a plugin does not state are left out
-    facts = {
+    values = {
         "title": plugin.title,
         "kind": plugin.kind,
         "backbone": plugin.family,
@@ -72,7 +73,7 @@ def describe_method(name: str) -> str:
         "file": plugin.file,
     }
     lines = [plugin.name]
-    lines += [f"  {key:<10}{value}" for key, value in facts.items() if value]
+    lines += [f"  {key:<10}{value}" for key, value in values.items() if value]
 
     training = plugin.training_defaults.given
     if training:
@@ -92,13 +93,13 @@ def describe_method(name: str) -> str:
 def _describe_key(name: str, schema: JsonDict) -> str:
     """Return a key of a schema with its type or types, its default and its meaning, as text."""
     alternatives = schema.get("anyOf", [schema])
-    facts = " or ".join(one["type"] for one in alternatives if "type" in one)
+    about = " or ".join(one["type"] for one in alternatives if "type" in one)
     if "enum" in schema:
-        facts = " | ".join(map(str, schema["enum"]))
+        about = " | ".join(map(str, schema["enum"]))
     if "default" in schema:
-        facts += f", default {schema['default']!r}"
+        about += f", default {schema['default']!r}"
 
-    line = f"  {name} ({facts})"
+    line = f"  {name} ({about})"
     meaning = fill(" ".join(schema.get("description", "").split()), TEXT_WIDTH - 6)
     if not meaning:
         return line
@@ -119,7 +120,7 @@ def describe_kinds(only: str | None = None, **titles: str) -> str:
         FedLoomError: `only` is unknown, or its plugin is broken.
     """
     if only is not None:
-        errors = broken()
+        errors = broken_plugins()
         if only in errors:
             raise errors[only]
         known = list[str]()
@@ -188,23 +189,23 @@ def study_facts(file: Path) -> list[str | int | float | None]:
     return [
         bundled_studies.study_name(file),
         shows,
-        ", ".join(_datasets_of(plan)),
-        ", ".join(_methods_of(plan)),
+        ", ".join(_datasets_used(plan)),
+        ", ".join(_methods_run(plan)),
         len(plan.runs),
         gpu_hours,
     ]
 
 
-def _datasets_of(plan: Plan) -> list[str]:
+def _datasets_used(plan: Plan) -> list[str]:
     """Return the labels of the datasets that the runs train on or are tested on, in their order."""
     labels = dict[str, None]()
     for run in plan.runs:
-        for label in (run.dataset, *transferred_to(plan.settings, run)):
+        for label in (run.dataset, *transfer_targets(plan.settings, run)):
             labels[label] = None
     return list(labels) or [*plan.settings.select.datasets]
 
 
-def _methods_of(plan: Plan) -> list[str]:
+def _methods_run(plan: Plan) -> list[str]:
     """Return the labels of the methods that run; a grid is one label with its number of members."""
     counts = Counter[str]()
     for label in dict.fromkeys(run.method for run in plan.runs):
@@ -230,13 +231,13 @@ def describe_cost(files: Sequence[Path], tera: float | None) -> str:
     """
     plan = load_plan(files)
     total = study_cost(plan)
-    facts = {"study": plan.name}
-    facts |= _counts(total)
-    facts |= _hours(total, tera)
+    lines = {"study": plan.name}
+    lines |= _counts(total)
+    lines |= _hours(total, tera)
 
-    disk = ", ".join(f"{kind} {decimal(int(1e6 * size))}" for kind, size in total.disk.items())
-    facts["disk"] = f"{disk}; the states of runs take more"
-    return tabulate(facts.items(), tablefmt="plain", disable_numparse=True)
+    disk = ", ".join(f"{name} {decimal(int(1e6 * size))}" for name, size in total.disk.items())
+    lines["disk"] = f"{disk}; the states of runs take more"
+    return tabulate(lines.items(), tablefmt="plain", disable_numparse=True)
 
 
 def _counts(total: StudyCost) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rich.filesize import decimal
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_writable
-from fedloom.common.temporary import abandoned, leftovers, size_of
+from fedloom.common.temporary import is_abandoned, leftovers, size_in_bytes
 from fedloom.machine import gpus, packages
 from fedloom.planning import paths
 
@@ -96,8 +96,8 @@ def check_leftovers() -> Iterator[str]:
     """Yield the temporary files of jobs at work; files of killed jobs are a FedLoomError."""
     left = list[str]()
     for path in leftovers(Path(paths.RESULTS)):
-        shown = f"{path} ({decimal(size_of(path))})"
-        if abandoned(path):
+        shown = f"{path} ({decimal(size_in_bytes(path))})"
+        if is_abandoned(path):
             left.append(shown)
         else:
             yield f"being written, here or on another machine: {shown}"

@@ -5,11 +5,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedloom.cli.run.bundled_studies import file_of
+from fedloom.cli.run.bundled_studies import find_study_file
 from fedloom.common.files import write_table, write_text
 from fedloom.config.reading import merge_configs, read_all
 from fedloom.planning import paths
-from fedloom.planning.load_plan import files_below
+from fedloom.planning.load_plan import inherited_config_files
 from fedloom.planning.records import read_record
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def results(
     Raises:
         FedLoomError: the study has not finished in this folder.
     """
-    record = record_of(study, Path(folder))
+    record = find_record(study, Path(folder))
 
     # this import takes seconds, and comes after an error about the study
     from fedloom.report.tidy import tidy_frame, with_files
@@ -71,7 +71,7 @@ def scan(
     `fedloom.scan().aggregate("title, avg(accuracy)").df()`. In SQL, the column "group" needs its
     double quotes. The order of the rows is not defined. The arguments are those of `results`.
     """
-    record = record_of(study, Path(folder))
+    record = find_record(study, Path(folder))
 
     # this import takes seconds, and comes after an error about the study
     from fedloom.report.tidy import relation, with_files
@@ -86,7 +86,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
         study: as in `results`; the study must have run in the current folder.
         folder: the folder, which is made and returned; default: results/export/<study>.
     """
-    record = record_of(study, Path())
+    record = find_record(study, Path())
 
     # these imports take seconds, and come after an error about the study
     import pyarrow as pa
@@ -94,9 +94,9 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     from fedloom.report.tidy import TIDY_COLUMNS, tidy_frame, with_files
 
     # read what the record says about the study
-    facts = {key.decode(): value.decode() for key, value in record.schema.metadata.items()}
-    name = facts["study"]
-    versions = json.loads(facts["versions"])
+    metadata = {key.decode(): value.decode() for key, value in record.schema.metadata.items()}
+    name = metadata["study"]
+    versions = json.loads(metadata["versions"])
 
     # write the evaluations
     out = Path(folder or paths.path_for(paths.EXPORT, study=name))
@@ -113,13 +113,13 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
         runs=runs.index.nunique(),
         columns="\n".join(columns),
         versions=", ".join(packages),
-        settings=facts["settings"].strip(),
+        settings=metadata["settings"].strip(),
     )
     write_text(out / "README.md", text)
     return out
 
 
-def record_of(study: str | PathLike | None, folder: Path) -> "pa.Table":
+def find_record(study: str | PathLike | None, folder: Path) -> "pa.Table":
     """Return the record of a finished study.
 
     Args:
@@ -140,9 +140,9 @@ def record_of(study: str | PathLike | None, folder: Path) -> "pa.Table":
         # any other text names a file in the folder, or a study that ships
         file = folder / name
         if not file.is_file():
-            file = file_of(name)
+            file = find_study_file(name)
         files.append(file)
 
     # the file, or config.yaml, has the study's name
-    contents = read_all([*files_below(files, folder), *files])
+    contents = read_all([*inherited_config_files(files, folder), *files])
     return read_record(merge_configs(contents)["study"]["name"], folder)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from fedloom.common.errors import FedLoomError, check_known, shortened
-from fedloom.config.protocols import reported
+from fedloom.common.errors import FedLoomError, check_known, shorten
+from fedloom.config.protocols import reported_rounds
 from fedloom.planning import paths, provenance
 from fedloom.planning.load_plan import CHANGES_KEY, load_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
 from fedloom.report import metrics
-from fedloom.report.run_settings import Setting, settings_of
+from fedloom.report.run_settings import Setting, run_settings
 
 # the most characters of a value that are shown
 VALUE_WIDTH = 40
@@ -30,14 +30,14 @@ PRINTED_CURVES = {
 
 def show_run(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
     """Return a run's accuracies, its curve, its settings, and the origin of each setting."""
-    plan = plan_of([run], study, changes)
+    plan = plan_of_runs([run], study, changes)
 
     numbers = list[str]()
     for name, number in reported_accuracies(plan, run).items():
         numbers.append(f"{name.replace('_', ' ')} {number:.2f} %")
 
     rows = list[list[str]]()
-    for key, setting in settings_of(plan, run):
+    for key, setting in run_settings(plan, run):
         rows.append([key, _short_text(setting.value), setting.origin])
     settings = tabulate(rows, ["setting", "value", "from"], disable_numparse=True)
 
@@ -47,12 +47,12 @@ def show_run(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
 
 def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, ...]) -> str:
     """Return the settings in which two runs differ, their accuracies, and the differences."""
-    plan = plan_of(runs, study, changes)
+    plan = plan_of_runs(runs, study, changes)
     titles = [run.path for run in runs]
 
     # list the settings that differ
-    first = dict(settings_of(plan, runs[0]))
-    second = dict(settings_of(plan, runs[1]))
+    first = dict(run_settings(plan, runs[0]))
+    second = dict(run_settings(plan, runs[1]))
     absent = Setting("-", "")
     rows = []
     for key in first | second:
@@ -82,7 +82,7 @@ def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, 
     return f"{settings}\n\n{change}"
 
 
-def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -> Plan:
+def plan_of_runs(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -> Plan:
     """Return the plan of a study by which the runs were made.
 
     Raises:
@@ -116,7 +116,7 @@ def plan_of(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -
 def reported_accuracies(plan: Plan, run: Run) -> dict[str, float]:
     """Return a run's accuracies in percent over the rounds that tables report."""
     rows = metrics.evaluation(paths.path_for(paths.EVALUATION, run))
-    return metrics.accuracies(rows, reported(plan.study(run)))
+    return metrics.accuracies(rows, reported_rounds(plan.study(run)))
 
 
 def _curve(run: Run) -> str:
@@ -138,4 +138,4 @@ def _curve(run: Run) -> str:
 
 def _short_text(value: object) -> str:
     """Return a value as text that fits into a cell."""
-    return shortened(str(value), VALUE_WIDTH)
+    return shorten(str(value), VALUE_WIDTH)

@@ -25,19 +25,18 @@ from pathlib import Path
 import pyarrow as pa
 from safetensors import safe_open
 
-from fedloom.cli.run import run_progress
 from fedloom.cli.run.launch import plan_of_arguments
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.files import read_table
-from fedloom.common.receipts import digest, receipt_of
+from fedloom.common.receipts import digest, receipt_path
 from fedloom.config.protocols import job_ends
 from fedloom.machine.extras import require_extra
-from fedloom.planning import paths, provenance
+from fedloom.planning import paths, provenance, run_progress
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
 from fedloom.planning.runs import trial_runs
 from fedloom.report import metrics
-from fedloom.report.run_settings import settings_of
+from fedloom.report.run_settings import run_settings
 
 # seconds between two looks at the files
 TRACK_SECONDS = 2.0
@@ -52,7 +51,7 @@ Log = Callable[[int, dict[str, float]], object]
 Tracker = Callable[[Path, str, str, TrackedSettings], AbstractContextManager[Log]]
 
 
-def track_study(name: str, poll: float = TRACK_SECONDS) -> None:
+def track_study(name: str) -> None:
     """Report all rounds of the study that was begun last in this folder, until the study ends."""
     tracker: Tracker = find_tracker(name).load()
     first_event = run_progress.last_begun()
@@ -68,11 +67,11 @@ def track_study(name: str, poll: float = TRACK_SECONDS) -> None:
     has_ended = False
     while not has_ended:
         # ask this before the last look, so that no round is missed
-        has_ended = run_progress.ended(first_event)
+        has_ended = run_progress.has_ended(first_event)
         for each in followed:
             each.read_new_rounds()
         if not has_ended:
-            time.sleep(poll)
+            time.sleep(TRACK_SECONDS)
 
     for each in followed:
         each.context.close()
@@ -114,16 +113,18 @@ class FollowedRun:
         self.files = files
 
         # if values have changed, the run is trained anew: report it from its first round
-        if any(rounds.get(number, values) != values for number, values in self.told.items()):
+        if any(
+            rounds.get(round_number, values) != values for round_number, values in self.told.items()
+        ):
             self.context.close()
             self.log = None
             self.told = {}
 
-        for number in sorted(rounds.keys() - self.told.keys()):
+        for round_number in sorted(rounds.keys() - self.told.keys()):
             if self.log is None:
                 self.log = self.context.enter_context(self.begin(self.run.path, self._settings()))
-            self.log(number, rounds[number])
-            self.told[number] = rounds[number]
+            self.log(round_number, rounds[round_number])
+            self.told[round_number] = rounds[round_number]
 
         if self.plan.study(self.run).rounds in self.told:
             self.context.close()
@@ -135,7 +136,7 @@ class FollowedRun:
         checkpoint = states[0].with_name(paths.CHECKPOINT)
 
         times = dict[Path, float]()
-        for file in (checkpoint, *map(receipt_of, states)):
+        for file in (checkpoint, *map(receipt_path, states)):
             if file.exists():
                 times[file] = file.stat().st_mtime
 
@@ -148,7 +149,7 @@ class FollowedRun:
         """Return the columns of rounds.parquet, and accuracies in percent, by round."""
         # a run whose options are still to be chosen has no settings yet
         found = dict[int, dict[str, float]]()
-        if not all(Path(file).exists() for file in self.plan.choice(self.run)):
+        if not all(Path(file).exists() for file in self.plan.choice_file(self.run)):
             return found
 
         # read the checkpoint, and the tables of jobs with these settings
@@ -167,9 +168,9 @@ class FollowedRun:
             clients = metrics.personal(evaluation.to_pandas())
             accuracies = metrics.curves(clients).add_prefix("accuracy/")
             rows = rounds.to_pandas().set_index("round").join(accuracies).to_dict("index")
-            for number, values in rows.items():
+            for round_number, values in rows.items():
                 finite = {name: value for name, value in values.items() if isfinite(value)}
-                found[number] = finite
+                found[round_number] = finite
         return found
 
     def _read_job_table(self, end: str, table: str) -> pa.Table:
@@ -180,7 +181,7 @@ class FollowedRun:
     def _settings(self) -> TrackedSettings:
         """Return the run's labels and settings; a value that is not a number becomes text."""
         found = dict(vars(self.run))
-        for key, setting in settings_of(self.plan, self.run):
+        for key, setting in run_settings(self.plan, self.run):
             found[key] = setting.value
 
         plain: TrackedSettings = {}
@@ -231,13 +232,13 @@ def tensorboard(folder: Path, study: str, run: str, settings: TrackedSettings) -
     shutil.rmtree(folder / study / run, ignore_errors=True)
     writer = EventFileWriter(str(folder / study / run))
 
-    def write(number: int, content: Summary) -> None:
-        writer.add_event(Event(wall_time=time.time(), step=number, summary=content))
+    def write(round_number: int, content: Summary) -> None:
+        writer.add_event(Event(wall_time=time.time(), step=round_number, summary=content))
         writer.flush()
 
-    def log(number: int, values: dict[str, float]) -> None:
+    def log(round_number: int, values: dict[str, float]) -> None:
         points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        write(number, Summary(value=points))
+        write(round_number, Summary(value=points))
 
     # write the settings before the first round
     write(0, hparams_pb(settings))
@@ -263,7 +264,7 @@ def wandb(folder: Path, study: str, run: str, settings: TrackedSettings) -> Iter
         reinit="create_new",
         settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
     )
-    yield lambda number, values: client.log(values, step=number, commit=True)
+    yield lambda round_number, values: client.log(values, step=round_number, commit=True)
     client.finish()
 
 
@@ -291,9 +292,11 @@ def mlflow(folder: Path, study: str, run: str, settings: TrackedSettings) -> Ite
     for name, value in settings.items():
         client.log_param(key, name, value)
 
-    def log(number: int, values: dict[str, float]) -> None:
+    def log(round_number: int, values: dict[str, float]) -> None:
         now = int(1000 * time.time())
-        client.log_batch(key, [Metric(name, value, now, number) for name, value in values.items()])
+        client.log_batch(
+            key, [Metric(name, value, now, round_number) for name, value in values.items()]
+        )
 
     yield log
     client.set_terminated(key)

@@ -14,12 +14,12 @@ from fedloom.cli.run.launch import exclusive_folder, is_locked
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
 from fedloom.common.run_tables import RUN_LABELS_SCHEMA
-from fedloom.common.temporary import abandoned, leftovers, size_of
+from fedloom.common.temporary import is_abandoned, leftovers, size_in_bytes
 from fedloom.planning import paths
-from fedloom.planning.job_factory import transferred_to
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.runs import trial_runs
+from fedloom.planning.settings_of_run import transfer_targets
 
 # patterns of the folders and files that are deleted as a whole; logs are never deleted
 CACHE_FILES = [paths.CACHE.replace("{cache}", name) for name in ("features", "patches")]
@@ -98,12 +98,12 @@ def find_unused(plans: Sequence[Plan]) -> dict[Path, int]:
     for pattern in UNITS:
         present.update(Path().glob(re.sub(r"{\w+}", "*", pattern)))
 
-    half_written = {path for path in leftovers(Path(paths.RESULTS)) if abandoned(path)}
+    half_written = {path for path in leftovers(Path(paths.RESULTS)) if is_abandoned(path)}
     unused = (present - used) | half_written
 
     # leave out what lies in an unused folder, which is deleted with its contents
     outermost = {path for path in unused if unused.isdisjoint(path.parents)}
-    sizes = {path: size_of(path) for path in outermost}
+    sizes = {path: size_in_bytes(path) for path in outermost}
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
@@ -113,24 +113,24 @@ def _used(plan: Plan) -> Iterator[Path]:
     They are those of its runs and trials, of the runs in its record, and of their data.
     """
     settings = plan.settings
-    of_runs: list[dict[str, object]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
+    run_labels: list[dict[str, object]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
 
     # if the study ran with --set, its record names runs that its file does not
     record = paths.path_for(paths.RECORD, study=plan.name)
     if record.is_file():
-        of_runs += read_table(record, RUN_LABELS_SCHEMA).to_pylist()
+        run_labels += read_table(record, RUN_LABELS_SCHEMA).to_pylist()
 
     # runs may be tested on other datasets, and the study may have scenarios without runs
-    of_data = list[dict[str, object]]()
+    data_labels = list[dict[str, object]]()
     for run in plan.runs:
-        for name in transferred_to(settings, run):
-            of_data.append({"dataset": name, "backbone": run.backbone})
+        for name in transfer_targets(settings, run):
+            data_labels.append({"dataset": name, "backbone": run.backbone})
     for scenario, backbone in product(settings.select.scenarios, settings.select.backbones):
-        of_data.append({**vars(scenario), "backbone": backbone})
+        data_labels.append({**vars(scenario), "backbone": backbone})
 
     # yield each unit whose wildcards the labels and the study's name fill in completely
     for pattern in UNITS:
         fields = set(re.findall(r"{(\w+)}", pattern))
-        for labels in (*of_runs, *of_data):
+        for labels in (*run_labels, *data_labels):
             if fields <= {*labels, "study"}:
                 yield paths.path_for(pattern, **labels, study=plan.name)

@@ -17,7 +17,7 @@ HEADERS = ("name", "papers", "images (train + test)", "classes", "obtained by", 
 
 def list_recipes() -> str:
     """Return a line per recipe: papers, counts, how its files are got, and if they are there."""
-    rows = [_row(recipes.find_recipe(name)) for name in recipes.names()]
+    rows = [_row(recipes.find_recipe(name)) for name in recipes.recipe_names()]
     return tabulate(rows, HEADERS, disable_numparse=True)
 
 

@@ -41,7 +41,7 @@ def study_name(file: Path) -> str:
     return f"{file.parent.name}/{file.stem}"
 
 
-def file_of(study: str) -> Path:
+def find_study_file(study: str) -> Path:
     """Return the file of a study, which is given by its path or as `fedloom studies` prints it.
 
     Raises:

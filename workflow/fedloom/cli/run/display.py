@@ -15,7 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedloom.cli.run.run_progress import EVENTS, Job, RunProgress, ended, last_begun
+from fedloom.planning import run_progress
+from fedloom.planning.run_progress import EVENTS, RunningJob, RunProgress
 
 # seconds between two looks at the events, and at the logs of the jobs at work
 REFRESH_SECONDS = 0.5
@@ -26,22 +27,14 @@ TOLD = ("train", "dataset", "cache")
 WORD_COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
 
 
-def follow(
-    ended: Callable[[], bool],
-    console: Console,
-    signals: Sequence[int] = (),
-    poll: float = REFRESH_SECONDS,
-    quiet: float = SECONDS_BETWEEN_LINES,
-) -> None:
+def follow(has_ended: Callable[[], bool], console: Console, signals: Sequence[int] = ()) -> None:
     """Show the progress of the run whose events are in EVENTS, until it has ended.
 
     Args:
-        ended: returns True if the run has ended.
+        has_ended: returns True if the run has ended.
         console: what is drawn on.
         signals: the list to which a caller adds the signals that arrive. The display stops at the
             first one, since the jobs that a signal ends would look like failed ones.
-        poll: seconds between two looks at the events.
-        quiet: seconds without a line, after which a file or a pipe gets lines.
     """
     progress = RunProgress()
     over = False
@@ -52,14 +45,14 @@ def follow(
     with EVENTS.open("rb") as file, live:
         while not over and not signals:
             # ask this before the last read, so that no event is missed
-            over = ended()
+            over = has_ended()
             told = _read_events(file, progress)
             for job in progress.running.values():
                 job.look()
 
             # a file or a pipe, where nothing is redrawn, gets a line now and then
             silent = not told and not console.is_terminal
-            if silent and time.monotonic() - told_at >= quiet:
+            if silent and time.monotonic() - told_at >= SECONDS_BETWEEN_LINES:
                 told = [_line(progress, "at work", job) for job in progress.running.values()]
 
             # lines stay, and the drawing is below them
@@ -69,7 +62,7 @@ def follow(
             live.update(_drawing(progress), refresh=True)
 
             if not over:
-                time.sleep(poll)
+                time.sleep(REFRESH_SECONDS)
     console.print(_heading(progress, over=True), highlight=False, soft_wrap=True)
 
 
@@ -81,9 +74,9 @@ def _read_events(file: BinaryIO, progress: RunProgress) -> list[Text]:
         if event["event"] == "note":
             told.append(Text(event["text"]))
 
-        ended = progress.apply_event(event)
-        if ended is not None:
-            word, job = ended
+        end_of_job = progress.apply_event(event)
+        if end_of_job is not None:
+            word, job = end_of_job
             if word == "failed" or job.rule in TOLD:
                 told.append(_line(progress, word, job))
 
@@ -94,11 +87,11 @@ def _read_events(file: BinaryIO, progress: RunProgress) -> list[Text]:
 
 def watch() -> None:
     """Show the run at work in this folder until it ends, or else how the last run ended."""
-    first = last_begun()
-    follow(lambda: ended(first), Console())
+    first = run_progress.last_begun()
+    follow(lambda: run_progress.has_ended(first), Console())
 
 
-def _line(progress: RunProgress, word: str, job: Job) -> Text:
+def _line(progress: RunProgress, word: str, job: RunningJob) -> Text:
     """Return the line on a job that has ended, or is at work."""
     text = f"{job.rule} {job.name}"
     if job.progress:
@@ -126,7 +119,7 @@ def _reason(log: Path) -> str:
     return "it was killed, probably because it took too much memory, or the disk is full; "
 
 
-def _far(job: Job) -> str:
+def _far(job: RunningJob) -> str:
     """Return how far a job is, from its last report of progress; "" without one."""
     far = job.progress
     if far is None:

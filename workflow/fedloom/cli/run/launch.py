@@ -25,14 +25,13 @@ from typing import IO
 import psutil
 from rich.console import Console
 
-from fedloom.cli.run import run_progress
 from fedloom.cli.run.display import follow
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_writable
 from fedloom.common.locks import file_lock
 from fedloom.machine.install import SNAKEFILE
 from fedloom.machine.process_log import QUIET_VARIABLE
-from fedloom.planning import paths
+from fedloom.planning import paths, run_progress
 from fedloom.planning.load_plan import CHANGES_KEY, LAUNCHER, check_images, load_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.records import summary_of_results, write_record
@@ -163,8 +162,8 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
     received = list[int]()
     processes = list[subprocess.Popen]()
 
-    def forward(number: int, _: object) -> None:
-        received.append(number)
+    def forward(signal_number: int, _: object) -> None:
+        received.append(signal_number)
         for process in processes:
             if process.poll() is None:
                 ending = signal.SIGTERM
@@ -185,13 +184,16 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen], list[int]]]:
         return received
 
     handlers = {signal.SIGINT: forward, signal.SIGTERM: forward, signal.SIGALRM: kill}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {
+        signal_number: signal.signal(signal_number, handler)
+        for signal_number, handler in handlers.items()
+    }
     try:
         yield register
     finally:
         signal.alarm(0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
 
 
 def _handles_sigterm(process: int) -> bool:
@@ -261,18 +263,8 @@ def run_study(
             f"{naming[0]}: a study or --set was given before `--` too; give only one of them"
         )
 
-    # put all of this into Snakemake's own arguments
-    arguments = [*options]
-    if files:
-        arguments += ["--configfile", *map(str, files)]
-    if changes:
-        arguments += ["--config", f"{CHANGES_KEY}={json.dumps(changes)}"]
-    if cores:
-        arguments += ["--cores", str(cores)]
-    if dry:
-        arguments += ["--dry-run"]
-
     # Snakemake's options may name the study, or say that no job is to run
+    arguments = _snakemake_arguments(files, changes, cores, dry, options)
     if options:
         study, dry = plan_of_arguments(arguments)
     else:
@@ -285,15 +277,39 @@ def run_study(
         check_images(study)
         if is_locked():
             remove_stale_lock(arguments)
+        return _run_plan(study, arguments, reporting)
 
+
+def _snakemake_arguments(
+    files: Sequence[Path],
+    changes: Sequence[str],
+    cores: int | None,
+    dry: bool,
+    options: Sequence[str],
+) -> list[str]:
+    """Return Snakemake's arguments for a study; `run_study` explains the parameters."""
+    arguments = [*options]
+    if files:
+        arguments += ["--configfile", *map(str, files)]
+    if changes:
+        arguments += ["--config", f"{CHANGES_KEY}={json.dumps(changes)}"]
+    if cores:
+        arguments += ["--cores", str(cores)]
+    if dry:
+        arguments += ["--dry-run"]
+    return arguments
+
+
+def _run_plan(study: Plan, arguments: list[str], reporting: bool) -> int:
+    """Run a study in this folder, whose lock this process holds; return Snakemake's exit status."""
+    run_progress.begin_run(study, arguments)
+    try:
         # while this run holds the folder's lock, no other run changes the results
-        run_progress.begin_run(study, arguments)
-        try:
-            status = run_snakemake(arguments, display=True)
-            if status == 0:
-                _finish(study, reporting)
-        finally:
-            run_progress.end_run()
+        status = run_snakemake(arguments, display=True)
+        if status == 0:
+            _finish(study, reporting)
+    finally:
+        run_progress.end_run()
     return status
 
 
@@ -305,4 +321,4 @@ def _finish(study: Plan, reporting: bool) -> None:
         # this import takes seconds
         from fedloom.report import page
 
-        print(f"report  {page.write(study)}")
+        print(f"report  {page.write_page(study)}")

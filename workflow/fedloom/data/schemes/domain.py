@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import NO_DOMAIN
 from fedloom.common.json_types import JsonDict
-from fedloom.common.schema import Count, Natural, Number, Several, require_other_keys
-from fedloom.config.partitions import MinImages, PositiveShare, SchemeKind
+from fedloom.common.schema import Count, Natural, Number, PositiveShare, Several, require_other_keys
+from fedloom.config.partitions import MinImages, SchemeKind
 from fedloom.data.schemes import dirichlet, iid, imbalance
 from fedloom.data.schemes.dealing import ImageGroup
 

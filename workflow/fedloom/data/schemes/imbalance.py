@@ -4,7 +4,8 @@ import numpy as np
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
-from fedloom.config.partitions import ClientScheme, PositiveShare
+from fedloom.common.schema import PositiveShare
+from fedloom.config.partitions import ClientScheme
 from fedloom.data.schemes.dealing import deal_classes, largest_remainder
 
 # a partition is refused if a client's dominant share falls short by more than this

@@ -9,12 +9,12 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedloom.common.errors import FedLoomError, shortened
+from fedloom.common.errors import FedLoomError, shorten
 from fedloom.common.folders import named_folder, printable, walk
 from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import Count, Keys
-from fedloom.config.datasets import ImageSource, TestFraction, described
-from fedloom.config.image_lists import ListColumns, ListedImage, rows, text_of
+from fedloom.config.datasets import ImageSource, TestFraction, describe_listing
+from fedloom.config.image_lists import ListColumns, ListedImage, read_list_text, read_rows
 from fedloom.data.image_list import ImageList, file_items, root_folder
 from fedloom.data.labels import are_numbers, tidy, tidy_names
 from fedloom.data.pixels import image_suffixes
@@ -94,7 +94,7 @@ def read(settings: JsonDict) -> ImageList:
     # the folder, and its split
     root = root_folder(settings["root"], "[domain/]class/file or {train,test}/[domain/]class/file")
     # this call raises an error if links lead in a circle
-    provenance = f"folder: {described(settings)}"
+    provenance = f"folder: {describe_listing(settings)}"
     split = _split(root, settings)
     if "test_list" in settings and not split:
         raise FedLoomError(
@@ -240,7 +240,7 @@ def _log_left_out(folder: str, names: list[str]) -> None:
         "%s: left out %d files that are no images: %s",
         printable(folder),
         len(names),
-        printable(shortened(", ".join(names))),
+        printable(shorten(", ".join(names))),
     )
 
 
@@ -261,7 +261,7 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Liste
 
     # the images that the list names
     files = []
-    for row in rows(base / file, "test", ListColumns()):
+    for row in read_rows(base / file, "test", ListColumns()):
         path = f"{base / images}/{os.path.normpath(row.path)}"
         if path not in left:
             raise FedLoomError(
@@ -292,7 +292,7 @@ def _classes(root: Path, folders: set[str], settings: JsonDict) -> dict[str, str
 
     # the lines of the file: a folder and the name of its class
     file = root / settings["names"]
-    lines = [line.split(maxsplit=1) for line in text_of(file).splitlines()]
+    lines = [line.split(maxsplit=1) for line in read_list_text(file).splitlines()]
     named = [line for line in lines if len(line) == 2]
 
     # the line of each folder; if a folder's name is a number, it is the number of a line

@@ -12,7 +12,7 @@ from pydantic import Field
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import OneOrMore
-from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
+from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, describe_listing
 from fedloom.config.image_lists import ListedImage, listed_files
 from fedloom.data.image_list import ImageList, file_items, root_folder
 from fedloom.data.labels import are_numbers, classes_from_labels, tidy, tidy_names
@@ -58,7 +58,7 @@ class Lists(ImageSource):
 def read(settings: JsonDict) -> ImageList:
     """List the images that the lists `train` and `test` name, in the order of the lists."""
     root = root_folder(settings["root"], "lists and images")
-    provenance = f"lists: {described(settings)}"
+    provenance = f"lists: {describe_listing(settings)}"
     files = listed_files(root, settings)
     labels, classes, named = _classes(files, settings)
     test = None

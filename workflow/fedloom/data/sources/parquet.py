@@ -16,7 +16,7 @@ from PIL import Image
 from fedloom.common.errors import FedLoomError, check_known, in_words, one_line
 from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import OneOrMore
-from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
+from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, describe_listing
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.labels import classes_from_labels, tidy_names
 from fedloom.data.pixels import decode_image
@@ -73,7 +73,7 @@ def read(settings: JsonDict) -> ImageList:
         items=items,
         labels=labels,
         classes=classes,
-        provenance=f"parquet: {described(settings)}",
+        provenance=f"parquet: {describe_listing(settings)}",
         domains=_domains(names, settings),
         test=test,
         named=named,

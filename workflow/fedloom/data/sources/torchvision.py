@@ -13,7 +13,7 @@ from pydantic import Field
 from fedloom.common.errors import FedLoomError, check_known, in_words, one_line
 from fedloom.common.folders import printable
 from fedloom.common.json_types import JsonDict
-from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
+from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, describe_listing
 from fedloom.data.image_list import ImageList, Item
 from fedloom.machine.install import resource
 
@@ -78,7 +78,7 @@ def read(settings: JsonDict) -> ImageList:
         items=items,
         labels=labels,
         classes=names or numbers,
-        provenance=f"{version}: {described(settings)}",
+        provenance=f"{version}: {describe_listing(settings)}",
         test=test,
         named=bool(names),
     )

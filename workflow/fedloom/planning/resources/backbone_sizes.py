@@ -69,17 +69,17 @@ def sizes(backbone: BackboneSettings) -> Sizes:
     Raises:
         FedLoomError: the library or FedLoom cannot build the backbone.
     """
-    kept = _sizes(key(backbone))
+    kept = _sizes(size_key(backbone))
     if not kept.depth:
         return kept
 
     # what training keeps of an image depends on settings that do not change the other sizes
     precision, checkpointing = compute_settings(backbone.settings)
-    of_image = training_bytes(kept.image_floats, kept.depth, checkpointing, precision)
-    return replace(kept, training_bytes=of_image)
+    image_bytes = training_bytes(kept.image_floats, kept.depth, checkpointing, precision)
+    return replace(kept, training_bytes=image_bytes)
 
 
-def key(backbone: BackboneSettings) -> str:
+def size_key(backbone: BackboneSettings) -> str:
     """Return the key under which sizes are kept: the library, and settings that change sizes."""
     given = JsonDict()
     for name in ("name", "image_size"):

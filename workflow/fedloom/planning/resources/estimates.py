@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
-from fedloom.config.protocols import method_of
+from fedloom.config.protocols import method_for
 from fedloom.config.settings import Dataset, Method, Partition, Settings
 from fedloom.config.study import Study
 from fedloom.hooks.manifest import TEST_SETS, Plugin, find_method
 from fedloom.machine import memory
-from fedloom.planning import job_factory, paths
+from fedloom.planning import paths, settings_of_run
 from fedloom.planning.resources.backbone_sizes import MB_PER_FLOAT, Sizes, sizes
 from fedloom.planning.run_labels import Run, Wildcards
 
@@ -150,39 +150,78 @@ def request(
 
 
 def estimate_job(settings: Settings, rule: str, wildcards: Wildcards) -> Work:
-    """Estimate a job of this rule, which its wildcards name."""
-    dataset = settings.datasets[wildcards.dataset]
-    images = contents(dataset).images
-    if rule == "dataset":
-        return Work(500, seconds=60 * images / IMAGES_READ_PER_MINUTE)
+    """Estimate a job of this rule, which its wildcards name.
 
-    # a backbone passes over all images; while it is loaded, memory holds its weights twice
+    A rule whose jobs are all small has no estimate; workflow/rules states what they request.
+
+    Raises:
+        KeyError: there is no estimate for jobs of this rule.
+    """
+    return _ESTIMATES[rule](settings, wildcards)
+
+
+def _dataset_work(settings: Settings, wildcards: Wildcards) -> Work:
+    """Estimate the decoding of a dataset's images."""
+    images = contents(settings.datasets[wildcards.dataset]).images
+    return Work(500, seconds=60 * images / IMAGES_READ_PER_MINUTE)
+
+
+def _cache_work(settings: Settings, wildcards: Wildcards) -> Work:
+    """Estimate a pass of a backbone over all images of a dataset."""
+    images = contents(settings.datasets[wildcards.dataset]).images
     size = sizes(settings.backbones[wildcards.backbone])
-    loaded = 2 * size.weights
-    if rule == "cache":
-        passing = memory.CACHED_AT_ONCE * size.passing
-        return Work(loaded + passing, images * size.operations, host=loaded)
+    loaded = _loading_megabytes(size)
+    passing = memory.CACHED_AT_ONCE * size.passing
+    return Work(loaded + passing, images * size.operations, host=loaded)
+
+
+def _features_work(settings: Settings, wildcards: Wildcards) -> Work:
+    """Estimate a job that reads the features of all images of a dataset."""
+    images = contents(settings.datasets[wildcards.dataset]).images
+    size = sizes(settings.backbones[wildcards.backbone])
 
     # memory holds the class tokens at every block twice; a megabyte of them takes a second
-    if rule in ("prototypes", "block_accuracy"):
-        tokens = images * size.depth * size.width * MB_PER_FLOAT
-        return Work(2 * tokens, seconds=tokens)
+    tokens = images * size.depth * size.width * MB_PER_FLOAT
+    return Work(2 * tokens, seconds=tokens)
 
-    if rule == "artefact":
-        # for TEST_SETS, every client answers all test images of these datasets
-        labels: tuple[str, ...] = ()
-        if wildcards.artefact == TEST_SETS:
-            others = settings.partitions[wildcards.partition].settings.get("transfer_to", ())
-            labels = (wildcards.dataset, *others)
-        shared = sum(contents(settings.datasets[label]).test for label in labels)
 
-        # any other artefact is assumed to cost as much as an evaluation
-        run = workload(settings, wildcards, wildcards.method)
-        megabytes, operations = run.evaluation()
-        operations += run.encoding(run.all_clients * shared)
-        return Work(1000 + loaded + megabytes, operations, host=1000 + loaded)
+def _artefact_work(settings: Settings, wildcards: Wildcards) -> Work:
+    """Estimate the computation of an artefact."""
+    # for TEST_SETS, every client answers all test images of these datasets
+    labels: tuple[str, ...] = ()
+    if wildcards.artefact == TEST_SETS:
+        others = settings.partitions[wildcards.partition].settings.get("transfer_to", ())
+        labels = (wildcards.dataset, *others)
+    shared = sum(contents(settings.datasets[label]).test for label in labels)
 
-    return estimate_run(settings, wildcards, job_factory.rounds_of(settings, wildcards))
+    # any other artefact is assumed to cost as much as an evaluation
+    run = workload(settings, wildcards, wildcards.method)
+    megabytes, operations = run.evaluation()
+    operations += run.encoding(run.all_clients * shared)
+
+    loaded = _loading_megabytes(sizes(settings.backbones[wildcards.backbone]))
+    return Work(1000 + loaded + megabytes, operations, host=1000 + loaded)
+
+
+def _loading_megabytes(size: Sizes) -> float:
+    """Return the megabytes of a backbone while it is loaded: memory holds its weights twice."""
+    return 2 * size.weights
+
+
+def _train_work(settings: Settings, wildcards: Wildcards) -> Work:
+    """Estimate the rounds of a training job."""
+    return estimate_run(settings, wildcards, settings_of_run.rounds_of_job(settings, wildcards))
+
+
+# the function that estimates a job, by rule
+_ESTIMATES = {
+    "dataset": _dataset_work,
+    "cache": _cache_work,
+    "prototypes": _features_work,
+    "block_accuracy": _features_work,
+    "train": _train_work,
+    "artefact": _artefact_work,
+}
 
 
 def estimate_run(settings: Settings, labels: Run | Wildcards, rounds: range | None = None) -> Work:
@@ -190,12 +229,12 @@ def estimate_run(settings: Settings, labels: Run | Wildcards, rounds: range | No
 
     If the run's options are chosen from trials, this is the most that it takes with any of them.
     """
-    study = job_factory.study_of_run(settings, labels)
+    study = settings_of_run.study_of_run(settings, labels)
     rounds = range(study.rounds) if rounds is None else rounds
-    evaluations, sampled = map(len, job_factory.rounds_to_evaluate(study, rounds))
+    evaluations, sampled = map(len, settings_of_run.rounds_to_evaluate(study, rounds))
 
     # nobody knows yet which trial's options the run is trained with
-    trials = job_factory.trials_of(settings, labels)
+    trials = settings_of_run.trials_of_run(settings, labels)
     works = list[Work]()
     for method in (labels.method, *(trial.label for trial in trials)):
         run = workload(settings, labels, method)
@@ -257,7 +296,7 @@ class Workload:
         )
 
     @cached_property
-    def clients_at_once(self) -> int:
+    def clients_per_batch(self) -> int:
         """The number of clients that train as one batch on CPU cores."""
         clients = self.study.clients_per_round
         fit = memory.cohort_size(
@@ -284,13 +323,13 @@ class Workload:
     def encoding(self, images: float, steps: float = 1) -> float:
         """Return the operations of encoding `images` in `steps` steps, with texts in each step."""
         passes = self.plugin.passes(self.method.options)
-        of_images, of_texts = memory.forward_counts(
+        encoded_images, encoded_texts = memory.forward_counts(
             self.plugin.forward_inputs, passes, images / steps
         )
 
         # texts may have a global and a local context
-        tokens = 2 * of_texts * self.data.classes * NAME_TOKENS
-        return steps * (of_images * self.size.operations + tokens * self.size.token_operations)
+        tokens = 2 * encoded_texts * self.data.classes * NAME_TOKENS
+        return steps * (encoded_images * self.size.operations + tokens * self.size.token_operations)
 
     def images_of_a_client(self) -> float:
         """Return the number of training images of a client."""
@@ -341,15 +380,15 @@ class Workload:
 
 def workload(settings: Settings, labels: Run | Wildcards, method: str) -> Workload:
     """Return the facts that the estimate of a run needs; `method` is its own or a trial's label."""
-    found = method_of(settings, labels.partition, method)
+    found = method_for(settings, labels.partition, method)
     dataset = settings.datasets[labels.dataset]
     return Workload(
-        study=job_factory.study_of_run(settings, labels),
+        study=settings_of_run.study_of_run(settings, labels),
         dataset=dataset,
         partition=settings.partitions[labels.partition],
         method=found,
         plugin=find_method(found.plugin),
-        size=sizes(job_factory.backbone_of(settings, labels)),
+        size=sizes(settings_of_run.backbone_of_run(settings, labels)),
         data=contents(dataset),
     )
 
@@ -383,6 +422,6 @@ def _estimate_training(run: Workload, rounds: int, evaluations: int, sampled: in
     host = size.weights + max(size.weights, states + kept)
 
     # megabytes of activations, while clients train or are evaluated
-    training = STEP_MEMORY_FACTOR * run.clients_at_once * step.kept / 1e6
+    training = STEP_MEMORY_FACTOR * run.clients_per_batch * step.kept / 1e6
     evaluating, _ = run.evaluation()
     return Work(host + max(training, evaluating), operations, host=host)

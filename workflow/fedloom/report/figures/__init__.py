@@ -2,7 +2,7 @@
 
     draw(series: list[PlottedRun], **extra) -> Figure
 
-`series` are the runs that the figure shows (fedloom.planning.output_runs), or frozen backbones.
+`series` are the runs that the figure shows (fedloom.report.plotted_runs), or frozen backbones.
 `extra` are the values that the kind's `complete` adds, by name. fedloom.config.output_kinds
 explains the classes.
 """
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kinds import KINDS, call_kind
+from fedloom.config.kind_plugins import call_kind
+from fedloom.config.kinds import KINDS
 from fedloom.planning.job_specs import FigureJob
-from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
+from fedloom.report.plotted_runs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,12 +26,12 @@ def draw_figure(job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone]) 
     return kind.model_construct(**job.settings).draw(series, **kind.extra_of(job.settings))
 
 
-def write(
+def write_figure(
     job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone], outputs: dict[str, Path]
 ) -> None:
     """Draw a figure into the paths of its `pdf` and `png`."""
     # imported here, because a plan imports figures only for their keys
     from fedloom.report.figures import style
 
-    with style.applied():
+    with style.house_style():
         call_kind("figure", job.kind, lambda: style.save_figure(draw_figure(job, series), outputs))

@@ -13,14 +13,14 @@ from pydantic import Field, model_validator
 from fedloom.common.errors import FedLoomError
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Several
-from fedloom.config.grids import text
+from fedloom.config.grids import value_text
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure, RunsTable
-from fedloom.config.settings import KindSpec, Output, Settings
-from fedloom.planning.output_runs import PlottedRun
+from fedloom.config.settings import KindSpec, OutputEntry, Settings
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.figures.convergence import side_by_side
 from fedloom.report.metrics import grouped, member, over_seeds
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables import clustering
 from fedloom.report.tables.accuracy import BaseToNovel, CrossDataset
 
@@ -108,10 +108,10 @@ class TwoMetrics(RunsFigure):
             return pd.Series({name: accuracy(run, name, self.personalized) for name in names})
 
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            for of_method in grouped(runs, ["method"]).values():
-                point = over_seeds(of_method, numbers).loc[names]
+            for method_runs in grouped(runs, ["method"]).values():
+                point = over_seeds(method_runs, numbers).loc[names]
                 (across, up), (wide, high) = point["mean"], point["std"]
-                look: style.Keywords = style.of_run(of_method[0]) | {"linestyle": ""}
+                look: style.Keywords = style.of_run(method_runs[0]) | {"linestyle": ""}
                 axis.errorbar([across], [up], [high], [wide], **look)
             axis.set_xlabel(ACCURACY_AXES[self.x])
 
@@ -126,7 +126,7 @@ class Shots(RunsFigure):
     deviation to each side.
     """
 
-    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
+    def complete(self, settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
         """Return the output with the number of shots of every partition.
 
         Raises a FedLoomError if a partition has no shots, or if two have the same number.
@@ -149,9 +149,9 @@ class Shots(RunsFigure):
             return pd.Series({shots[run.partition]: accuracy(run)})
 
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            for of_method in grouped(runs, ["method"]).values():
-                band = over_seeds(of_method, number).sort_index()
-                axis.errorbar(band.index, band["mean"], band["std"], **style.of_run(of_method[0]))
+            for method_runs in grouped(runs, ["method"]).values():
+                band = over_seeds(method_runs, number).sort_index()
+                axis.errorbar(band.index, band["mean"], band["std"], **style.of_run(method_runs[0]))
             axis.set_xscale("log", base=2)
             axis.set_xticks(ticks, map(str, ticks))
             axis.set_xlabel("Shots (training images per class)")
@@ -240,7 +240,7 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
         return member(run).at[across(run)]
 
     # where each value lies on the axis
-    values = {text(value(run)): value(run) for run in runs}
+    values = {value_text(value(run)): value(run) for run in runs}
     numeric = all(isinstance(each, int | float) for each in values.values())
     places = values
     if not numeric:
@@ -251,13 +251,15 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
     lines: dict[tuple[str, str], list[PlottedRun]] = {}
     for run in runs:
         at = member(run).at
-        parts = [f"{name} = {text(at[name])}" for name in at if name != across(run)]
+        parts = [f"{name} = {value_text(at[name])}" for name in at if name != across(run)]
         if several:
             parts.insert(0, member(run).title)
         lines.setdefault((member(run).grid, ", ".join(parts)), []).append(run)
 
     for (_, label), points in lines.items():
-        band = over_seeds(points, lambda run: pd.Series({places[text(value(run))]: measure(run)}))
+        band = over_seeds(
+            points, lambda run: pd.Series({places[value_text(value(run))]: measure(run)})
+        )
         look: style.Keywords = style.of_run(points[0]) | {"label": style.legend_text(label)}
         axis.errorbar(band.index, band["mean"], band["std"], **look)
 

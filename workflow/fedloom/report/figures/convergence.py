@@ -12,9 +12,9 @@ from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.output_kinds import ArtefactFigure, Personalized, RunsFigure
 from fedloom.config.settings import KindSpec
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
+from fedloom.report.plotted_runs import PlottedRun
 
 CURVE_AXES = {
     "accuracy": "Test accuracy (%)",
@@ -95,9 +95,9 @@ def lines(
         log: whether the y axis is logarithmic.
         x: label of the x axis.
     """
-    for of_method in metrics.grouped(runs, ["method"]).values():
-        band = metrics.over_seeds(of_method, curve).sort_index()
-        look = style.of_run(of_method[0])
+    for method_runs in metrics.grouped(runs, ["method"]).values():
+        band = metrics.over_seeds(method_runs, curve).sort_index()
+        look = style.of_run(method_runs[0])
         axis.plot(band.index, band["mean"], markevery=max(1, len(band) // 10), **look)
 
         # the band, which ends above 0 on a logarithmic axis
@@ -192,7 +192,7 @@ def side_by_side(
 ) -> None:
     """Draw means over seeds as bars, the methods side by side, with deviations as whiskers."""
     methods = list(metrics.grouped(runs, ["method"]).values())
-    bands = [metrics.over_seeds(of_method, curve) for of_method in methods]
+    bands = [metrics.over_seeds(method_runs, curve) for method_runs in methods]
     values = pd.concat(bands).index.unique()
 
     # the bars of each method, missing where it has no number
@@ -216,8 +216,8 @@ def side_by_side(
 def by_x(keys: ArtefactFigure, run: PlottedRun) -> pd.Series:
     """Return the mean of column y of a run's artefact by column x."""
     frame = metrics.artefact(run)
-    of_x = column(frame, keys.x, run)
-    return column(frame, keys.y, run, numeric=True).groupby(of_x, sort=False).mean()
+    x_values = column(frame, keys.x, run)
+    return column(frame, keys.y, run, numeric=True).groupby(x_values, sort=False).mean()
 
 
 def column(frame: pd.DataFrame, name: str, run: PlottedRun, numeric: bool = False) -> pd.Series:

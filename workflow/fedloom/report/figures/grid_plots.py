@@ -10,10 +10,10 @@ from fedloom.common.ids import entry_of
 from fedloom.config.grids import varied_lists
 from fedloom.config.output_kinds import RunsFigure
 from fedloom.config.settings import KindSpec
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
-from fedloom.report.metrics import axis_values, grouped, member, of_members
+from fedloom.report.metrics import accuracy_by_member, axis_values, grouped, member
+from fedloom.report.plotted_runs import PlottedRun
 
 # from dark to light, the colours of this map have the same order with any colour vision
 COLOUR_MAP = "cividis"
@@ -44,7 +44,7 @@ class Grid(RunsFigure):
         panels = []
         *first, _, _ = ticks
         for runs in grouped(series).values():
-            frame = of_members(runs)
+            frame = accuracy_by_member(runs)
             scenario = style.name(runs[0], series)
             scale = style.shades(frame["accuracy"].min(), frame["accuracy"].max(), COLOUR_MAP)
             if not first:
@@ -87,7 +87,7 @@ def _heat_map(
 
     Args:
         axis: the panel.
-        frame: a row per member, see `of_members`.
+        frame: a row per member, see `accuracy_by_member`.
         ticks: the values of every axis as text, in order.
         scale: the scale of colours.
         framed: the values of the members that get a frame.
@@ -134,7 +134,7 @@ class Scatter3d(RunsFigure):
         figure, (axes,) = style.grid(1, len(groups), SPACE, subplot_kw={"projection": "3d"})
         for axis, runs in zip(axes, groups.values(), strict=True):
             # a member's place is that of its values among the ticks
-            frame = of_members(runs)
+            frame = accuracy_by_member(runs)
             places = []
             for name in ticks:
                 places.append([ticks[name].index(value) for value in frame[name]])
@@ -142,8 +142,8 @@ class Scatter3d(RunsFigure):
                 *places, s=26, c=frame["accuracy"], cmap=COLOUR_MAP, depthshade=False
             )
 
-            for letter, (name, of_axis) in zip("xyz", ticks.items(), strict=True):
-                getattr(axis, f"set_{letter}ticks")(range(len(of_axis)), of_axis)
+            for letter, (name, tick_labels) in zip("xyz", ticks.items(), strict=True):
+                getattr(axis, f"set_{letter}ticks")(range(len(tick_labels)), tick_labels)
                 getattr(axis, f"set_{letter}label")(name)
 
             axis.set_title(style.name(runs[0], series))

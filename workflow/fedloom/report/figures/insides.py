@@ -9,9 +9,9 @@ from fedloom.common.run_tables import BLOCK_ACCURACY_SCHEMA
 from fedloom.common.schema import Natural, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure
 from fedloom.config.settings import KindSpec
-from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
+from fedloom.report.plotted_runs import PlottedBackbone, PlottedRun
 
 # the most names that have room beside a panel
 MOST_CLASS_LABELS = 20

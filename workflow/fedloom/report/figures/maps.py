@@ -14,11 +14,11 @@ from fedloom.common.key_path import KeyPath
 from fedloom.common.receipts import read_receipt
 from fedloom.common.schema import Count, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure, Superclasses, with_superclasses
-from fedloom.config.settings import KindSpec, Output, Settings
-from fedloom.planning.output_runs import PlottedBackbone, PlottedRun
+from fedloom.config.settings import KindSpec, OutputEntry, Settings
 from fedloom.report import metrics
 from fedloom.report.figures import style
-from fedloom.report.tables.clustering import superclasses_of
+from fedloom.report.plotted_runs import PlottedBackbone, PlottedRun
+from fedloom.report.tables.clustering import find_superclasses
 
 if TYPE_CHECKING:
     from matplotlib.collections import PathCollection
@@ -91,7 +91,7 @@ class PromptPath(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         figure, axes = style.by_run(series, **MAP_PANEL)
-        frames = [mapped(run) for run in series]
+        frames = [embedding_frame(run) for run in series]
         scale = style.shades(0, max(int(frame["round"].max()) for frame in frames))
         for axis, frame in zip(axes, frames, strict=True):
             # every prompt in the colour of its round
@@ -107,7 +107,7 @@ class PromptPath(RunsFigure):
         return figure
 
 
-def mapped(run: PlottedRun) -> pd.DataFrame:
+def embedding_frame(run: PlottedRun) -> pd.DataFrame:
     """Return a row per prompt, with its `round` and its place `x`, `y` in one map of all rounds."""
     frame = metrics.artefact(run).sort_values("round", kind="stable")
     frame = frame.iloc[evenly(len(frame))]
@@ -128,7 +128,7 @@ class BackboneTsne(FigureKind):
     plus 1 means the final output."""
     superclasses: Superclasses | None = None
 
-    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
+    def complete(self, settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
         """Return the output with the superclass of every class."""
         return with_superclasses(self.superclasses, output, where)
 
@@ -154,7 +154,7 @@ class BackboneTsne(FigureKind):
             classes = read_receipt(item.store)["classes"]
             names = pd.Series([str(classes[label]) for label in store.labels[images]])
             if superclass_of is not None:
-                names = superclasses_of(names, superclass_of, self.superclasses)
+                names = find_superclasses(names, superclass_of, self.superclasses)
             numbers, each = pd.factorize(names, sort=True)
 
             for axis, block in zip(row, self.blocks, strict=True):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedloom.common.files import atomic_write
-from fedloom.planning.output_runs import LineStyle, PlottedBackbone, PlottedRun
 from fedloom.report.metrics import SCENARIO, grouped
+from fedloom.report.plotted_runs import LineStyle, PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +73,7 @@ BACKBONE = ("dataset", "backbone")
 
 
 @contextmanager
-def applied() -> Iterator[None]:
+def house_style() -> Iterator[None]:
     """Apply the look within the block, whatever the user's own matplotlibrc says."""
     import matplotlib
 
@@ -138,11 +138,11 @@ def of_run(run: PlottedRun) -> Keywords:
     return look | {"marker": run.style.marker, "label": legend_text(run.title)}
 
 
-def of_class(number: int) -> Keywords:
-    """Return fill and edge of a class for Axes.scatter; `number` is below MOST_CLASS_COLOURS."""
-    colour = CLASS_COLOURS[number % len(CLASS_COLOURS)]
+def of_class(class_index: int) -> Keywords:
+    """Return fill and edge of a class, below MOST_CLASS_COLOURS, for Axes.scatter."""
+    colour = CLASS_COLOURS[class_index % len(CLASS_COLOURS)]
     fill = "white"
-    if number < len(CLASS_COLOURS):
+    if class_index < len(CLASS_COLOURS):
         fill = colour
     return {"facecolor": fill, "edgecolor": colour, "linewidth": 0.8}
 
@@ -274,6 +274,6 @@ def whole_numbers(axis: Axes) -> None:
 
 def save_figure(figure: Figure, outputs: dict[str, Path]) -> None:
     """Write every format; equal figures give equal bytes."""
-    for kind, path in outputs.items():
+    for file_format, path in outputs.items():
         with atomic_write(path) as temporary:
-            figure.savefig(temporary, format=kind, metadata=METADATA[kind])
+            figure.savefig(temporary, format=file_format, metadata=METADATA[file_format])

@@ -15,19 +15,19 @@ from PIL import Image
 
 from fedloom.common.files import write_text
 from fedloom.planning import paths
-from fedloom.planning.output_runs import plotted_runs
 from fedloom.planning.overview import overview
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Wildcards
 from fedloom.report import tables
 from fedloom.report.page import curves, machines, run_details
+from fedloom.report.plotted_runs import plotted_runs
 
 FOLDER = Path(__file__).parent
 # CSS pixels per inch of a figure; with 96, it would be as large as on paper
 ENLARGED = 144
 
 
-def write(plan: Plan) -> Path:
+def write_page(plan: Plan) -> Path:
     """Write the report of a study whose tables and figures are made, and return its path."""
     from plotly.offline import get_plotlyjs
 
@@ -48,7 +48,7 @@ def write(plan: Plan) -> Path:
         partitions=[(next(numbers), Path(path), _png(path)) for path in plan.partition_charts],
         groups=groups,
         by_seed=curves.by_seed,
-        machines=machines.used(plan),
+        machines=machines.machines_used(plan),
         # a link starts from the report's folder and leads to the results beside it
         link=lambda path: Path(path).relative_to(paths.RESULTS).as_posix(),
         style=Markup((FOLDER / "style.css").read_text()),
@@ -79,14 +79,14 @@ def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str
         behind = run_details.among(groups, shown)
 
         rows = []
-        for row, of_cells, of_marks in zip(
+        for row, row_cells, row_marks in zip(
             labelled.to_dict("records"),
             cells.to_numpy().tolist(),
             marks.to_numpy().tolist(),
             strict=True,
         ):
-            texts = list(zip(of_cells, of_marks, strict=True))
-            rows.append((run_details.of_row(behind, row), texts))
+            texts = list(zip(row_cells, row_marks, strict=True))
+            rows.append((run_details.find_group(behind, row), texts))
         yield {
             "id": f"table-{label}",
             "texts": built.texts,

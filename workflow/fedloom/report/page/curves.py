@@ -10,9 +10,9 @@ from html import escape
 import pandas as pd
 
 from fedloom.common.json_types import JsonDict
-from fedloom.planning.output_runs import LineStyle
 from fedloom.report.figures.style import assign_styles, with_styles
 from fedloom.report.page.run_details import LOSS, PLOTTED_CURVES, RunGroup
+from fedloom.report.plotted_runs import LineStyle
 
 # Plotly's names of the lines in style.LINES, and of matplotlib's markers
 DASHES = ("solid", "dash", "dashdot", "dot", "9px,2px,2px,2px,2px,2px")
@@ -29,15 +29,15 @@ def curves_by_scenario(groups: Sequence[RunGroup]) -> Iterator[JsonDict]:
     Members of grids are left out, since there may be thousands. The page shows their curves beside
     their runs.
     """
-    of_place: dict[str, list[RunGroup]] = {}
+    groups_by_place: dict[str, list[RunGroup]] = {}
     for group in groups:
         if group.first.member is None:
-            of_place.setdefault(group.place, []).append(group)
+            groups_by_place.setdefault(group.place, []).append(group)
 
     # all charts of a place draw a method in the same style
-    for place, own in of_place.items():
+    for place, own in groups_by_place.items():
         where = ""
-        if len(of_place) > 1:
+        if len(groups_by_place) > 1:
             where = f" on {place}"
         firsts = with_styles([group.first for group in own])
         for name, title in PLOTTED_CURVES.items():

@@ -15,7 +15,7 @@ from fedloom.planning.runs import trial_runs
 FACTS = {"machine": "Machines", "device": "Devices", "versions": "Versions"}
 
 
-def used(plan: Plan) -> dict[str, object]:
+def machines_used(plan: Plan) -> dict[str, object]:
     """Return what the jobs of a study used.
 
     - `took`: rule, number of jobs, hours, processor hours and highest memory in megabytes, for
@@ -30,11 +30,11 @@ def used(plan: Plan) -> dict[str, object]:
     facts = {name: Counter[str]() for name in FACTS.values()}
     for rule, log in _logs(plan):
         for event in read_events(log):
-            kind = event["event"]
-            if kind == "took":
+            event_name = event["event"]
+            if event_name == "took":
                 rows.append((rule, event["seconds"], event["processor"], event["megabytes"]))
-            elif kind in FACTS:
-                facts[FACTS[kind]][event["text"]] += 1
+            elif event_name in FACTS:
+                facts[FACTS[event_name]][event["text"]] += 1
 
     # sums and maxima by rule, and over all rules
     frame = pd.DataFrame(rows, columns=["rule", "seconds", "processor", "megabytes"])
@@ -55,7 +55,7 @@ def _logs(plan: Plan) -> Iterable[tuple[str, Path]]:
         made += [("dataset", inputs.pop("store")), *inputs.items()]
         made += [("train", file) for file in plan.job_files(run, paths.STATE)]
         made += [("evaluate", paths.path_for(paths.EVALUATION, run))]
-        made += [("choose", file) for file in plan.choice(run)]
+        made += [("choose", file) for file in plan.choice_file(run)]
     for rule in ("partition_chart", "table", "figure"):
         made += [(rule, file) for file in getattr(plan, f"{rule}s")]
-    return dict.fromkeys((rule, Path(paths.log(rule, str(file)))) for rule, file in made)
+    return dict.fromkeys((rule, Path(paths.log_path(rule, str(file)))) for rule, file in made)

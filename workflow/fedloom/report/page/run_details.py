@@ -12,11 +12,11 @@ from fedloom.common.json_types import JsonDict
 from fedloom.common.run_tables import TRIALS_SCHEMA
 from fedloom.config.grids import describe_options
 from fedloom.planning import paths
-from fedloom.planning.output_runs import PlottedRun, plotted_runs
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
 from fedloom.report import metrics
-from fedloom.report.run_settings import Setting, settings_of
+from fedloom.report.plotted_runs import PlottedRun, plotted_runs
+from fedloom.report.run_settings import Setting, run_settings
 
 ROW = (*metrics.SCENARIO, "method")
 # number of lines at the end of a log that are shown
@@ -88,7 +88,7 @@ def run_groups(plan: Plan) -> list[RunGroup]:
             labels=own,
             first=first,
             runs=[_shown(plan, run) for run in runs],
-            settings=dict(settings_of(plan, Run.of(first))),
+            settings=dict(run_settings(plan, Run.of(first))),
             trials=_trials(plan, first),
         )
         found.append(group)
@@ -106,7 +106,7 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
 
     # the end of the log of each training job
     logs = {}
-    for log in map(Path, plan.job_files(run, paths.log("train", paths.STATE))):
+    for log in map(Path, plan.job_files(run, paths.log_path("train", paths.STATE))):
         if log.is_file():
             logs[log] = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
 
@@ -122,7 +122,7 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
 
 def _trials(plan: Plan, run: PlottedRun) -> list[JsonDict]:
     """Return the trials from which the options of a run were chosen; [] if none were chosen."""
-    if not plan.choice(run):
+    if not plan.choice_file(run):
         return []
 
     # options are JSON in the file, and text in the report
@@ -139,7 +139,7 @@ def among(groups: Iterable[RunGroup], runs: Iterable[Run]) -> list[RunGroup]:
     return [group for group in groups if tuple(group.labels[key] for key in ROW) in rows]
 
 
-def of_row(groups: Iterable[RunGroup], row: Mapping[Hashable, object]) -> RunGroup | None:
+def find_group(groups: Iterable[RunGroup], row: Mapping[Hashable, object]) -> RunGroup | None:
     """Return the group that a table's row shows; None if it shows several groups, or none."""
     found = []
     for group in groups:

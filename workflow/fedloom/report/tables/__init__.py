@@ -16,23 +16,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kinds import KINDS, call_kind
+from fedloom.config.kind_plugins import call_kind
+from fedloom.config.kinds import KINDS
 from fedloom.planning.job_specs import TableJob
-from fedloom.planning.output_runs import PlottedRun
+from fedloom.report.plotted_runs import PlottedRun
 
 if TYPE_CHECKING:
-    from fedloom.report.tables.layout import Built
+    from fedloom.report.tables.layout import FinishedTable
 
 
-def kind(job: TableJob) -> Any:
+def instantiate_kind(job: TableJob) -> Any:
     """Return an instance of a table's kind; its keys were checked when the study was planned."""
     found: Any = KINDS["tables"][job.kind]
     return found.model_construct(**job.settings)
 
 
-def build_table(job: TableJob, runs: list[PlottedRun]) -> "Built":
+def build_table(job: TableJob, runs: list[PlottedRun]) -> "FinishedTable":
     """Return a table: its numbers, its text, and its whole caption."""
-    own = kind(job)
+    own = instantiate_kind(job)
     make = partial(_of_methods, own)
     if hasattr(own, "build"):
         make = own.build
@@ -47,15 +48,15 @@ def build_table(job: TableJob, runs: list[PlottedRun]) -> "Built":
     return built._replace(caption=caption)
 
 
-def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> None:
+def write_table(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> None:
     """Write a table as `md`, `csv`, `tex` (booktabs), `html` and `parquet`."""
     # imported here, because a plan imports tables only for their keys
     from fedloom.report.tables import layout
 
-    layout.write(build_table(job, runs), f"tab:{job.study}-{job.label}", outputs)
+    layout.write_formats(build_table(job, runs), f"tab:{job.study}-{job.label}", outputs)
 
 
-def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
+def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "FinishedTable":
     """Return a row per method and scenario: means over seeds, published numbers and marks."""
     from fedloom.report.tables import layout, notes, published
     from fedloom.report.tables.summary import over_partitions, summarise
@@ -86,7 +87,7 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
     text += notes.privacy([run for run in runs if run.artefact is None])
 
     # add signs after the methods' names
-    marks = notes.marked(job, runs, labelled, frame)
-    texts = notes.with_signs(layout.texts(frame, own.column), marks)
-    frame["marks"] = ["; ".join(mark.text for mark in of_row) for of_row in marks]
-    return layout.Built(frame, texts, text)
+    marks = notes.marks_by_row(job, runs, labelled, frame)
+    texts = notes.with_signs(layout.summary_text(frame, own.column), marks)
+    frame["marks"] = ["; ".join(mark.text for mark in row) for row in marks]
+    return layout.FinishedTable(frame, texts, text)

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from fedloom.common.ids import BASE_CLASSES, NOVEL_CLASSES, OTHER_DATASET_PREFIX, OWN_IMAGES
 from fedloom.config.output_kinds import AccuracyTable, RunsTable
-from fedloom.config.settings import KindSpec, Reported
+from fedloom.config.settings import KindSpec, ReportedRounds
 from fedloom.hooks.manifest import TEST_SETS
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics, requirements
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.layout import Column
 
 ACCURACY_COLUMNS = {
@@ -214,10 +214,10 @@ def describe_rounds(runs: list[PlottedRun]) -> str:
 
     if len(names) == 1:
         return next(iter(names))
-    return "; ".join(f"{', '.join(of_text)}: {text}" for text, of_text in names.items())
+    return "; ".join(f"{', '.join(shown)}: {text}" for text, shown in names.items())
 
 
-def _rounds(reported: Reported) -> str:
+def _rounds(reported: ReportedRounds) -> str:
     """Say which rounds are reported."""
     names = ", ".join(map(str, reported.rounds))
     text = f"mean of rounds {names}"

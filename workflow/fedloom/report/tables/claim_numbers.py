@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import DOMAIN_PREFIX, evaluation, frame, percent
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.costs import cost_to_target, sent
 from fedloom.report.tables.paper_claims import EACH_DOMAIN
 from fedloom.report.verdicts import Term
@@ -134,7 +134,7 @@ class StudyNumbers:
         return _numbers(run, metric, group), False
 
 
-def metrics_of(claim: dict, run: PlottedRun) -> list[str]:
+def claim_metrics(claim: dict, run: PlottedRun) -> list[str]:
     """Return the metrics of a claim: usually one, but for `each_domain` one per trained domain."""
     if claim["metric"] != EACH_DOMAIN:
         return [claim["metric"]]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import DOMAIN_PREFIX
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.accuracy import describe_rounds
 from fedloom.report.tables.claim_numbers import Place
 from fedloom.report.tables.layout import EMPTY

@@ -9,17 +9,17 @@ import pandas as pd
 from fedloom.common.key_path import KeyPath
 from fedloom.common.schema import Percent
 from fedloom.config.output_kinds import Methods, PaperName, TableKind
-from fedloom.config.settings import Output, Settings
+from fedloom.config.settings import OutputEntry, Settings
 from fedloom.planning.job_specs import TableJob
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import grouped
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.claim_numbers import (
     NotRunError,
     Place,
     RunsByScenario,
     ScenarioLabels,
     StudyNumbers,
-    metrics_of,
+    claim_metrics,
 )
 from fedloom.report.tables.claim_text import (
     caption_of_claims,
@@ -28,8 +28,8 @@ from fedloom.report.tables.claim_text import (
     name_of_place,
     seeds_to_decide,
 )
-from fedloom.report.tables.layout import EMPTY, Built, unmarked
-from fedloom.report.tables.paper_claims import Listed, labels_of, read_claims
+from fedloom.report.tables.layout import EMPTY, FinishedTable, plain_text
+from fedloom.report.tables.paper_claims import Listed, label_by_row, read_claims
 from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, UNDECIDED, decide
 
 
@@ -54,7 +54,7 @@ class Claims(TableKind):
     """Mean accuracy of the participating clients, in percent, for claims on the cost of reaching
     it."""
 
-    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
+    def complete(self, settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
         """Return the table with the paper's claims, and the labels that stand for its rows.
 
         The table then shows only the runs of these labels, in the scenarios that stand for a
@@ -71,7 +71,7 @@ class Claims(TableKind):
 
         # the methods and scenarios that stand for the rows and the settings of the paper
         methods = [settings.methods[label] for label in output.methods]
-        labels = labels_of(paper["rows"], methods, rows)
+        labels = label_by_row(paper["rows"], methods, rows)
         compared = [label for label in output.methods if label in labels.values()]
         scenarios = [each for each in output.scenarios if str(each) in self.stands_for]
 
@@ -82,7 +82,7 @@ class Claims(TableKind):
             extra={"labels": labels, "claims": paper["claims"], "citation": paper["citation"]},
         )
 
-    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> FinishedTable:
         """Return a row per claim and scenario, if the scenario stands for a setting of the claim.
 
         Claims that no scenario can decide come last. Each has one row, which states the reason.
@@ -106,8 +106,8 @@ class Claims(TableKind):
                 rest.append(_row(claim, [*claim["in"]], "not run", reason))
 
         table = pd.DataFrame(tested + rest).assign(paper=self.paper)
-        texts = unmarked(pd.DataFrame(map(cells_of_row, table.to_dict("records"))), 3)
-        return Built(table, texts, caption_of_claims(job.settings["citation"], runs, table))
+        texts = plain_text(pd.DataFrame(map(cells_of_row, table.to_dict("records"))), 3)
+        return FinishedTable(table, texts, caption_of_claims(job.settings["citation"], runs, table))
 
     def _rows_of(self, claim: dict, study: StudyNumbers) -> tuple[list[dict], list[str]]:
         """Return the rows of a claim, and the reasons why some scenarios have no row.
@@ -142,16 +142,16 @@ class Claims(TableKind):
         Returns the row of the table. Raises a NotRunError if the place lacks runs for the claim.
         """
         # the claim's methods that were run, and those that were not
-        of_row = study.runs[place.ends[0]]
+        runs_by_row = study.runs[place.ends[0]]
         named = dict.fromkeys([*claim["above"], *claim["below"]])
-        missing = ", ".join(row for row in named if row not in of_row)
-        above = [row for row in claim["above"] if row in of_row]
-        below = [row for row in claim["below"] if row in of_row]
+        missing = ", ".join(row for row in named if row not in runs_by_row)
+        above = [row for row in claim["above"] if row in runs_by_row]
+        below = [row for row in claim["below"] if row in runs_by_row]
         if not above or (claim["below"] and not below):
             raise NotRunError(f"no run of {missing}")
 
         # the differences that must all be as the claim says
-        metrics = metrics_of(claim, of_row[above[0]][0])
+        metrics = claim_metrics(claim, runs_by_row[above[0]][0])
         pairs: list[tuple[str, str, str | None]] = [*product(metrics, above, below or [None])]
         rivals, bounded = study.differences(claim, pairs, place)
         verdict = decide(rivals, claim.get("within", ABOVE_ZERO))

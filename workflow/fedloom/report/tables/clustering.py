@@ -7,9 +7,9 @@ import pandas as pd
 from fedloom.common.errors import FedLoomError
 from fedloom.common.key_path import KeyPath
 from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclasses
-from fedloom.config.settings import KindSpec, Output, Settings
-from fedloom.planning.output_runs import PlottedRun
+from fedloom.config.settings import KindSpec, OutputEntry, Settings
 from fedloom.report.metrics import artefact
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.layout import Column
 
 CLUSTERING_COLUMNS = {
@@ -32,7 +32,7 @@ class Clustering(RunsTable):
 
     superclasses: Superclasses
 
-    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
+    def complete(self, settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
         return with_superclasses(self.superclasses, output, where)
 
     def measure(self, run: PlottedRun, superclass_of: dict[str, str]) -> dict[str, float]:
@@ -46,7 +46,7 @@ class Clustering(RunsTable):
         from sklearn.metrics import adjusted_mutual_info_score
 
         images = artefact(run)
-        coarse = superclasses_of(images["class"], superclass_of, self.superclasses)
+        coarse = find_superclasses(images["class"], superclass_of, self.superclasses)
         test = images["test"]
         groups = images["group"][test]
         train = images[~test]
@@ -72,7 +72,7 @@ class Clustering(RunsTable):
         )
 
 
-def superclasses_of(classes: pd.Series, superclass_of: dict, file: str | None) -> pd.Series:
+def find_superclasses(classes: pd.Series, superclass_of: dict, file: str | None) -> pd.Series:
     """Return the superclass of every class; raise a FedLoomError if the file lacks a class."""
     coarse = classes.map(superclass_of)
     if coarse.isna().any():

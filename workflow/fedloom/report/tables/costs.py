@@ -7,8 +7,8 @@ import pandas as pd
 from fedloom.common.schema import Percent
 from fedloom.config.output_kinds import AccuracyTable, RunsTable
 from fedloom.config.settings import KindSpec
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import artefact, by_round, evaluation, frame
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.layout import Column
 
 # bytes of a number if no wrapper packs it

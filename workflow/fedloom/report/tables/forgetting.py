@@ -5,8 +5,8 @@ from typing import ClassVar
 from fedloom.common.ids import STREAM_PART_PREFIX
 from fedloom.config.output_kinds import AccuracyTable
 from fedloom.config.settings import KindSpec
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import metrics
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.accuracy import without
 from fedloom.report.tables.layout import Column
 

@@ -6,12 +6,12 @@ from fedloom.common.schema import Count, Natural
 from fedloom.config.output_kinds import GridTable
 from fedloom.config.settings import KindSpec
 from fedloom.planning.job_specs import TableJob
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report import requirements
-from fedloom.report.metrics import grouped, member, of_members
+from fedloom.report.metrics import accuracy_by_member, grouped, member
+from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.accuracy import describe_rounds
-from fedloom.report.tables.layout import EMPTY, Built, Texts, cell, unmarked
-from fedloom.report.tables.published import of_grid
+from fedloom.report.tables.layout import EMPTY, FinishedTable, TableText, cell, plain_text
+from fedloom.report.tables.published import printed_mean
 from fedloom.report.tables.summary import SCENARIO_COLUMNS, differing_columns
 
 # the value on an axis of an average over all its values
@@ -28,7 +28,7 @@ class Ranked(GridTable):
     worst: Natural = 1
     """Number of combinations to show from the bottom."""
 
-    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> FinishedTable:
         """Return all combinations of every scenario, the best first.
 
         The text shows only the best and the worst combinations, and the mean of all. Combinations
@@ -54,7 +54,7 @@ class Ranked(GridTable):
             "combination was found among many by its accuracy on these test images, so that it is "
             "probably less accurate on other images."
         )
-        return Built(frame, unmarked(shown[columns], len(keys) + 1, titles), caption)
+        return FinishedTable(frame, plain_text(shown[columns], len(keys) + 1, titles), caption)
 
     def _shown(self, table: pd.DataFrame, axes: list[str]) -> pd.DataFrame:
         """Return the rows of the text: the best, a gap, the worst, and the mean of all."""
@@ -77,7 +77,7 @@ def _ranked(runs: list[PlottedRun], axes: list[str], entry: dict | None) -> pd.D
 
     `entry` has the paper's numbers, see `fedloom.report.tables.published`.
     """
-    table = of_members(runs).sort_values("accuracy", ascending=False, kind="stable")
+    table = accuracy_by_member(runs).sort_values("accuracy", ascending=False, kind="stable")
     table.insert(0, "rank", [str(number + 1) for number in range(len(table))])
     names = [*map(", ".join, table[axes].itertuples(index=False)), "mean"]
 
@@ -86,7 +86,7 @@ def _ranked(runs: list[PlottedRun], axes: list[str], entry: dict | None) -> pd.D
 
     # the paper's number of every row, and the labels of the scenario
     scenario = f"{runs[0].dataset}/{runs[0].partition}"
-    table["published"] = [of_grid(entry, scenario, name) for name in names]
+    table["published"] = [printed_mean(entry, scenario, name) for name in names]
     for key in reversed(SCENARIO_COLUMNS):
         table.insert(0, key, getattr(runs[0], key))
     return table
@@ -97,7 +97,7 @@ class GridAverages(GridTable):
 
     spec = KindSpec(shows="grid", requires=(requirements.two_axes,))
 
-    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> FinishedTable:
         """Return a panel per scenario; if there are several, the first panel is their average.
 
         Rows are the values of the grid's last axis, and columns are the values of its first axis.
@@ -119,12 +119,12 @@ class GridAverages(GridTable):
         where = f"over participating clients and {len({run.seed for run in runs})} seed(s)"
         when = describe_rounds(runs)
         caption = f"mean accuracy in % {where}, {when}, with averages of rows and columns."
-        return Built(frame, _panels_as_text(frame, across, down), caption)
+        return FinishedTable(frame, _panels_as_text(frame, across, down), caption)
 
 
 def _panel(runs: list[PlottedRun], across: str, down: str) -> pd.DataFrame:
     """Return mean accuracies of one scenario by two axes, with averages of rows and columns."""
-    long = of_members(runs)
+    long = accuracy_by_member(runs)
     table = long.pivot(index=down, columns=across, values="accuracy")
 
     # values in the order of the grid, not of the alphabet
@@ -147,13 +147,13 @@ def _with_published(
     # numbers.yaml names a cell by its axes in the order of the alphabet
     first, second = sorted([across, down])
     long["published"] = [
-        of_grid(entry, place, f"{first} {one}, {second} {other}")
+        printed_mean(entry, place, f"{first} {one}, {second} {other}")
         for one, other in zip(long[first], long[second], strict=True)
     ]
     return long.assign(**dict(zip(SCENARIO_COLUMNS, scenario, strict=True)))
 
 
-def _panels_as_text(frame: pd.DataFrame, across: str, down: str) -> Texts:
+def _panels_as_text(frame: pd.DataFrame, across: str, down: str) -> TableText:
     """Write the panels below each other, the paper's numbers in brackets."""
     texts = []
     for mean, published in zip(frame["accuracy"], frame["published"], strict=True):
@@ -171,4 +171,4 @@ def _panels_as_text(frame: pd.DataFrame, across: str, down: str) -> Texts:
     columns = [*keys, down, *frame[across].unique()]
     values = ["Average" if name == ALL else name for name in columns[len(keys) + 1 :]]
     titles = [*map(str.capitalize, keys), f"{down} / {across}", *values]
-    return unmarked(shown[columns], len(keys) + 1, titles)
+    return plain_text(shown[columns], len(keys) + 1, titles)

@@ -9,13 +9,13 @@ import pandas as pd
 
 from fedloom.common.key_path import KeyPath
 from fedloom.config.output_kinds import Names, OfPaper, RunsTable, TableKind
-from fedloom.config.protocols import method_of, study_of
-from fedloom.config.settings import KindSpec, Output, Settings
+from fedloom.config.protocols import method_for, study_for
+from fedloom.config.settings import KindSpec, OutputEntry, Settings
 from fedloom.planning import paths
 from fedloom.planning.job_specs import TableJob
-from fedloom.planning.output_runs import PlottedRun
-from fedloom.report.tables.layout import EMPTY, Built, unmarked
-from fedloom.report.tables.published import printed
+from fedloom.report.plotted_runs import PlottedRun
+from fedloom.report.tables.layout import EMPTY, FinishedTable, plain_text
+from fedloom.report.tables.published import printed_numbers
 from fedloom.report.tables.summary import differing_columns
 
 SETTING_COLUMNS = {
@@ -32,13 +32,13 @@ class Protocol(RunsTable):
 
     spec = KindSpec(shows="settings")
 
-    def complete(self, settings: Settings, output: Output, where: KeyPath) -> Output:
+    def complete(self, settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
         """Return the table with a row per scenario and method, and without runs."""
         rows = []
         for scenario, label in product(output.scenarios, output.methods):
             # the settings after the changes by the partition's protocol and by the method
-            study = study_of(settings, scenario.partition, label)
-            method = method_of(settings, scenario.partition, label)
+            study = study_for(settings, scenario.partition, label)
+            method = method_for(settings, scenario.partition, label)
             keys = settings.partitions[scenario.partition].settings
 
             row = vars(scenario) | {
@@ -53,7 +53,7 @@ class Protocol(RunsTable):
             rows.append(row)
         return replace(output, methods=(), extra={"rows": rows})
 
-    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> FinishedTable:
         frame = pd.DataFrame(job.settings["rows"])
         keys = differing_columns(frame, ["dataset", "partition"])
 
@@ -64,9 +64,9 @@ class Protocol(RunsTable):
             cells[name] = [_setting(row, name, job.published) for row in rows]
 
         titles = [*map(str.capitalize, keys), "Method", *SETTING_COLUMNS.values()]
-        return Built(
+        return FinishedTable(
             frame,
-            unmarked(cells, len(keys) + 1, titles),
+            plain_text(cells, len(keys) + 1, titles),
             "rounds, clients and training options of every method.",
         )
 
@@ -74,7 +74,7 @@ class Protocol(RunsTable):
 def _setting(row: Mapping[Hashable, Any], name: str, entry: dict | None) -> str:
     """Write a setting; add the paper's value in brackets if it differs."""
     text = _text(row[name])
-    paper = printed(entry, f"{row['dataset']}/{row['partition']}", row["method"]).get(name)
+    paper = printed_numbers(entry, f"{row['dataset']}/{row['partition']}", row["method"]).get(name)
     if paper is None:
         return text
     if isinstance(paper, list):
@@ -109,7 +109,7 @@ class Sizes(TableKind):
     published: PublishedSizes | None = None
     """Numbers of a paper beside the measured ones, from workflow/papers/<paper>/numbers.yaml."""
 
-    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> FinishedTable:
         # imported here: the import is slow, and plans do not need it
         from fedloom.data.store import ImageStore
 
@@ -127,14 +127,14 @@ class Sizes(TableKind):
             }
             rows.append({"dataset": dataset} | sizes)
 
-            paper = printed(job.published, dataset, dataset)
+            paper = printed_numbers(job.published, dataset, dataset)
             cells = {name: str(size) for name, size in sizes.items()}
             for name in SIZES:
                 if name in paper:
                     cells[name] += f" ({paper[name][0]})"
             texts.append({"dataset": dataset} | cells)
 
-        shown = unmarked(pd.DataFrame(texts), 1, ["Dataset", *SIZES.values()])
-        return Built(
+        shown = plain_text(pd.DataFrame(texts), 1, ["Dataset", *SIZES.values()])
+        return FinishedTable(
             pd.DataFrame(rows), shown, "numbers of classes, images and domains of the datasets."
         )

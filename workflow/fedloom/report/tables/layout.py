@@ -21,7 +21,7 @@ EMPTY = "-"
 # matches before text that a spreadsheet would take for a formula; a dash, and a number with its
 # sign, are none
 FORMULA = r"^(?=[=+\-@\t\r])(?!-$|[+-][\d.]+(e[+-]?\d+)?$)"
-# the marks that `texts` gives the best and the second best, and how each format shows them
+# the marks that `summary_text` gives the best and the second best, and how each format shows them
 BEST = "best"
 SECOND = "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>"}
@@ -47,7 +47,7 @@ class Column(NamedTuple):
     decimals: int = 2
 
 
-class Texts(NamedTuple):
+class TableText(NamedTuple):
     """A table as plain text."""
 
     # a column per label that is shown, and per metric
@@ -62,17 +62,17 @@ class Texts(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Built(NamedTuple):
+class FinishedTable(NamedTuple):
     """A table: its numbers, its text, and its caption. `tables.build` adds the title to these."""
 
     frame: pd.DataFrame
-    texts: Texts
+    texts: TableText
     caption: str
 
 
-def unmarked(cells: pd.DataFrame, labels: int, titles: list[str] | None = None) -> Texts:
+def plain_text(cells: pd.DataFrame, labels: int, titles: list[str] | None = None) -> TableText:
     """Return a table that marks nothing as best; default titles are the names of its columns."""
-    return Texts(cells, cells.map(lambda _: ""), titles or [*map(str, cells)], labels)
+    return TableText(cells, cells.map(lambda _: ""), titles or [*map(str, cells)], labels)
 
 
 def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
@@ -116,7 +116,7 @@ def _numbers(frame: pd.DataFrame, name: str, decimals: int) -> pd.Series:
     return pd.Series([cell(value, decimals, std, sign) for value, std, sign in rows], frame.index)
 
 
-def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
+def summary_text(frame: pd.DataFrame, column: Callable[[str], Column]) -> TableText:
     """Write a summary as text: labels in which rows differ, metrics, and the paper's numbers."""
     keys = differing_columns(frame)
     trains = differing_columns(frame, ["trains"])
@@ -139,10 +139,10 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
 
     # labels and published numbers have no marks
     marked = pd.DataFrame(marks, index=cells.index).reindex(columns=cells.columns).fillna("")
-    return Texts(cells, marked, titles, len(keys) + 1 + len(trains))
+    return TableText(cells, marked, titles, len(keys) + 1 + len(trains))
 
 
-def write(table: Built, label: str, outputs: dict[str, Path]) -> None:
+def write_formats(table: FinishedTable, label: str, outputs: dict[str, Path]) -> None:
     """Write every format; Markdown, LaTeX and HTML have the caption, and LaTeX has the label."""
     frame, texts, caption = table
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
@@ -158,7 +158,7 @@ def write(table: Built, label: str, outputs: dict[str, Path]) -> None:
     write_text(outputs["html"], page(texts, caption))
 
 
-def markdown(table: Texts, caption: str) -> str:
+def markdown(table: TableText, caption: str) -> str:
     """Write the table as Markdown, the caption above it."""
     cells = table.cells.map(_in_a_row)
     for mark, look in MARKDOWN.items():
@@ -179,7 +179,7 @@ def _in_a_line(text: str) -> str:
     return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", " ".join(text.split()))
 
 
-def latex(table: Texts, caption: str, label: str) -> str:
+def latex(table: TableText, caption: str, label: str) -> str:
     """Write the table as LaTeX, with the rules of the package booktabs."""
     cells = table.cells.map(lambda text: text.translate(LATEX_TEXT))
     titles = [title.translate(LATEX_TEXT) for title in table.titles]
@@ -193,7 +193,7 @@ def latex(table: Texts, caption: str, label: str) -> str:
     return PREAMBLE + text.replace("\\end{tabular}\n", f"\\end{{tabular}}\n{notes}")
 
 
-def page(table: Texts, caption: str) -> str:
+def page(table: TableText, caption: str) -> str:
     """Write the table as an HTML page."""
     styler = _styler(table.cells, table.marks, HTML, list(map(html.escape, table.titles)))
 

@@ -8,9 +8,10 @@ from fedloom.config.grids import describe_options
 from fedloom.planning import paths
 from fedloom.planning.choices import at_edge, read_trials
 from fedloom.planning.job_specs import TableJob, Tuned
-from fedloom.planning.output_runs import PlottedRun, tuned_runs
+from fedloom.planning.output_runs import tuned_runs
 from fedloom.report.metrics import frame, grouped, loss_not_below_guessing
-from fedloom.report.tables.layout import Texts
+from fedloom.report.plotted_runs import PlottedRun
+from fedloom.report.tables.layout import TableText
 from fedloom.report.tables.summary import SCENARIO_COLUMNS, metrics
 
 
@@ -27,7 +28,7 @@ EDGE = Mark("§", "a chosen value is the lowest or highest that was tried, and o
 MARKS = (STRANGERS, GUESSING, EDGE)
 
 
-def marked(
+def marks_by_row(
     job: TableJob, runs: list[PlottedRun], labelled: list[PlottedRun], table: pd.DataFrame
 ) -> list[list[Mark]]:
     """Return the marks of every row of a table.
@@ -57,7 +58,7 @@ def marked(
     return [[mark for mark in MARKS if mark in found[tuple(each)]] for each in rows]
 
 
-def with_signs(texts: Texts, marks: list[list[Mark]]) -> Texts:
+def with_signs(texts: TableText, marks: list[list[Mark]]) -> TableText:
     """Return the table with signs after the titles of rows, and lines that explain the signs."""
     signs = ["".join(mark.sign for mark in own) for own in marks]
     pairs = zip(texts.cells["title"], signs, strict=True)

@@ -1,14 +1,15 @@
 """Read what papers claim about their results (claims.yaml), and match methods of a study to it."""
 
 import math
-from itertools import product
-from typing import Annotated, Literal, Self
+from dataclasses import dataclass
+from itertools import chain, product
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import KeyPath
-from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, checked
+from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, validate
 from fedloom.config.reading import CLAIMS, read_paper
 from fedloom.config.settings import Method
 from fedloom.hooks.manifest import find_method
@@ -117,11 +118,11 @@ class PaperClaims(Keys):
 def read_claims(paper: str, where: KeyPath) -> JsonDict:
     """Return the rows, settings and claims of a paper, with defaults filled in, and its citation.
 
-    Every claim has `printed`: the paper's differences by setting (see `_printed`). `where` is the
-    key path that names the paper, for errors.
+    Every claim has `printed`: the paper's differences by setting (see `_printed_range`). `where` is
+    the key path that names the paper, for errors.
     """
     file = KeyPath(f"workflow/papers/{paper}/claims.yaml")
-    content = checked(PaperClaims, read_paper(paper, where, CLAIMS), file).plain
+    content = validate(PaperClaims, read_paper(paper, where, CLAIMS), file).plain
     published = read_paper(paper, where)
 
     # the names in every claim, and what the paper prints for its settings
@@ -133,14 +134,86 @@ def read_claims(paper: str, where: KeyPath) -> JsonDict:
             at.check_known(setting, content["settings"], "in or from: no setting")
 
         claim["printed"] = {
-            setting: _printed(claim, columns, content["rows"], published["tables"], at)
+            setting: _printed_range(claim, columns, content["rows"], published["tables"], at)
             for setting, columns in claim["in"].items()
         }
 
     return content | {"citation": published["citation"]}
 
 
-def _printed(
+class _Place(NamedTuple):
+    """The columns of one of the paper's differences."""
+
+    columns: list[str]
+    # the columns from which a change starts; none if the claim is not about changes
+    starts: list[str]
+
+
+@dataclass(frozen=True)
+class _PaperNumbers:
+    """The numbers that a paper prints for a claim."""
+
+    # the tables that the claim names, each as {row: {column: {metric: number}}}
+    tables: list[dict]
+    # the rows of claims.yaml
+    rows: dict
+    claim: dict
+    # the key path of the claim, for errors
+    where: KeyPath
+
+    def cell(self, row: str, column: str) -> dict:
+        """Return the numbers of a row in a column, from the first table that has them."""
+        for table, name in product(self.tables, [row, *self.rows[row]["printed"]]):
+            if column in table.get(name, {}):
+                return table[name][column]
+        return {}
+
+    def mean(self, row: str, metric: str, columns: list[str]) -> float:
+        """Return the mean of a row's numbers over some columns; 0 if there are no columns.
+
+        Raises:
+            InvalidKeyError: the tables lack a number.
+        """
+        values = [number(self.cell(row, column).get(metric)) for column in columns]
+        if any(map(math.isnan, values)):
+            raise self.where.error(
+                f"table {self.claim['table']} has no {metric} of '{row}' in {columns}"
+            )
+        return sum(values) / max(len(columns), 1)
+
+    def change(self, row: str, metric: str, place: _Place) -> float:
+        """Return a row's mean in the columns of a place, minus that where the change starts."""
+        return self.mean(row, metric, place.columns) - self.mean(row, metric, place.starts)
+
+    def differences(self, place: _Place) -> list[float]:
+        """Return the difference of every pair of rows in a place, for every metric of the claim."""
+        claim = self.claim
+        metrics = [claim["metric"]]
+        if metrics == [EACH_DOMAIN]:
+            printed = self.cell(claim["above"][0], place.columns[0])
+            metrics = [metric for metric in printed if metric.startswith(DOMAIN_PREFIX)]
+
+        found = []
+        for metric, above, below in product(metrics, claim["above"], claim["below"] or [None]):
+            less = 0.0
+            if below:
+                other_metric = claim.get("below_metric", metric)
+                less = claim.get("times", 1) * self.change(below, other_metric, place)
+            found.append(self.change(above, metric, place) - less)
+        return found
+
+
+def _places(claim: dict, columns: list[str]) -> list[_Place]:
+    """Return the columns of each difference; an average has only one difference, over all."""
+    (starts,) = claim.get("from", {"": []}).values()
+    if claim["average"]:
+        return [_Place(columns, starts)]
+    if not starts:
+        return [_Place([column], []) for column in columns]
+    return [_Place([column], [start]) for column, start in zip(columns, starts, strict=True)]
+
+
+def _printed_range(
     claim: dict, columns: list[str], rows: dict, tables: dict, where: KeyPath
 ) -> list[float] | None:
     """Return the smallest and the largest difference of the paper's numbers in a setting.
@@ -154,65 +227,24 @@ def _printed(
     if "table" not in claim or not columns:
         return None
 
+    # the differences of all pairs of rows, by place
     printed = [tables[table]["rows"] for table in claim["table"]]
+    numbers = _PaperNumbers(printed, rows, claim, where)
+    differences = [numbers.differences(place) for place in _places(claim, columns)]
 
-    def cell(row: str, column: str) -> dict:
-        """Return the numbers of a row in a column, from the first table that has them."""
-        for table, name in product(printed, [row, *rows[row]["printed"]]):
-            if column in table.get(name, {}):
-                return table[name][column]
-        return {}
-
-    def level(row: str, metric: str, columns: list[str]) -> float:
-        """Return the mean of a row's numbers over some columns; 0 if there are no columns."""
-        values = [number(cell(row, column).get(metric)) for column in columns]
-        if any(map(math.isnan, values)):
-            raise where.error(f"table {claim['table']} has no {metric} of '{row}' in {columns}")
-        return sum(values) / max(len(columns), 1)
-
-    def change(row: str, metric: str, end: list[str], start: list[str]) -> float:
-        return level(row, metric, end) - level(row, metric, start)
-
-    # the columns of each difference, and the columns from which it starts; an average has a single
-    # difference, over all columns
-    (starts,) = claim.get("from", {"": []}).values()
-    places: list[tuple[list[str], list[str]]] = []
-    if claim["average"]:
-        places.append((columns, starts))
-    else:
-        for end, start in zip(columns, starts or [None] * len(columns), strict=True):
-            places.append(([end], [start] if start else []))
-
-    # the differences of all pairs of rows, and in each place the one that speaks most against the
-    # claim
-    every = []
-    smallest = []
-    times = claim.get("times", 1)
-    for place in places:
-        metrics = [claim["metric"]]
-        if metrics == [EACH_DOMAIN]:
-            metrics = [
-                m for m in cell(claim["above"][0], place[0][0]) if m.startswith(DOMAIN_PREFIX)
-            ]
-
-        pairs = []
-        for metric, above, below in product(metrics, claim["above"], claim["below"] or [None]):
-            less = 0.0
-            if below:
-                other = claim.get("below_metric", metric)
-                less = times * change(below, other, *place)
-            pairs.append(change(above, metric, *place) - less)
-        smallest.append(min(pairs))
-        every += pairs
+    # in each place, the pair that speaks most against the claim
+    smallest = [min(pairs) for pairs in differences]
+    highest = max(smallest)
 
     # a claim with an upper end is about all pairs
-    highest = max(smallest)
     if claim.get("within", [None, None])[1] is not None:
-        highest = max(every)
+        highest = max(chain.from_iterable(differences))
     return [round(min(smallest), 6), round(highest, 6)]
 
 
-def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, list[str]]) -> dict:
+def label_by_row(
+    rows: dict[str, dict], methods: list[Method], chosen: dict[str, list[str]]
+) -> dict:
     """Return which method stands for each of the paper's rows, {row: method label}.
 
     `chosen` {label: rows} names the rows for which a label stands. Any other label can stand for a
@@ -244,7 +276,7 @@ def _rank(
 ) -> float:
     """Return how well a method matches a paper's row: lower is better, infinity is no match.
 
-    `labels_of` explains the ranks. `options` are those of the row, with the plugin's defaults.
+    `label_by_row` explains the ranks. `options` are those of the row, with the plugin's defaults.
     """
     if method.label in chosen:
         if row in chosen[method.label]:

@@ -21,7 +21,7 @@ NO_DEVIATION = 1e-9
 NAN = float("nan")
 
 
-def printed(entry: dict | None, scenario: str, label: str) -> dict:
+def printed_numbers(entry: dict | None, scenario: str, label: str) -> dict:
     """Return the paper's values by metric; {} if there are none.
 
     `label` is the label of a method, or the combination of values of a grid's member.
@@ -48,9 +48,9 @@ def number(value: list | dict | None) -> float:
     return float(value[0])
 
 
-def of_grid(entry: dict | None, scenario: str, row: str) -> float:
+def printed_mean(entry: dict | None, scenario: str, row: str) -> float:
     """Return the paper's mean accuracy for a combination of a grid's values; NaN if it has none."""
-    return number(printed(entry, scenario, row).get("participating_mean"))
+    return number(printed_numbers(entry, scenario, row).get("participating_mean"))
 
 
 def join_published(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
@@ -64,7 +64,9 @@ def join_published(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
     """
     frame = frame.copy()
     labels = zip(frame["dataset"], frame["partition"], frame["method"], strict=True)
-    cells = [printed(entry, f"{dataset}/{part}", method) for dataset, part, method in labels]
+    cells = [
+        printed_numbers(entry, f"{dataset}/{part}", method) for dataset, part, method in labels
+    ]
 
     for name in metrics(frame):
         if not any(name in cell for cell in cells):

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from fedloom.planning.output_runs import PlottedRun
 from fedloom.report.metrics import SCENARIO
+from fedloom.report.plotted_runs import PlottedRun
 
 SCENARIO_COLUMNS: list[str] = list(SCENARIO)
 # the columns that label a row; `trains` says what clients train
@@ -43,19 +43,19 @@ def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
     frame = pd.DataFrame(records)
 
     # the mean over runs of a seed, then mean and deviation over seeds
-    of_row = frame.groupby(LABEL_COLUMNS, sort=False)
-    of_seed = frame.groupby([*LABEL_COLUMNS, "seed"], sort=False)
-    result = of_row["seed"].nunique().rename("seeds").to_frame()
+    by_row = frame.groupby(LABEL_COLUMNS, sort=False)
+    by_row_and_seed = frame.groupby([*LABEL_COLUMNS, "seed"], sort=False)
+    result = by_row["seed"].nunique().rename("seeds").to_frame()
     for name in map(str, frame.columns[len(LABEL_COLUMNS) + 1 :]):
         if name.endswith("_above") and name.removesuffix("_above") in frame:
             continue
-        means = of_seed[name].mean().groupby(LABEL_COLUMNS, sort=False)
+        means = by_row_and_seed[name].mean().groupby(LABEL_COLUMNS, sort=False)
         result[name] = means.mean()
         result[f"{name}_std"] = means.std()
 
         # the mean of bounds is a bound without a deviation
         if f"{name}_above" in frame:
-            above = of_row[f"{name}_above"].any()
+            above = by_row[f"{name}_above"].any()
             result[f"{name}_above"] = above
             result.loc[above, f"{name}_std"] = float("nan")
     return result.reset_index()

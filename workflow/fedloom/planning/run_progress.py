@@ -83,7 +83,7 @@ def last_begun() -> JsonDict:
         return json.loads(file.readline())
 
 
-def ended(first: JsonDict) -> bool:
+def has_ended(first: JsonDict) -> bool:
     """Return True if the run with this first event has ended, or was killed."""
     with EVENTS.open("rb") as file:
         file.seek(-len(END_EVENT), os.SEEK_END)
@@ -91,7 +91,7 @@ def ended(first: JsonDict) -> bool:
 
 
 @dataclass
-class Job:
+class RunningJob:
     """A job at work."""
 
     rule: str
@@ -122,38 +122,38 @@ class RunProgress:
     # how many jobs are to be done, by rule
     jobs: dict[str, int] = field(default_factory=dict)
     # jobs at work, and those that failed, by Snakemake's number of a job
-    running: dict[int, Job] = field(default_factory=dict)
+    running: dict[int, RunningJob] = field(default_factory=dict)
     done: int = 0
     failed: set[int] = field(default_factory=set)
     # the estimated seconds of all jobs that are done
     work: float = 0.0
 
-    def apply_event(self, event: JsonDict) -> tuple[str, Job] | None:
+    def apply_event(self, event: JsonDict) -> tuple[str, RunningJob] | None:
         """Process an event. Return ("finished" or "failed", job) if it ends a job at work."""
-        kind = event["event"]
-        if kind == "begin":
+        name = event["event"]
+        if name == "begin":
             self.study = event["study"]
             self.begun = event["time"]
             self.seconds = event["seconds"]
             self.means = event["means"]
 
-        elif kind == "run_info":
+        elif name == "run_info":
             self.jobs = {rule: n for rule, n in event["stats"].items() if rule not in NO_JOBS}
 
-        elif kind == "job_info" and event["rule_name"] not in NO_JOBS:
+        elif name == "job_info" and event["rule_name"] not in NO_JOBS:
             # a job that failed before may be tried again
             self.running[event["jobid"]] = self._job(event)
             self.failed.discard(event["jobid"])
 
         # Snakemake reports an error twice; the second time, the job is not at work any more
-        elif kind == "job_finished" and event["job_id"] in self.running:
+        elif name == "job_finished" and event["job_id"] in self.running:
             job = self.running.pop(event["job_id"])
             job.look()
             self.done += 1
             self.work += job.seconds
             return "finished", job
 
-        elif kind == "job_error" and event["jobid"] in self.running:
+        elif name == "job_error" and event["jobid"] in self.running:
             job = self.running.pop(event["jobid"])
             job.look()
             self.failed.add(event["jobid"])
@@ -161,7 +161,7 @@ class RunProgress:
 
         return None
 
-    def _job(self, event: JsonDict) -> Job:
+    def _job(self, event: JsonDict) -> RunningJob:
         """Return the job that an event describes as begun."""
         # join its labels as in the name of a run
         labels = list[str]()
@@ -177,7 +177,7 @@ class RunProgress:
 
         # one of its files has the estimate
         estimates = [self.seconds.get(file, SMALL_JOB_SECONDS) for file in event["output"] or []]
-        return Job(
+        return RunningJob(
             rule=event["rule_name"],
             name="/".join(labels),
             log=log,

@@ -70,8 +70,8 @@ def config_schema() -> JsonDict:
     for section, room in KINDS.items():
         # move the definitions that a kind refers to into the whole schema
         kinds = [kind_schema(section, name) for name in room]
-        for kind in kinds:
-            root["$defs"] |= kind.pop("$defs", {})
+        for kind_model in kinds:
+            root["$defs"] |= kind_model.pop("$defs", {})
 
         # an entry of the section, under any label, must be of one of these kinds
         (entries,) = root["properties"][section]["patternProperties"].values()
