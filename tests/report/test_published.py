@@ -148,7 +148,7 @@ def test_what_peps_text_counts_is_what_its_table_prints():
 )
 def test_without_a_deviation_only_the_printed_digits_agree(mean, std, value, text):
     """A count that no seed changes has no deviation to measure a distance with."""
-    assert published.verdict(mean, std, published.PublishedNumber.of(value)) == text
+    assert published.verdict(mean, std, published.PublishedNumber.from_yaml(value)) == text
 
 
 def _beside(value):

@@ -66,7 +66,7 @@ def tune_study(folder, method, monkeypatch):
         labels = labels_of(trial.label, 1000, partition="two.validation", end="0002")
         run("train", plan.job("train", labels))
         run("evaluate", plan.job("evaluate", labels))
-        state = paths.path_for(paths.STATE, Run.of(labels), end="0002")
+        state = paths.path_for(paths.STATE, Run.from_labels(labels), end="0002")
         states.append(state.read_bytes())
     run("choose", plan.job("choose", labels_of(method)))
     return plan, states, paths.path_for(paths.CHOICE, **vars(labels_of(method))).read_bytes()

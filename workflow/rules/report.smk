@@ -7,7 +7,7 @@ rule table:
     """Write a table of the runs' numbers by method, over seeds."""
     input:
         compare_receipts,
-        results=lambda w: PLAN.shown_files("table", w),  # as its kind asks
+        results=lambda wildcards: PLAN.shown_files("table", wildcards),  # as its kind asks
     output:
         md=f"{TABLE}.md",
         csv=f"{TABLE}.csv",
@@ -31,7 +31,7 @@ rule figure:
     """Draw a figure as PDF (vector) and PNG."""
     input:
         compare_receipts,
-        results=lambda w: PLAN.shown_files("figure", w),  # as its kind asks
+        results=lambda wildcards: PLAN.shown_files("figure", wildcards),  # as its kind asks
     output:
         pdf=f"{FIGURE}.pdf",
         png=f"{FIGURE}.png",

@@ -16,8 +16,10 @@ rule train:
         prototypes_receipt=if_needed("prototypes", paths.receipt(paths.PROTOTYPES)),
         weights=ancient(PLAN.weights_file),
         choice=if_tuned(paths.CHOICE),
-        start=ancient(lambda w: PLAN.previous_job_file(w, paths.STATE)),
-        start_receipt=lambda w: PLAN.previous_job_file(w, paths.receipt(paths.STATE)),
+        start=ancient(lambda wildcards: PLAN.previous_job_file(wildcards, paths.STATE)),
+        start_receipt=lambda wildcards: PLAN.previous_job_file(
+            wildcards, paths.receipt(paths.STATE)
+        ),
     output:
         evaluation=paths.JOB_TABLES["evaluation"],
         rounds=paths.JOB_TABLES["rounds"],
@@ -62,13 +64,17 @@ rule choose:
 rule evaluate:
     """Join the tables of a run's jobs: evaluations, rounds, and updates of clients."""
     input:
-        evaluation=lambda w: PLAN.job_files(w, paths.JOB_TABLES["evaluation"]),
-        rounds=lambda w: PLAN.job_files(w, paths.JOB_TABLES["rounds"]),
-        clients=lambda w: PLAN.job_files(w, paths.JOB_TABLES["clients"]),
-        confusion=lambda w: (
-            PLAN.job_files(w, paths.JOB_TABLES["confusion"]) if CONFUSION else []
+        evaluation=lambda wildcards: PLAN.job_files(
+            wildcards, paths.JOB_TABLES["evaluation"]
         ),
-        receipts=lambda w: PLAN.job_files(w, paths.receipt(paths.STATE)),
+        rounds=lambda wildcards: PLAN.job_files(wildcards, paths.JOB_TABLES["rounds"]),
+        clients=lambda wildcards: PLAN.job_files(wildcards, paths.JOB_TABLES["clients"]),
+        confusion=lambda wildcards: (
+            PLAN.job_files(wildcards, paths.JOB_TABLES["confusion"])
+            if CONFUSION
+            else []
+        ),
+        receipts=lambda wildcards: PLAN.job_files(wildcards, paths.receipt(paths.STATE)),
     output:
         evaluation=paths.RUN_TABLES["evaluation"],
         rounds=paths.RUN_TABLES["rounds"],
@@ -101,11 +107,15 @@ rule artefact:
         features_receipt=if_needed("features", paths.receipt(paths.FEATURES)),
         patches_receipt=if_needed("patches", paths.receipt(paths.PATCHES)),
         prototypes_receipt=if_needed("prototypes", paths.receipt(paths.PROTOTYPES)),
-        other_receipts=lambda w: list(map(paths.receipt, PLAN.other_inputs(w))),
+        other_receipts=lambda wildcards: list(
+            map(paths.receipt, PLAN.other_inputs(wildcards))
+        ),
         weights=ancient(PLAN.weights_file),
         choice=if_tuned(paths.CHOICE),
-        state=ancient(lambda w: PLAN.last_job_file(w, paths.STATE)),
-        state_receipt=lambda w: PLAN.last_job_file(w, paths.receipt(paths.STATE)),
+        state=ancient(lambda wildcards: PLAN.last_job_file(wildcards, paths.STATE)),
+        state_receipt=lambda wildcards: PLAN.last_job_file(
+            wildcards, paths.receipt(paths.STATE)
+        ),
     output:
         paths.ARTEFACT,
     log:

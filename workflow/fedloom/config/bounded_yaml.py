@@ -23,14 +23,14 @@ DEEPEST = 100
 def parse_bounded(text: str) -> Any:
     """Parse YAML text into values that carry their line numbers, or raise a YAMLError."""
     yaml = YAML(typ="rt")
-    yaml.Composer = BoundedComposer
+    yaml.Composer = _BoundedComposer
     with warnings.catch_warnings():
         # YAML allows a second value for an anchor: from there on, aliases stand for that value
         warnings.simplefilter("ignore", ReusedAnchorWarning)
         return yaml.load(text)
 
 
-class BoundedComposer(Composer):
+class _BoundedComposer(Composer):
     """Build the nodes of a document, and count them."""
 
     def __init__(self, loader: object = None) -> None:

@@ -55,7 +55,7 @@ def resolve_methods(
         # the method, or the members of its grid
         added = [_resolve_method(label, entry, training, where)]
         if entry.grid is not None:
-            grid = make_grid(added[0], entry.grid, where / "grid")
+            grid = _make_grid(added[0], entry.grid, where / "grid")
             all_grids[label] = grid
             added = _grid_members(added[0], grid, where)
         for method in added:
@@ -148,7 +148,7 @@ def _check_wrappers(method: Method, where: KeyPath) -> None:
         raise where.error(reason)
 
 
-def make_grid(method: Method, axes: dict[str, list], where: KeyPath) -> Grid:
+def _make_grid(method: Method, axes: dict[str, list], where: KeyPath) -> Grid:
     """Return the grid that varies a method along axes; raise an InvalidKeyError if one is wrong."""
     every = dict.fromkeys(Training.model_fields) | method.training
     options = method.options | {f"{grids.TRAINING}{name}": v for name, v in every.items()}
@@ -313,7 +313,7 @@ def _trials(method: Method, tune: Tune) -> list[tuple[JsonDict, Method]]:
         raise at.error(f"'{min(both)}' is one of study.tune.values; keep one")
 
     # one method for each combination that is tried
-    members = grids.members(make_grid(method, tune.values | own, where))
+    members = grids.members(_make_grid(method, tune.values | own, where))
     made = []
     for wanted in trial_combinations(tune.values, own, tune.trials, method.label):
         label, title, member = next(each for each in members if each[2].at == wanted)

@@ -57,7 +57,7 @@ def job_ends(study: Study) -> list[int]:
     return [*range(study.rounds_per_job, study.rounds, study.rounds_per_job), study.rounds]
 
 
-def wanted_rounds(study: Study) -> list[int]:
+def _wanted_rounds(study: Study) -> list[int]:
     """List the rounds that study.evaluate_every asks for, and the last."""
     return [*range(study.evaluate_every, study.rounds, study.evaluate_every), study.rounds]
 
@@ -68,7 +68,7 @@ def evaluated_rounds(study: Study) -> list[int]:
     The last round of a job is always one of them, even if a later job follows. Otherwise, a study
     with more rounds would ask earlier jobs for other evaluations, and run them again.
     """
-    return sorted({*wanted_rounds(study), *job_ends(study)})
+    return sorted({*_wanted_rounds(study), *job_ends(study)})
 
 
 def reported_rounds(study: Study, where: KeyPath = STUDY_KEY) -> ReportedRounds:
@@ -81,7 +81,7 @@ def reported_rounds(study: Study, where: KeyPath = STUDY_KEY) -> ReportedRounds:
     Raises:
         InvalidKeyError: tables report more evaluations than there are.
     """
-    evaluated = wanted_rounds(study)
+    evaluated = _wanted_rounds(study)
     rounds = []
     for key in ("last_evaluations", "worst_of_evaluations"):
         count = getattr(study.report, key) or 0
@@ -174,7 +174,7 @@ def fit_inherited_keys(settings: Settings, own: JsonDict) -> Study:
     # report at most as many evaluations as the run with the fewest rounds has
     partition_studies = [study_for(settings, label) for label in select.partitions]
     evaluations = min(
-        len(wanted_rounds(each.model_copy(update={"rounds": method.rounds or each.rounds})))
+        len(_wanted_rounds(each.model_copy(update={"rounds": method.rounds or each.rounds})))
         for each, method in product(partition_studies, methods)
     )
     counts = study.report.model_dump(exclude_none=True)

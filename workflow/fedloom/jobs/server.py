@@ -59,7 +59,7 @@ def main() -> None:
 
     # any other process is a client
     try:
-        status = try_server(sys.argv[1:])
+        status = _try_server(sys.argv[1:])
     except KeyboardInterrupt:
         status = -signal.SIGINT
 
@@ -103,7 +103,7 @@ def tell_of_kill(arguments: list[str]) -> None:
         print(line, file=sys.stderr)
 
 
-def try_server(arguments: list[str]) -> int | None:
+def _try_server(arguments: list[str]) -> int | None:
     """Run a job on the server, which is started if there is none, and pass signals on to the job.
 
     Return the exit status of the job, or minus the number of the signal that ended it. Return None
@@ -116,7 +116,7 @@ def try_server(arguments: list[str]) -> int | None:
     # An abstract address leaves no file. The number of threads is a part of it, since libraries
     # read the number when they are imported.
     address = f"\0fedloom-{os.getuid()}-{token}-{os.environ.get('OMP_NUM_THREADS', '')}"
-    start_server(address, snakemake)
+    _start_server(address, snakemake)
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         # another user may listen at the address and never accept
@@ -127,7 +127,7 @@ def try_server(arguments: list[str]) -> int | None:
         request = json.dumps([str(Path.cwd()), dict(os.environ), arguments]).encode()
         try:
             server.connect(address)
-            if not is_mine(server):
+            if not _is_mine(server):
                 return None
             socket.send_fds(server, [request], [0, 1, 2])
             server.settimeout(None)
@@ -149,7 +149,7 @@ def try_server(arguments: list[str]) -> int | None:
         return int(status)
 
 
-def start_server(address: str, snakemake: str) -> None:
+def _start_server(address: str, snakemake: str) -> None:
     """Start a server that listens at an address, unless there is one already.
 
     `snakemake` is the pid of Snakemake, with which the server ends.
@@ -169,7 +169,7 @@ def start_server(address: str, snakemake: str) -> None:
         )
 
 
-def is_mine(connection: socket.socket) -> bool:
+def _is_mine(connection: socket.socket) -> bool:
     """Return True if the process at the other end runs as this user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     return struct.unpack("3i", credentials)[1] == os.getuid()
@@ -185,13 +185,13 @@ def serve(listener: socket.socket, snakemake: int) -> None:
     # An import may look for GPUs. With this variable, it does so without CUDA, which no fork could
     # use once it is started.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    started = ctimes()
+    started = _change_times()
 
     # fork once for each client
     while snakemake not in select.select([listener, snakemake], [], [])[0]:
         with listener.accept()[0] as client:
             client.settimeout(REQUEST_TIMEOUT)
-            if not is_mine(client):
+            if not _is_mine(client):
                 continue
 
             # if there is no data, the client was killed
@@ -203,7 +203,7 @@ def serve(listener: socket.socket, snakemake: int) -> None:
                 # a failed import ends the server; the client then runs the job and reports it
                 for name in modules_of(rule, job):
                     import_module(name)
-                if ctimes() != started:
+                if _change_times() != started:
                     return
                 FORK.Process(target=reply, args=(listener, client, opened, *request)).start()
 
@@ -212,7 +212,7 @@ def serve(listener: socket.socket, snakemake: int) -> None:
                 os.close(file)
 
 
-def ctimes() -> dict[Path, int]:
+def _change_times() -> dict[Path, int]:
     """Return the time, in nanoseconds since 1970, at which each file of the library was changed."""
     return {file: file.stat().st_ctime_ns for file in Path(__file__).parents[1].rglob("*.py")}
 
@@ -232,7 +232,7 @@ def reply(listener: socket.socket, client: socket.socket, *request: object) -> N
     The client receives the number of the job's process, and later the job's exit status.
     """
     listener.close()
-    job = FORK.Process(target=run_in_fork, args=request)
+    job = FORK.Process(target=_run_in_fork, args=request)
     job.start()
 
     # if the client was killed, the connection is broken
@@ -247,7 +247,7 @@ def reply(listener: socket.socket, client: socket.socket, *request: object) -> N
         job.kill()
 
 
-def run_in_fork(opened: list[int], folder: str, environment: dict, arguments: list[str]) -> None:
+def _run_in_fork(opened: list[int], folder: str, environment: dict, arguments: list[str]) -> None:
     """Take over the files, folder and environment of a client, and run its job."""
     # the server has blocked the signals that jobs are to handle
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)

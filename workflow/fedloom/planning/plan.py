@@ -126,12 +126,12 @@ class Plan:
 
     def run_inputs(self, labels: Run | Wildcards) -> dict[str, Path]:
         """Return the data files that a run reads (see paths.run_inputs)."""
-        return paths.run_inputs(Run.of(labels), self.settings.methods[labels.method].needs)
+        return paths.run_inputs(Run.from_labels(labels), self.settings.methods[labels.method].needs)
 
     def other_inputs(self, wildcards: Wildcards) -> list[Path]:
         """Return the data files of the other datasets on which an artefact tests the clients."""
         needs = self.settings.methods[wildcards.method].needs
-        run = Run.of(wildcards)
+        run = Run.from_labels(wildcards)
         files = list[Path]()
         for name in ArtefactRule().make_job(self.settings, wildcards).transfer_to:
             files += paths.other_inputs(name, run, needs).values()
@@ -141,7 +141,7 @@ class Plan:
         self, labels: Run | Wildcards, pattern: str, ends: Sequence[int] | None = None
     ) -> list[str]:
         """Return the file of a pattern for every job of a run, or for those that end at `ends`."""
-        run = Run.of(labels)
+        run = Run.from_labels(labels)
         if ends is None:
             ends = job_ends(self.study(labels))
         return [str(paths.path_for(pattern, run, end=paths.four_digits(end))) for end in ends]
@@ -166,7 +166,7 @@ class Plan:
         """Return the file with the chosen options of a run; none if its options are not tuned."""
         if not settings_of_run.trials_of_run(self.settings, labels):
             return []
-        return [str(paths.path_for(paths.CHOICE, Run.of(labels)))]
+        return [str(paths.path_for(paths.CHOICE, Run.from_labels(labels)))]
 
     def weights_file(self, wildcards: Wildcards) -> list[str]:
         """Return a backbone's local weights file; none if a hub has it, or FedLoom ships it."""

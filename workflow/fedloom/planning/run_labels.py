@@ -40,7 +40,7 @@ class Run:
     seed: int
 
     @classmethod
-    def of(cls, wildcards: "Run | Wildcards") -> "Run":
+    def from_labels(cls, wildcards: "Run | Wildcards") -> "Run":
         """Return the run that a rule's wildcards, or a run with more facts, name."""
         return cls(
             dataset=wildcards.dataset,

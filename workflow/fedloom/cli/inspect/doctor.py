@@ -29,7 +29,7 @@ def print_findings() -> int:
     Return 1 if anything is wrong, else 0.
     """
     status = 0
-    for check in (check_versions, check_devices, check_disk, check_leftovers):
+    for check in (_check_versions, _check_devices, _check_disk, _check_leftovers):
         try:
             for fact in check():
                 print("ok   ", fact)
@@ -39,7 +39,7 @@ def print_findings() -> int:
     return status
 
 
-def check_versions() -> Iterator[str]:
+def _check_versions() -> Iterator[str]:
     """Yield the versions of Python and of jobs' packages; a missing package is a FedLoomError."""
     known = {
         "Python": python_version(),
@@ -56,7 +56,7 @@ def check_versions() -> Iterator[str]:
         )
 
 
-def check_devices() -> Iterator[str]:
+def _check_devices() -> Iterator[str]:
     """Yield the cores, the memory and the GPUs; a GPU that torch cannot use is a FedLoomError."""
     cores = len(os.sched_getaffinity(0))
     memory = psutil.virtual_memory().total
@@ -75,7 +75,7 @@ def check_devices() -> Iterator[str]:
         check_gpus()
 
 
-def check_disk() -> Iterator[str]:
+def _check_disk() -> Iterator[str]:
     """Yield the free disk space for results; less than a gigabyte is a FedLoomError."""
     results = Path(paths.RESULTS)
     check_writable(results)
@@ -92,7 +92,7 @@ def check_disk() -> Iterator[str]:
     yield fact
 
 
-def check_leftovers() -> Iterator[str]:
+def _check_leftovers() -> Iterator[str]:
     """Yield the temporary files of jobs at work; files of killed jobs are a FedLoomError."""
     left = list[str]()
     for path in leftovers(Path(paths.RESULTS)):

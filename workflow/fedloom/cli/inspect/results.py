@@ -54,7 +54,7 @@ def results(
     Raises:
         FedLoomError: the study has not finished in this folder.
     """
-    record = find_record(study, Path(folder))
+    record = _find_record(study, Path(folder))
 
     # this import takes seconds, and comes after an error about the study
     from fedloom.report.tidy import tidy_frame, with_files
@@ -71,7 +71,7 @@ def scan(
     `fedloom.scan().aggregate("title, avg(accuracy)").df()`. In SQL, the column "group" needs its
     double quotes. The order of the rows is not defined. The arguments are those of `results`.
     """
-    record = find_record(study, Path(folder))
+    record = _find_record(study, Path(folder))
 
     # this import takes seconds, and comes after an error about the study
     from fedloom.report.tidy import relation, with_files
@@ -86,7 +86,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
         study: as in `results`; the study must have run in the current folder.
         folder: the folder, which is made and returned; default: results/export/<study>.
     """
-    record = find_record(study, Path())
+    record = _find_record(study, Path())
 
     # these imports take seconds, and come after an error about the study
     import pyarrow as pa
@@ -119,7 +119,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     return out
 
 
-def find_record(study: str | PathLike | None, folder: Path) -> "pa.Table":
+def _find_record(study: str | PathLike | None, folder: Path) -> "pa.Table":
     """Return the record of a finished study.
 
     Args:

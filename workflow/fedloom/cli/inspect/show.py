@@ -30,10 +30,10 @@ PRINTED_CURVES = {
 
 def show_run(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
     """Return a run's accuracies, its curve, its settings, and the origin of each setting."""
-    plan = plan_of_runs([run], study, changes)
+    plan = _plan_of_runs([run], study, changes)
 
     numbers = list[str]()
-    for name, number in reported_accuracies(plan, run).items():
+    for name, number in _reported_accuracies(plan, run).items():
         numbers.append(f"{name.replace('_', ' ')} {number:.2f} %")
 
     rows = list[list[str]]()
@@ -47,7 +47,7 @@ def show_run(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
 
 def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, ...]) -> str:
     """Return the settings in which two runs differ, their accuracies, and the differences."""
-    plan = plan_of_runs(runs, study, changes)
+    plan = _plan_of_runs(runs, study, changes)
     titles = [run.path for run in runs]
 
     # list the settings that differ
@@ -71,8 +71,8 @@ def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, 
         settings = tabulate(rows, ["setting", *titles, "from"], disable_numparse=True)
 
     # list the accuracies that both have
-    before = reported_accuracies(plan, runs[0])
-    after = reported_accuracies(plan, runs[1])
+    before = _reported_accuracies(plan, runs[0])
+    after = _reported_accuracies(plan, runs[1])
     numbers = []
     for name in before:
         if name in after:
@@ -82,7 +82,7 @@ def compare_runs(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, 
     return f"{settings}\n\n{change}"
 
 
-def plan_of_runs(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -> Plan:
+def _plan_of_runs(runs: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -> Plan:
     """Return the plan of a study by which the runs were made.
 
     Raises:
@@ -113,7 +113,7 @@ def plan_of_runs(runs: Sequence[Run], study: Path | None, changes: tuple[str, ..
     return plan
 
 
-def reported_accuracies(plan: Plan, run: Run) -> dict[str, float]:
+def _reported_accuracies(plan: Plan, run: Run) -> dict[str, float]:
     """Return a run's accuracies in percent over the rounds that tables report."""
     rows = metrics.evaluation(paths.path_for(paths.EVALUATION, run))
     return metrics.accuracies(rows, reported_rounds(plan.study(run)))

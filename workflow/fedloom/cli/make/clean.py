@@ -53,7 +53,7 @@ def clean_results(studies: Sequence[Path], yes: bool) -> None:
                 "clean up"
             )
 
-        found = find_unused(plans)
+        found = _find_unused(plans)
         if not found:
             print("nothing to delete: every result belongs to one of these studies")
             return
@@ -84,7 +84,7 @@ def _receipts(path: Path) -> list[Path]:
     return [candidate for candidate in candidates if candidate.exists()]
 
 
-def find_unused(plans: Sequence[Plan]) -> dict[Path, int]:
+def _find_unused(plans: Sequence[Plan]) -> dict[Path, int]:
     """Return the files and folders of results that none of the studies uses, with their bytes.
 
     They include all files that killed jobs left half written. The largest come first.

@@ -38,7 +38,7 @@ class TrainRule(Rule[TrainJob]):
             clients_per_sample = study.evaluate_clients
 
         return TrainJob(
-            spec=run_spec(settings, Run.of(wildcards)),
+            spec=run_spec(settings, Run.from_labels(wildcards)),
             after=rounds.start,
             last=rounds.stop,
             evaluated_rounds=evaluated_rounds,
@@ -68,7 +68,7 @@ class TrainRule(Rule[TrainJob]):
 
     def named_code(self, job: TrainJob) -> Code:
         """Return the code of the run."""
-        return code_of_run(job.spec)
+        return _code_of_run(job.spec)
 
 
 class ChooseRule(Rule[ChooseJob]):
@@ -113,7 +113,7 @@ class EvaluateRule(Rule[EvaluateJob]):
         """Return the job, which has the last rounds of all training jobs of the run."""
         study = study_of_run(settings, wildcards)
         return EvaluateJob(
-            run=Run.of(wildcards),
+            run=Run.from_labels(wildcards),
             ends=tuple(job_ends(study)),
             confusion=study.confusion,
             trial=is_trial(settings, wildcards.partition),
@@ -149,7 +149,7 @@ class ArtefactRule(Rule[ArtefactJob]):
             targets = transfer_targets(settings, wildcards)
 
         return ArtefactJob(
-            spec=run_spec(settings, Run.of(wildcards)),
+            spec=run_spec(settings, Run.from_labels(wildcards)),
             last=study_of_run(settings, wildcards).rounds,
             artefact=wildcards.artefact,
             transfer_to=targets,
@@ -170,10 +170,10 @@ class ArtefactRule(Rule[ArtefactJob]):
 
     def named_code(self, job: ArtefactJob) -> Code:
         """Return the code of the run."""
-        return code_of_run(job.spec)
+        return _code_of_run(job.spec)
 
 
-def code_of_run(spec: RunSpec) -> Code:
+def _code_of_run(spec: RunSpec) -> Code:
     """Return the module of a run's backbone, and the plugins of its method and wrappers."""
     modules = (f"fedloom.backbones.{spec.backbone.family}",)
     entries = (spec.method, *spec.method.wrappers)

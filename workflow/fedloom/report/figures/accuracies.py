@@ -181,7 +181,7 @@ class OptionLine(RunsFigure):
             ACCURACY_AXES[metric]: partial(accuracy, metric=metric, personalized=self.personalized)
             for metric in self.metrics
         }
-        return by_option(series, self.option, measures)
+        return _draw_by_option(series, self.option, measures)
 
 
 class Congruence(RunsFigure):
@@ -199,7 +199,7 @@ class Congruence(RunsFigure):
     each grid."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        return by_option(series, self.option, {"Congruence (%)": congruence_of_run})
+        return _draw_by_option(series, self.option, {"Congruence (%)": congruence_of_run})
 
 
 def congruence_of_run(run: PlottedRun) -> float:
@@ -209,7 +209,7 @@ def congruence_of_run(run: PlottedRun) -> float:
     return clustering.congruence(train["group"], train["cluster"], train["class"])
 
 
-def by_option(
+def _draw_by_option(
     series: list[PlottedRun], option: str | None, measures: dict[str, Measure]
 ) -> style.Figure:
     """Draw a row of panels per scenario, and in it a panel per measure.

@@ -49,7 +49,7 @@ class Convergence(RunsFigure):
 
         label = CURVE_AXES[self.metric]
         if self.metric == "accuracy":
-            label += clients_shown(series)
+            label += _clients_shown(series)
         return style.by_scenario(series, panel, label)
 
     def curve(self, run: PlottedRun) -> pd.Series:
@@ -64,7 +64,7 @@ class Convergence(RunsFigure):
         return metrics.by_round(rows[chosen])
 
 
-def clients_shown(runs: Sequence[PlottedRun]) -> str:
+def _clients_shown(runs: Sequence[PlottedRun]) -> str:
     """Return a note for the axis if a round evaluates only some participating clients; else ""."""
     # the fewest and the most clients that a run evaluates in a round
     pairs: set[tuple[int, int]] = set()
@@ -123,7 +123,7 @@ class Lines(ArtefactFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            lines(axis, runs, lambda run: by_x(self, run), self.log, self.x)
+            lines(axis, runs, lambda run: _values_by_x(self, run), self.log, self.x)
 
         return style.by_scenario(series, panel, self.y)
 
@@ -179,7 +179,7 @@ class Bars(ArtefactFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            side_by_side(axis, runs, lambda run: by_x(self, run))
+            side_by_side(axis, runs, lambda run: _values_by_x(self, run))
             axis.set_xlabel(self.x)
             if self.log:
                 style.log_scale(axis)
@@ -213,7 +213,7 @@ def side_by_side(
     axis.set_xticks(range(len(names)), names, **look)
 
 
-def by_x(keys: ArtefactFigure, run: PlottedRun) -> pd.Series:
+def _values_by_x(keys: ArtefactFigure, run: PlottedRun) -> pd.Series:
     """Return the mean of column y of a run's artefact by column x."""
     frame = metrics.artefact(run)
     x_values = column(frame, keys.x, run)

@@ -73,7 +73,7 @@ def run_groups(plan: Plan) -> list[RunGroup]:
     shown = dict[Run, PlottedRun]()
     for job in (*tables, *figures):
         if job.shown:
-            shown |= {Run.of(run): run for run in plotted_runs(job.shown)}
+            shown |= {Run.from_labels(run): run for run in plotted_runs(job.shown)}
 
     # one group per label, with a run per seed
     found = []
@@ -88,7 +88,7 @@ def run_groups(plan: Plan) -> list[RunGroup]:
             labels=own,
             first=first,
             runs=[_shown(plan, run) for run in runs],
-            settings=dict(run_settings(plan, Run.of(first))),
+            settings=dict(run_settings(plan, Run.from_labels(first))),
             trials=_trials(plan, first),
         )
         found.append(group)

@@ -73,7 +73,7 @@ def join_published(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
             continue
 
         # the paper's number in every row, and how far our number is from it
-        values = [PublishedNumber.of(cell.get(name, [])) for cell in cells]
+        values = [PublishedNumber.from_yaml(cell.get(name, [])) for cell in cells]
         measured = zip(frame[name], frame[f"{name}_std"], strict=True)
         verdicts = [
             verdict(mean, std, value) for (mean, std), value in zip(measured, values, strict=True)
@@ -97,7 +97,7 @@ class PublishedNumber(NamedTuple):
     is_below: bool
 
     @classmethod
-    def of(cls, value: list | dict) -> "PublishedNumber":
+    def from_yaml(cls, value: list | dict) -> "PublishedNumber":
         """Read a value of numbers.yaml: [mean, std], [mean], {above: bound}, {below: bound}, []."""
         if isinstance(value, dict):
             return cls(number(value), NAN, "above" in value, "below" in value)
