@@ -132,7 +132,7 @@ def make_task(backbone: clip.FrozenCLIP, data: federation.Federation, name: str)
         backbone=backbone,
         data=data,
         clients_per_round=len(data.participating),
-        plugin=method_facts(method, method.complete_options({})),
+        declared=method_facts(method, method.complete_options({})),
     ).at(1)
 
 

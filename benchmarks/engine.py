@@ -95,7 +95,7 @@ def task_of(name: str, data: Federation, cohort: int, batch: int, **options: Any
         backbone=backbone,
         data=data,
         clients_per_round=cohort,
-        plugin=method_facts(method, method.complete_options(options)),
+        declared=method_facts(method, method.complete_options(options)),
         warm_start=WarmStart(
             mean=torch.randn(*shape, backbone.width),
             spread=torch.ones(shape),

@@ -89,7 +89,7 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
         backbone=backbone,
         data=data,
         clients_per_round=SAMPLED,
-        plugin=method_facts(method, method.complete_options({})),
+        declared=method_facts(method, method.complete_options({})),
     )
     return task, seconds
 

@@ -112,7 +112,7 @@ def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> t
         backbone=backbone,
         data=data,
         clients_per_round=COHORT,
-        plugin=method_facts(method, method.complete_options({})),
+        declared=method_facts(method, method.complete_options({})),
         warm_start=prototypes,
     )
     return task, loader.load_hooks(method)
@@ -143,7 +143,7 @@ def operations(task: Task, hooks, images: int) -> float:
     the backbone reads no images but prompts, a step costs so much.
     """
     epochs, batch = task.training.epochs, task.training.batch_size
-    if task.plugin.features_only:
+    if task.declared.features_only:
         return epochs * -(-images // batch) * _counted(task, hooks, batch, 1)
     one, two = (_counted(task, hooks, 2, epochs) for epochs in (1, 2))
     return images / 2 * (one + (epochs - 1) * (two - one))

@@ -48,8 +48,8 @@ def _data(folder: Path, settings: Settings) -> federation.Federation:
 
 def _seconds(task: Task, hooks, state: State, stacked: bool) -> float:
     started = time.perf_counter()
-    plugin = replace(task.plugin, stacked=stacked)
-    train_round(replace(task, plugin=plugin), hooks, state)
+    declared = replace(task.declared, stacked=stacked)
+    train_round(replace(task, declared=declared), hooks, state)
     return time.perf_counter() - started
 
 
@@ -81,7 +81,7 @@ def main() -> None:
                     backbone=backbone,
                     data=data,
                     clients_per_round=10,
-                    plugin=method_facts(method, method.complete_options({})),
+                    declared=method_facts(method, method.complete_options({})),
                     warm_start=WarmStart(**prototypes),
                 )
                 state = initial_state(task, hooks)

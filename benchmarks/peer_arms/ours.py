@@ -24,7 +24,7 @@ def main() -> None:
     plan = load_plan([STUDY], half)
     for case in pace.world.cases:
         task, hooks = prepared(plan, case.name)
-        task = replace(task, plugin=replace(task.plugin, stacked=arm != "one_by_one"))
+        task = replace(task, declared=replace(task.declared, stacked=arm != "one_by_one"))
         state = initial_state(task, hooks)
         for number in range(1, pace.world.rounds + 1):
             pace.start()

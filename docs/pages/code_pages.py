@@ -29,7 +29,7 @@ ARGUMENTS = {
     "task.backbone of a ViT method": ("backbones/vit.py", "FrozenViT"),
     "task.backbone of a CLIP method": ("backbones/clip/model.py", "FrozenCLIP"),
     "task.backbone of a method that trains a ResNet": ("backbones/resnet.py", "FrozenResNet"),
-    "task.plugin": ("federated/task.py", "MethodFacts"),
+    "task.declared": ("federated/task.py", "MethodFacts"),
     "task.prototypes": ("federated/task.py", "WarmStart"),
     "clients": ("federated/task.py", "Cohort"),
     "history, which select_clients gets": ("federated/task.py", "History"),

@@ -19,7 +19,7 @@ from schema_pages import config_page, method_page
 from source_pages import write_sources
 from study_pages import studies_page
 
-from fedloom.hooks.manifest import Plugin, discover_methods
+from fedloom.hooks.manifest import MethodManifest, discover_methods
 from fedloom.machine.install import ROOT
 
 # pages of the site that are files elsewhere in the checkout
@@ -120,7 +120,7 @@ def shown(link: re.Match[str]) -> str:
     return f"```{language}\n{file.read_text()}```"
 
 
-def completed(text: str, plugin: Plugin) -> str:
+def completed(text: str, plugin: MethodManifest) -> str:
     """Return a card with the facts of method.toml below its title, and the rest at its end."""
     heading, _, rest = text.partition("\n")
     return "\n\n".join([heading, facts(plugin), rest.strip(), card(plugin)])

@@ -10,7 +10,7 @@ from source_pages import source_link
 
 from fedloom.cli.inspect.describe import first_line
 from fedloom.common.folders import read_python
-from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest import MethodManifest
 from fedloom.hooks.manifest_sections import Paper
 
 
@@ -30,7 +30,7 @@ def link(paper: Paper) -> str:
     return f"[{cell(paper.citation)}]({paper.address})"
 
 
-def facts(plugin: Plugin) -> str:
+def facts(plugin: MethodManifest) -> str:
     """Return the facts of a plugin as a table."""
     kinds = {
         "vit": "method for vision transformers",
@@ -59,7 +59,7 @@ def settings(values: dict) -> str:
     return ", ".join(f"`{key}: {plain(item)}`" for key, item in values.items())
 
 
-def options(plugin: Plugin) -> str:
+def options(plugin: MethodManifest) -> str:
     """Return the options as a table."""
     head = ["| option | value | default | meaning |", "|---|---|---|---|"]
     lines = [
@@ -70,7 +70,7 @@ def options(plugin: Plugin) -> str:
     return "\n".join(head + lines)
 
 
-def card(plugin: Plugin) -> str:
+def card(plugin: MethodManifest) -> str:
     """Return the sections after the hand-written text: options, training values, choices."""
     parts = []
     if plugin.option_schemas:
@@ -92,7 +92,7 @@ def said_in(file: Path) -> str:
     return f"From {source_link(file)}:\n\n{as_markdown(text)}"
 
 
-def index(plugins: Iterable[Plugin]) -> str:
+def index(plugins: Iterable[MethodManifest]) -> str:
     """Return the table of all plugins."""
     head = ["| plugin | title | backbone | what it does |", "|---|---|---|---|"]
     names = {"vit": "ViT", "clip": "CLIP", None: "any"}

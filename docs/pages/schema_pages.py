@@ -5,7 +5,7 @@ import json
 from fedloom.config.config_schema import kind_schema, whole
 from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.config.study import Config
-from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest import MethodManifest
 from fedloom.hooks.training_options import Training
 
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -131,7 +131,7 @@ def config_page() -> str:
 
 def method_page() -> str:
     """Return the reference of method.toml, from the model of its keys."""
-    root = Plugin.model_json_schema()
+    root = MethodManifest.model_json_schema()
     return (
         "# method.toml\n\nWhat a plugin says of itself, from `workflow/fedloom/hooks/manifest.py`;"
         " the keys of `[training]` are those of [config.yaml](config.md#training). A condition is"

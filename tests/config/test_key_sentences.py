@@ -5,18 +5,18 @@ from collections.abc import Iterator
 import pytest
 
 from fedloom.config.config_schema import config_schema, whole
-from fedloom.config.kind_plugins import DataPlugin, KindPlugin
+from fedloom.config.kind_plugins import DataManifest, KindManifest
 from fedloom.config.recipes import RecipeKeys
-from fedloom.hooks.manifest import Plugin, discover_methods
+from fedloom.hooks.manifest import MethodManifest, discover_methods
 from fedloom.machine.install import ROOT
 from fedloom.report.tables.paper_claims import PaperClaims
 
-MODELS = (RecipeKeys, PaperClaims, Plugin, DataPlugin, KindPlugin)
+MODELS = (RecipeKeys, PaperClaims, MethodManifest, DataManifest, KindManifest)
 SCHEMAS = [config_schema(), *(model.model_json_schema() for model in MODELS)]
 PLUGINS = [
     *discover_methods().values(),
     *discover_methods(ROOT / "examples/methods").values(),
-    Plugin.of(ROOT / "plugins/_template/method.toml", None),
+    MethodManifest.of(ROOT / "plugins/_template/method.toml", None),
 ]
 
 

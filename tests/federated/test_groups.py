@@ -170,7 +170,7 @@ def test_bytes_that_wait_follow_precision_prompts_and_trained_weights(precision,
 def test_clients_that_depend_on_each_other_train_as_one_cohort_of_any_size(tiny, name, options):
     """In round 2, each client starts from the one before it, so a cohort must not be cut in two."""
     task, hooks = tiny(name, **options)
-    assert task.plugin.whole_cohorts
+    assert task.declared.whole_cohorts
     ends = []
     for size in (2**28, 10):
         task = with_limits(task, state_bytes=size)

@@ -68,7 +68,7 @@ def test_a_method_computes_on_the_gpu_alone(tmp_path, name, options):
         own = [v for _, v in leaves(after.tree()["clients"]) if isinstance(v, torch.Tensor)]
     assert all(isinstance(value, OnGPU) for value in server)
     assert not any(isinstance(value, OnGPU) for value in own), "a client's state is on the host"
-    assert gpu.uploads.count(IMAGES) == (0 if task.plugin.features_only else 1)
+    assert gpu.uploads.count(IMAGES) == (0 if task.declared.features_only else 1)
     if name not in ASKING or (not options and name == "fedpha"):
         assert waits[0] == waits[1]
 

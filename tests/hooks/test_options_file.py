@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedloom.hooks.manifest import Plugin, discover_methods
+from fedloom.hooks.manifest import MethodManifest, discover_methods
 from fedloom.hooks.options_file import MARK, options_text, refresh_options_file, type_annotation
 from fedloom.machine.install import ROOT
 
@@ -26,7 +26,7 @@ description = "share of images"
 SHIPPED = [
     *discover_methods().values(),
     *discover_methods(ROOT / "examples/methods").values(),
-    Plugin.of(ROOT / "plugins/_template/method.toml", None),
+    MethodManifest.of(ROOT / "plugins/_template/method.toml", None),
 ]
 
 
@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def plugin_of(folder, module=None):
-    return Plugin.of(folder / "method.toml", module)
+    return MethodManifest.of(folder / "method.toml", module)
 
 
 @pytest.mark.parametrize(

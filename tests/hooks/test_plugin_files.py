@@ -76,7 +76,7 @@ def test_wrapper_and_method_are_told_apart(tmp_path):
 def test_an_attribute_of_the_task_that_has_moved_is_told_with_its_new_place(tmp_path):
     run = Fickle(tmp_path)
     run.change["predict"] = lambda task, value: value[: task.prompts]
-    with pytest.raises(FedLoomError, match=r"^fickle: predict.* task.prompts is now task.plugin"):
+    with pytest.raises(FedLoomError, match=r"^fickle: predict.* task.prompts is now task.declared"):
         run.run()
 
 

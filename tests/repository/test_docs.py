@@ -26,7 +26,7 @@ from fedloom.config.reading import merge_configs, read
 from fedloom.config.study import Config
 from fedloom.contract import driver
 from fedloom.hooks import manifest
-from fedloom.hooks.manifest import Plugin, discover_methods
+from fedloom.hooks.manifest import MethodManifest, discover_methods
 from fedloom.machine.install import ROOT
 from fedloom.planning import runs
 from fedloom.planning.load_plan import resolve
@@ -91,11 +91,11 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
     for kind in kinds.KINDS_FROM_PLUGINS:
         if block.text.startswith(f"# {kind}.toml"):
             data = kind in ("source", "scheme")
-            model = kind_plugins.DataPlugin if data else kind_plugins.KindPlugin
+            model = kind_plugins.DataManifest if data else kind_plugins.KindManifest
             schema.validate(model, content, KeyPath(name_of_page(block)))
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
-    schema.validate(Plugin, template | content, KeyPath(name_of_page(block)))
+    schema.validate(MethodManifest, template | content, KeyPath(name_of_page(block)))
 
 
 def _pages_with(language: str):

@@ -12,7 +12,7 @@ def with_training(task: Task, **changes: object) -> Task:
 
 def with_facts(task: Task, **changes: object) -> Task:
     """Return the task as if its method.toml, or the study, said otherwise of the method."""
-    return replace(task, plugin=replace(task.plugin, **changes))  # type: ignore[arg-type]
+    return replace(task, declared=replace(task.declared, **changes))  # type: ignore[arg-type]
 
 
 def with_limits(task: Task, **changes: int) -> Task:

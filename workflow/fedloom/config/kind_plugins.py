@@ -69,7 +69,7 @@ _MOVED_TO_SPEC = {field.name: field.name for field in fields(KindSpec)}
 _MOVED_TO_SPEC["artefact_name"] = "artefact"
 
 
-class KindPlugin(PluginManifest):
+class KindManifest(PluginManifest):
     """A plugin that adds a kind of table or figure; its TOML file holds only the name."""
 
     @property
@@ -115,7 +115,7 @@ class KindPlugin(PluginManifest):
         return model
 
 
-class DataPlugin(KindPlugin):
+class DataManifest(KindManifest):
     """A plugin that adds a source or a scheme: the keys of source.toml or scheme.toml."""
 
     description: str
@@ -170,7 +170,7 @@ def _field(option: JsonDict) -> tuple[object, object]:
 @cache
 def plugins_of_type(plugin_type: str, folder: Path | None = None) -> PluginCatalogue[Any]:
     """Return the plugins of a type, such as "source"; see `discover_methods` for methods."""
-    model = DataPlugin if plugin_type in ("source", "scheme") else KindPlugin
+    model = DataManifest if plugin_type in ("source", "scheme") else KindManifest
     return discover_plugins(plugin_type, [folder] if folder else plugin_folders(), model)
 
 

@@ -15,7 +15,7 @@ from fedloom.config import grids
 from fedloom.config.settings import VALIDATION, Grid, Method, Partition, Settings, Trial, Wrapper
 from fedloom.config.study import Axes, MethodEntry, Tune
 from fedloom.hooks.discovery import PluginCatalogue
-from fedloom.hooks.manifest import Plugin, discover_methods, find_method
+from fedloom.hooks.manifest import MethodManifest, discover_methods, find_method
 from fedloom.hooks.training_options import Training
 
 TUNE = CONFIG / "study" / "tune"
@@ -134,7 +134,9 @@ def _grid_members(method: Method, grid: Grid, where: KeyPath) -> list[Method]:
     return members
 
 
-def _artefacts(plugin: Plugin, options: dict, wrappers: Iterable[Wrapper]) -> tuple[str, ...]:
+def _artefacts(
+    plugin: MethodManifest, options: dict, wrappers: Iterable[Wrapper]
+) -> tuple[str, ...]:
     """Return the names of the artefacts that a method and its wrappers give with these options."""
     audits = (find_method(w.plugin).artefacts_with(w.options) for w in wrappers)
     return (*plugin.all_artefacts(options), *chain.from_iterable(audits))

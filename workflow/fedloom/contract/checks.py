@@ -32,7 +32,7 @@ from fedloom.federated.evaluate import compute_artefact, evaluate, evaluate_glob
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import MethodFacts, Task, Update
 from fedloom.hooks import loader
-from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest import MethodManifest
 from fedloom.hooks.manifest_sections import Condition
 
 # For `ignores_order`: noise as large as the rounding of float32 near 1, the number of draws of it,
@@ -215,14 +215,14 @@ RULES: tuple[Callable[[TinyRun], None], ...] = (
 )
 
 
-def keeps_rules(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+def keeps_rules(method: MethodManifest, folder: Path, *wrappers: MethodManifest) -> None:
     """Check all RULES on one run."""
     run = TinyRun(method, folder, *wrappers)
     for rule in RULES:
         rule(run)
 
 
-def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+def resumes(method: MethodManifest, folder: Path, *wrappers: MethodManifest) -> None:
     """Check that one job of three rounds equals a job of two rounds and one of the third.
 
     The results must be equal bit for bit. Each job imports the plugins anew, as a new process
@@ -261,35 +261,35 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         )
 
 
-def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+def stacks(method: MethodManifest, folder: Path, *wrappers: MethodManifest) -> None:
     """Check that clients trained and evaluated as one batch give the same results as one by one."""
     run = TinyRun(method, folder, *wrappers)
-    if not run.task.plugin.stacked:
+    if not run.task.declared.stacked:
         return
 
     # train both ways
-    apart = replace(run.task.plugin, stacked=False)
+    apart = replace(run.task.declared, stacked=False)
     whole = run.after(2)
-    split = run.after(2, plugin=apart)
+    split = run.after(2, declared=apart)
     what = "clients that train as one batch end in other states than clients that train one by one"
     require_equal(run, whole.tree(), split.tree(), what, run.tolerance)
 
-    def losses(plugin: MethodFacts) -> dict[str, float]:
+    def losses(declared: MethodFacts) -> dict[str, float]:
         """Return the loss of each client, without and with personalisation."""
-        rows = evaluate(replace(run.task.at(2), plugin=plugin), run.hooks, whole)
+        rows = evaluate(replace(run.task.at(2), declared=declared), run.hooks, whole)
         roles = ("client", "personalized client")
         return {f"{roles[row.personalized]} {row.client_id}": row.loss for row in rows}
 
     # evaluate both ways
     what = "clients that are evaluated as one batch have other losses than one by one"
-    require_equal(run, losses(run.task.plugin), losses(apart), what, run.tolerance)
+    require_equal(run, losses(run.task.declared), losses(apart), what, run.tolerance)
 
 
 class NotLearningError(FedLoomError):
     """The loss of the global test does not fall in training."""
 
 
-def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+def learns(method: MethodManifest, folder: Path, *wrappers: MethodManifest) -> None:
     """Check that training lowers the loss of the global test.
 
     All clients have similar data here (ALIKE). A client with two classes would soon be good at

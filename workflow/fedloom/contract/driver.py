@@ -17,14 +17,14 @@ from fedloom.contract.tiny import TINY_CLIENTS
 from fedloom.contract.tiny_run import TinyRun
 from fedloom.federated import check_results
 from fedloom.federated.evaluate import evaluate
-from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest import MethodManifest
 from fedloom.hooks.plugin_code import run_plugin_code
 
 log = logging.getLogger(__name__)
 DIRICHLET = dict(scheme="dirichlet", kind="client", clients=TINY_CLIENTS, alpha=0.5, held_out=0.2)
 
 
-def check(plugin: Plugin, known: list[Plugin]) -> str:
+def check(plugin: MethodManifest, known: list[MethodManifest]) -> str:
     """Run every check on a plugin; return a line that says what was checked.
 
     A wrapper is checked around every method in `known` that it can be combined with. Compression or
@@ -64,7 +64,7 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
     return line
 
 
-def refusal(wrapper: Plugin, method: Plugin) -> str | None:
+def refusal(wrapper: MethodManifest, method: MethodManifest) -> str | None:
     """Return the error with which a wrapper refuses a method; None if it trains the first round.
 
     An error that is not a refusal is not returned either: a later check finds it.
@@ -82,7 +82,7 @@ def refusal(wrapper: Plugin, method: Plugin) -> str | None:
     return None
 
 
-def _run_checks(method: Plugin, *wrappers: Plugin) -> None:
+def _run_checks(method: MethodManifest, *wrappers: MethodManifest) -> None:
     """Run CHECKS on a method with these wrappers, each check in a folder of its own."""
     # `learns` comes last, because a wrapper may fail it without being wrong
     for test in sorted(CHECKS, key=lambda test: test is checks.learns):
@@ -91,7 +91,7 @@ def _run_checks(method: Plugin, *wrappers: Plugin) -> None:
             run_plugin_code(call, [method, *wrappers], f"check {test.__name__}")
 
 
-def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+def other_options(method: MethodManifest, folder: Path, *wrappers: MethodManifest) -> None:
     """Check that the method runs with other values of its options, on cohorts of other clients.
 
     One option is changed at a time. A value that a plugin itself refuses is skipped. The first run
@@ -122,11 +122,11 @@ class _Variation(NamedTuple):
     """A method and wrappers to check, and the words with which an error describes their options."""
 
     words: str
-    method: Plugin
-    wrappers: list[Plugin]
+    method: MethodManifest
+    wrappers: list[MethodManifest]
 
 
-def _variations(method: Plugin, *wrappers: Plugin) -> Iterator[_Variation]:
+def _variations(method: MethodManifest, *wrappers: MethodManifest) -> Iterator[_Variation]:
     """Yield the plugins unchanged, twice, and then with one option changed at a time."""
     unchanged = _Variation("", method, [*wrappers])
     yield unchanged
@@ -168,7 +168,7 @@ def other_values(option: JsonDict) -> list[JsonValue]:
     return []
 
 
-def refuses(plugins: list[Plugin], error: FedLoomError) -> bool:
+def refuses(plugins: list[MethodManifest], error: FedLoomError) -> bool:
     """Return True if the error is a refusal, which one of the plugins raised on purpose."""
     # an error with a cause was an exception of another type, which is a fault and not a refusal
     if error.__cause__ is not None:

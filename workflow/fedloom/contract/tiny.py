@@ -19,7 +19,7 @@ from fedloom.data.store import Example, ImageStore, write_images
 from fedloom.federated import training_job
 from fedloom.federated.build_task import method_facts
 from fedloom.federated.task import Task, TrainingOptions, WarmStart
-from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest import MethodManifest
 from fedloom.machine.extras import require_extra
 from fedloom.planning.job_specs import MethodSpec, RunSpec, TrainJob
 from fedloom.planning.run_labels import Run
@@ -122,9 +122,9 @@ def _tiny_data(folder: Path, scheme: dict, seed: int) -> tuple[ImageStore, Path]
 
 
 def tiny_task(
-    method: Plugin,
+    method: MethodManifest,
     folder: Path,
-    wrappers: tuple[Plugin, ...] = (),
+    wrappers: tuple[MethodManifest, ...] = (),
     partition: dict = DIFFERENT,
     seed: int = 0,
     backbone: Any = None,
@@ -176,13 +176,13 @@ def tiny_task(
         backbone=backbone,
         data=data,
         clients_per_round=3,
-        plugin=method_facts(method, complete, wrappers),
+        declared=method_facts(method, complete, wrappers),
         wrappers={w.name: SimpleNamespace(**w.complete_options({})) for w in wrappers},
         warm_start=prototypes,
     )
 
 
-def tiny_job(method: Plugin, after: int = 0, last: int = 4) -> TrainJob:
+def tiny_job(method: MethodManifest, after: int = 0, last: int = 4) -> TrainJob:
     """Return a job of the tiny task, which trains the rounds after `after` up to `last`.
 
     It evaluates after rounds 2 and 4, and after its last round.

@@ -18,7 +18,7 @@ from fedloom.federated.round import collect_updates, initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, Update
 from fedloom.hooks import loader
-from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest import MethodManifest
 from fedloom.hooks.plugin_code import describe_call
 from fedloom.hooks.run_hooks import Hooks
 
@@ -75,7 +75,7 @@ def upload(
 
     If the method does not stack clients, only the first client trains.
     """
-    ids = ids if task.plugin.stacked else ids[:1]
+    ids = ids if task.declared.stacked else ids[:1]
     task = replace(task.at(round_number), selected=tuple(ids))
     return task, collect_updates(task, hooks, current, dict.fromkeys(ids, 1.0))[0]
 
@@ -85,9 +85,9 @@ class TinyRun:
 
     def __init__(
         self,
-        method: Plugin,
+        method: MethodManifest,
         folder: Path,
-        *wrappers: Plugin,
+        *wrappers: MethodManifest,
         partition: dict = tiny.DIFFERENT,
         epochs: int = 1,
         backbone: Backbone | None = None,

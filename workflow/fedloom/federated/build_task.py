@@ -20,7 +20,7 @@ from fedloom.data import loading
 from fedloom.data.store import ImageStore
 from fedloom.federated.task import MethodFacts, Task, TrainingOptions, WarmStart
 from fedloom.hooks import loader, manifest
-from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest import MethodManifest
 from fedloom.hooks.run_hooks import Hooks
 from fedloom.machine import transfers
 from fedloom.planning.job_specs import RunSpec
@@ -68,7 +68,7 @@ def build_task(
         backbone=load_backbone(spec.backbone.family, spec.backbone.settings, device),
         data=data,
         clients_per_round=spec.clients_per_round,
-        plugin=method_facts(method, spec.method.options, wrappers, stacked=spec.stacked),
+        declared=method_facts(method, spec.method.options, wrappers, stacked=spec.stacked),
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
         warm_start=warm_start,
     )
@@ -84,7 +84,10 @@ def build_task(
 
 
 def method_facts(
-    method: Plugin, options: JsonDict, wrappers: Sequence[Plugin] = (), stacked: bool = True
+    method: MethodManifest,
+    options: JsonDict,
+    wrappers: Sequence[MethodManifest] = (),
+    stacked: bool = True,
 ) -> MethodFacts:
     """Return the facts of a method under these options and wrappers.
 

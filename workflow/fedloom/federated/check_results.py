@@ -262,7 +262,7 @@ def check_updates(
             must_be_finite = of_attackers
         else:
             must_be_finite = items
-        if not task.plugin.rejects_non_finite:
+        if not task.declared.rejects_non_finite:
             must_be_finite += sent
 
         # what the client keeps, and what only wrappers read
@@ -309,13 +309,13 @@ def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Upd
         where = describe_hook_call(task, hook, update.client)
 
         # the result of client_update was checked already, unless it was allowed to hold NaN
-        if is_new or task.plugin.rejects_non_finite:
+        if is_new or task.declared.rejects_non_finite:
             items += _sent(where, update)
 
         other = f"the upload of client {clients[0]}"
         require_alike(f"{where}: upload", update.payload, accepted[0].payload, other)
 
-    if task.plugin.rejects_non_finite:
+    if task.declared.rejects_non_finite:
         require_finite(items, LEAVE_OUT)
     else:
         require_finite(items)

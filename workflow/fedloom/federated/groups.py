@@ -25,8 +25,8 @@ def clients_trained_at_once(task: Task[Any], *states: Tree) -> int:
         step,
         _free_activation_bytes(task, step),
         task.limits,
-        stacked=task.plugin.stacked,
-        whole_cohorts=task.plugin.whole_cohorts,
+        stacked=task.declared.stacked,
+        whole_cohorts=task.declared.whole_cohorts,
     )
 
 
@@ -55,7 +55,9 @@ def client_step(task: Task[Any], *states: Tree) -> ClientStep:
     """
     # the number of images whose activations are kept at once, and how often those of all texts are
     at_once = memory.images_of_a_step(task.training.batch_size, task.training.micro_batch)
-    images, texts = memory.forward_counts(task.plugin.forward_inputs, task.plugin.passes, at_once)
+    images, texts = memory.forward_counts(
+        task.declared.forward_inputs, task.declared.passes, at_once
+    )
 
     return ClientStep(
         state_bytes=sum(map(count_bytes, states)),
@@ -63,8 +65,8 @@ def client_step(task: Task[Any], *states: Tree) -> ClientStep:
         image_floats=task.backbone.image_floats,
         image_bytes=task.backbone.training_bytes,
         text_floats=_floats_of_texts(task, texts),
-        prompt_floats=task.plugin.prompts * task.backbone.width,
-        trains_weights=task.plugin.trains_weights,
+        prompt_floats=task.declared.prompts * task.backbone.width,
+        trains_weights=task.declared.trains_weights,
     )
 
 
@@ -77,11 +79,11 @@ def _floats_of_texts(task: Task[Any], texts: float) -> float:
 
 def clients_evaluated_at_once(task: Task[Any], state: State) -> int:
     """Return how many clients may be evaluated as one batch, even if each has only a few images."""
-    if not task.plugin.stacked:
+    if not task.declared.stacked:
         return 1
     sent = {key: state.server.get(key, {}) for key in ("params", "constants")}
     one_client = next(iter(state.clients.values()), {})
-    _, texts = memory.forward_counts(task.plugin.forward_inputs, task.plugin.passes, 1)
+    _, texts = memory.forward_counts(task.declared.forward_inputs, task.declared.passes, 1)
     step = ClientStep(
         state_bytes=count_bytes(sent) + count_bytes(one_client),
         text_floats=_floats_of_texts(task, texts),
@@ -95,7 +97,7 @@ def images_per_pass(task: Task[Any]) -> int:
     For a method that reads only cached features, it is the number of images whose features are read
     at once.
     """
-    if task.plugin.features_only:
+    if task.declared.features_only:
         return task.limits.features
     on_gpu = task.data.device.type != "cpu"
     return memory.max_images_per_pass(task.backbone.image_floats, on_gpu, task.limits)

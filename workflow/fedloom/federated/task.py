@@ -145,7 +145,7 @@ class Task(Generic[FrozenBackbone, Options]):
             FrozenResNet (`backbones.resnet`).
         data: the images of all clients, and the ids of the clients that take part in training.
         clients_per_round: number of clients that take part in a round.
-        plugin: what method.toml says about the method under the options of this run.
+        declared: what method.toml says about the method under the options of this run.
         wrappers: the options of each of the method's wrappers, by the wrapper's name. They are
             attributes too, and the class `Options` of the wrapper's options.py describes them.
         warm_start: see `prototypes`; None if the method does not need it.
@@ -163,7 +163,7 @@ class Task(Generic[FrozenBackbone, Options]):
     backbone: FrozenBackbone
     data: Federation
     clients_per_round: int
-    plugin: MethodFacts
+    declared: MethodFacts
     fixed_seeds: ResolvedSeeds = field(default_factory=ResolvedSeeds)
     wrappers: dict[str, Any] = field(default_factory=dict)
     warm_start: WarmStart | None = None
@@ -175,7 +175,7 @@ class Task(Generic[FrozenBackbone, Options]):
     @property
     def method(self) -> str:
         """Return the name of the method's plugin."""
-        return self.plugin.name
+        return self.declared.name
 
     @property
     def aggregation(self) -> str | None:
@@ -183,7 +183,7 @@ class Task(Generic[FrozenBackbone, Options]):
 
         It is None if the server uses each update.
         """
-        return self.plugin.aggregation
+        return self.declared.aggregation
 
     @property
     def num_classes(self) -> int:
@@ -241,8 +241,10 @@ class Task(Generic[FrozenBackbone, Options]):
             """
             if name == "fixed":
                 raise AttributeError("task.fixed is now task.fixed_seeds; read that")
+            if name == "plugin":
+                raise AttributeError("task.plugin is now task.declared; read that")
             if name in MethodFacts.__dataclass_fields__:
-                raise AttributeError(f"task.{name} is now task.plugin.{name}; read that")
+                raise AttributeError(f"task.{name} is now task.declared.{name}; read that")
             raise AttributeError(f"a task has no attribute '{name}'")
 
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.hooks import hookspecs
 from fedloom.hooks.discovery import PACKAGE, PluginManifest
-from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest import MethodManifest
 from fedloom.hooks.plugin_code import run_plugin_code
 from fedloom.hooks.run_hooks import HOOKS, Hooks
 
@@ -107,7 +107,7 @@ def _make_package(name: str, folders: list[str]) -> None:
 # ---- hooks ---------------------------------------------------------------------------------------
 
 
-def load_hooks(plugin: Plugin, wrappers: Sequence[Plugin] = ()) -> Hooks:
+def load_hooks(plugin: MethodManifest, wrappers: Sequence[MethodManifest] = ()) -> Hooks:
     """Return the hooks of one run, from the functions of the method and of its wrappers.
 
     Raises:
@@ -121,7 +121,7 @@ def load_hooks(plugin: Plugin, wrappers: Sequence[Plugin] = ()) -> Hooks:
     return Hooks(method, wrapper_modules, plugins)
 
 
-def _check_hooks(module: ModuleType, plugin: Plugin) -> None:
+def _check_hooks(module: ModuleType, plugin: MethodManifest) -> None:
     """Check how a plugin's hooks are written.
 
     pluggy accepts some of these mistakes, and refuses the others with a traceback.

@@ -34,7 +34,7 @@ FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}
 CACHES_OF_FAMILY = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
 # keys that only a wrapper may have
 OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}
-# keys whose value is a condition (see `Plugin`)
+# keys whose value is a condition (see `MethodManifest`)
 CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")
 # what clients train, as tables call it, by the value of the option that `trains_weights` names
 TRAINED_PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
@@ -44,7 +44,7 @@ METHOD = KeyPath("method")
 TEST_SETS = "test_sets"
 
 
-class Plugin(PluginManifest):
+class MethodManifest(PluginManifest):
     """A method or a wrapper: the keys of its method.toml.
 
     Some keys hold a condition. A condition is true, false, or a mapping from options to the values
@@ -219,7 +219,7 @@ class Plugin(PluginManifest):
             return "plain"
         return next(iter(holds), None)
 
-    def refused_wrappers(self, options: dict, wrappers: "Sequence[Plugin]") -> str | None:
+    def refused_wrappers(self, options: dict, wrappers: "Sequence[MethodManifest]") -> str | None:
         """Return why the method cannot have these wrappers in this order, and what to change.
 
         Return None if it can have them. The innermost wrapper comes first.
@@ -331,17 +331,17 @@ def _names_in(value: object) -> list[str]:
 
 
 @cache
-def discover_methods(folder: Path | None = None) -> PluginCatalogue[Plugin]:
+def discover_methods(folder: Path | None = None) -> PluginCatalogue[MethodManifest]:
     """Return the methods and wrappers of `folder`, and the installed ones.
 
     Without `folder`, all plugin folders are searched.
     """
     if folder:
-        return discover_plugins("method", [folder], Plugin)
-    return discover_plugins("method", plugin_folders(), Plugin)
+        return discover_plugins("method", [folder], MethodManifest)
+    return discover_plugins("method", plugin_folders(), MethodManifest)
 
 
-def find_method(name: str, where: KeyPath = METHOD, role: str | None = None) -> Plugin:
+def find_method(name: str, where: KeyPath = METHOD, role: str | None = None) -> MethodManifest:
     """Return the plugin `name`; if `role` is given, the plugin must have that role.
 
     The roles are "method" and "wrapper".

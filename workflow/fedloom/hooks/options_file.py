@@ -15,7 +15,7 @@ from pathlib import Path
 from fedloom.common.files import write_text
 from fedloom.common.folders import read_python, read_text
 from fedloom.common.json_types import JsonDict
-from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest import MethodManifest
 
 OPTIONS_FILE = "options.py"
 MARK = "`fedloom check` writes this file from method.toml."
@@ -31,7 +31,7 @@ PYTHON_TYPES = {
 }
 
 
-def refresh_options_file(plugin: Plugin) -> Path | None:
+def refresh_options_file(plugin: MethodManifest) -> Path | None:
     """Write options.py of a plugin in the user's own folder; return its path if its text changed.
 
     A plugin without options has no such file.
@@ -58,7 +58,7 @@ def _is_generated(file: Path) -> bool:
     return MARK in (ast.get_docstring(read_python(file)) or "")
 
 
-def options_text(plugin: Plugin) -> str:
+def options_text(plugin: MethodManifest) -> str:
     """Return the text of options.py, formatted as ruff would.
 
     An option is left out if its name cannot be the name of an attribute (such as `lambda`).

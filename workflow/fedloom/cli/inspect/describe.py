@@ -18,7 +18,7 @@ from fedloom.common.json_types import JsonDict
 from fedloom.config.config_schema import kind_schema, whole
 from fedloom.config.kind_plugins import broken_plugins
 from fedloom.config.kinds import KINDS, SELECTOR_KEY
-from fedloom.hooks.manifest import Plugin, discover_methods, find_method
+from fedloom.hooks.manifest import MethodManifest, discover_methods, find_method
 from fedloom.planning.load_plan import load_plan, read_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.resources.cost import RATES, StudyCost, study_cost
@@ -30,7 +30,7 @@ TEXT_WIDTH = 96
 # ---- methods -------------------------------------------------------------------------------------
 
 
-def first_line(plugin: Plugin) -> str:
+def first_line(plugin: MethodManifest) -> str:
     """Return the first line of a plugin's docstring, without the plugin's name.
 
     The docstring is read from the file, without an import of the plugin.

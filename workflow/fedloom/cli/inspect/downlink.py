@@ -50,7 +50,7 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         backbone=model,
         data=shapes,
         clients_per_round=1,
-        plugin=MethodFacts(method),
+        declared=MethodFacts(method),
         warm_start=warm_start,
     )
 

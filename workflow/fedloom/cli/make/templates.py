@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
-from fedloom.hooks.manifest import Plugin, discover_methods
+from fedloom.hooks.manifest import MethodManifest, discover_methods
 from fedloom.hooks.options_file import refresh_options_file
 from fedloom.machine.install import ROOT
 
@@ -61,5 +61,5 @@ def new_method(name: str) -> Path:
     manifest.write_text(text)
 
     # options.py names the method too
-    refresh_options_file(Plugin.of(manifest, None))
+    refresh_options_file(MethodManifest.of(manifest, None))
     return folder

@@ -16,7 +16,7 @@ from fedloom.common.receipts import read_receipt
 from fedloom.config.protocols import method_for
 from fedloom.config.settings import Dataset, Method, Partition, Settings
 from fedloom.config.study import Study
-from fedloom.hooks.manifest import TEST_SETS, Plugin, find_method
+from fedloom.hooks.manifest import TEST_SETS, MethodManifest, find_method
 from fedloom.machine import memory
 from fedloom.planning import paths, settings_of_run
 from fedloom.planning.resources.backbone_sizes import MB_PER_FLOAT, Sizes, sizes
@@ -256,7 +256,7 @@ class Workload:
     dataset: Dataset
     partition: Partition
     method: Method
-    plugin: Plugin
+    plugin: MethodManifest
     # the sizes of the backbone
     size: Sizes
     data: Contents
