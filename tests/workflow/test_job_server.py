@@ -271,12 +271,12 @@ def _library(tmp_path: Path) -> Path:
 
 def test_a_job_that_cannot_be_imported_says_so_and_disturbs_no_other(start, fresh, tmp_path):
     library = _library(tmp_path)
-    (library / "fedloom/jobs/broken_job.py").write_text('"""A job."""\n\nnonsense\n')
+    (library / "fedloom/jobs/dataset_job.py").write_text('"""A job."""\n\nnonsense\n')
     path = {"PYTHONPATH": str(library)}
     os.mkfifo(tmp_path / "fifo")
     at_work = start("--log", "fifo", **path)
     _soon(lambda: len(_servers(fresh)) == 3)
-    broken = start(rule="broken", **path)
+    broken = start(rule="dataset", **path)
     assert "NameError: name 'nonsense'" in broken.communicate()[1]
     assert broken.returncode == 1
     _soon(lambda: "NameError: name 'nonsense'" in "".join(map(Path.read_text, tmp_path.glob(LOG))))
