@@ -79,7 +79,7 @@ def test_a_task_made_of_files_trains_as_the_task_that_they_are_of(files, name, w
     """Data, caches and prototypes come from files; options, wrappers and training from the spec."""
     task, hooks, spec = files(name, wrapper)
     made, own = _built(spec)
-    same = "seed", "options", "training", "wrappers", "clients_per_round", "plugin"
+    same = "seed", "options", "training", "wrappers", "clients_per_round", "declared"
     for field in same:
         assert getattr(made, field) == getattr(task, field), field
     states = [
