@@ -172,7 +172,8 @@ def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:
     defaults = (folder / "plugins",)
     monkeypatch.setattr(manifest.discover_methods.__wrapped__, "__defaults__", defaults)
     manifest.discover_methods.cache_clear()
-    monkeypatch.setattr(runs, "find_finished_run", lambda name: name)  # no run of a page has been made
+    # no run of a page has been made
+    monkeypatch.setattr(runs, "find_finished_run", lambda name: name)
     context = command_line.parsed(*words)
     if method := context.params.get("method"):
         manifest.find_method(method)
