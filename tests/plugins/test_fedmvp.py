@@ -143,3 +143,11 @@ def test_heads_must_divide_the_width(tiny):
     task, hooks = tiny("fedmvp", heads=3)
     with pytest.raises(FedLoomError, match=r"fedmvp: options\.heads: 3 does not divide"):
         initial_state(replace(task), hooks)
+
+
+@pytest.mark.parametrize(("prompts", "patches"), [(4, 16), (3, 16), (5, 7), (1, 9), (9, 9)])
+def test_prompts_are_means_as_those_of_adaptive_pooling(prompts, patches):
+    values = torch.randn(2, patches, 6, dtype=torch.float64)
+    shares = module("fedmvp").shares_of_patches(prompts, patches).double()
+    pooled = F.adaptive_avg_pool1d(values.mT, prompts).mT
+    torch.testing.assert_close(shares @ values, pooled, rtol=0, atol=1e-6)

@@ -28,10 +28,10 @@ Choices that differ from the code:
 - A client starts each round with a fresh optimiser.
 """
 
+import math
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import fedloom.toolbox as fl
@@ -103,9 +103,23 @@ def make_prompts(task: Task, params: Tree, features: Tensor, given: Tensor, batc
     read = fl.read_tokens(
         params, patches.flatten(1, 2), text, given, task.options.heads, values=text
     )
-    # means of P runs of consecutive patches
-    runs = read.unflatten(1, patches.shape[1:3]).mT.flatten(0, 1)  # [K B, d, T]
-    return F.adaptive_avg_pool1d(runs, task.options.prompts).mT.unflatten(0, patches.shape[:2])
+    shares = shares_of_patches(task.options.prompts, patches.shape[2]).to(read)
+    return shares @ read.unflatten(1, patches.shape[1:3])
+
+
+def shares_of_patches(prompts: int, patches: int) -> Tensor:
+    """Return the shares [P, T] with which T patches enter the means of P consecutive runs.
+
+    Run p begins at patch floor(p T / P) and ends before patch ceil((p + 1) T / P), so that two
+    neighbours share a patch if P does not divide T. torch's `adaptive_avg_pool1d` computes the same
+    means, but its backward pass has no deterministic form on a GPU.
+    """
+    shares = torch.zeros(prompts, patches)
+    for p in range(prompts):
+        begin = p * patches // prompts
+        end = math.ceil((p + 1) * patches / prompts)
+        shares[p, begin:end] = 1 / (end - begin)
+    return shares
 
 
 def features_and_logits(

@@ -19,6 +19,7 @@ from fedloom.common.files import read_table
 from fedloom.common.json_types import JsonDict
 from fedloom.common.trees import leaves, tensor_map, unstack
 from fedloom.contract import tiny
+from fedloom.contract.deterministic import DeterministicOnly
 from fedloom.contract.tiny_run import (
     CLOSE_IN_SUM,
     TinyRun,
@@ -203,6 +204,13 @@ def gives_its_tables(run: TinyRun) -> None:
         compute_artefact(run.task.at(1), run.hooks, run.first, name)
 
 
+def trains_on_a_gpu(run: TinyRun) -> None:
+    """Check that a round and an evaluation use only operations that are deterministic on a GPU."""
+    with DeterministicOnly():
+        state, _ = train_round(run.task.at(1), run.hooks, initial_state(run.task, run.hooks))
+        evaluate(run.task.at(1), run.hooks, state, global_test=True)
+
+
 # `leaves_inputs_alone` comes first, because the rules after it share the states of the run
 RULES: tuple[Callable[[TinyRun], None], ...] = (
     leaves_inputs_alone,
@@ -212,6 +220,7 @@ RULES: tuple[Callable[[TinyRun], None], ...] = (
     keeps_secrets,
     answers_as_declared,
     gives_its_tables,
+    trains_on_a_gpu,
 )
 
 

@@ -13,6 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.contract import checks
 from fedloom.contract.checks import NotLearningError
+from fedloom.contract.deterministic import DeterministicOnly
 from fedloom.contract.tiny import TINY_CLIENTS
 from fedloom.contract.tiny_run import TinyRun
 from fedloom.federated import check_results
@@ -109,7 +110,8 @@ def other_options(method: MethodManifest, folder: Path, *wrappers: MethodManifes
         try:
             run = TinyRun(changed, own, *around, partition=DIRICHLET, seed=number)
             run.task = replace(run.task, clients_per_round=cohort, seed=number)
-            evaluate(run.task.at(1), run.hooks, run.first, global_test=True)
+            with DeterministicOnly():
+                evaluate(run.task.at(1), run.hooks, run.first, global_test=True)
         except FedLoomError as error:
             if not refuses([changed, *around], error):
                 raise FedLoomError(f"{error} (on cohorts of {cohort} clients{words})") from error
