@@ -12,16 +12,21 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import timm
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from device_work import Work, count_work
+from fedloom.backbones import blocks
 from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.vit import FrozenViT
 from fedloom.data.federation import Federation
@@ -151,13 +156,57 @@ def operations(task: Task, hooks, images: int) -> float:
 
 def _counted(task: Task, hooks, images: int, epochs: int) -> int:
     """Count the operations of a round; every client has this number of images, all in a batch."""
+    with FlopCounterMode(display=False) as counter:
+        _short_round(task, hooks, images, epochs)
+    return counter.get_total_flops()
+
+
+def work_of_a_step(task: Task, hooks) -> Work:
+    """Count what a device does in a step: the second epoch of one batch, beside the first alone.
+
+    Bytes grow in proportion to the images, except for a constant part (weights, prompts). So they
+    are counted with 2 and 4 images a client, and extended to the batch. Methods that read only
+    features are counted with a whole batch.
+    """
+    if task.declared.features_only:
+        return _work_of_second_epoch(task, hooks, task.training.batch_size)
+    two, four = (_work_of_second_epoch(task, hooks, images) for images in (2, 4))
+    batches = (task.training.batch_size - 2) / 2
+    return Work(
+        operators=four.operators,
+        bytes=round(two.bytes + batches * (four.bytes - two.bytes)),
+        copies=four.copies,
+        copied_bytes=round(two.copied_bytes + batches * (four.copied_bytes - two.copied_bytes)),
+    )
+
+
+@contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """Compute a frozen block's attention in bfloat16 by the operators that a GPU uses."""
+    with mock.patch.object(blocks, "_bf16_on_cpu", lambda x: False):
+        yield
+
+
+def _work_of_second_epoch(task: Task, hooks, images: int) -> Work:
+    """Return the work of a second epoch of one batch of this many images a client."""
+    one, two = (
+        count_work(partial(_short_round, task, hooks, images, epochs)) for epochs in (1, 2)
+    )
+    return Work(
+        operators=two.operators - one.operators,
+        bytes=two.bytes - one.bytes,
+        copies=two.copies - one.copies,
+        copied_bytes=two.copied_bytes - one.copied_bytes,
+    )
+
+
+def _short_round(task: Task, hooks, images: int, epochs: int) -> None:
+    """Train a round in which every client has this number of images, all in a batch."""
     data = copy(task.data)  # with the images that are on the device already
     data.train = [rows[:images] for rows in data.train]
     training = replace(task.training, epochs=epochs)
     short = replace(task, data=data, training=training)
-    with FlopCounterMode(display=False) as counter:
-        train_round(short.at(1), hooks, initial_state(short, hooks))
-    return counter.get_total_flops()
+    train_round(short.at(1), hooks, initial_state(short, hooks))
 
 
 def peak(device: torch.device) -> float:
@@ -226,7 +275,8 @@ def main() -> None:
     where = torch.cuda.get_device_name() if gpu else "CPU"
     print(f"{where}, {given.precision}, torch {torch.__version__}, bf16 {limit / 1e12:.0f} TFLOP/s")
     if given.count:
-        print("\n| method | TFLOP a round |\n|---|---|", flush=True)
+        print("\n| method | TFLOP a round | a step: operators | GB | copies | GB copied |")
+        print("|---|---|---|---|---|---|", flush=True)
     else:
         print("\n| method | first round, s | round, s | evaluation, s | TFLOP | of bf16 | GB |")
         print("|---|---|---|---|---|---|---|", flush=True)
@@ -243,7 +293,7 @@ def main() -> None:
                 size = (1, 1) if method.features_only else backbone.pixels.size
                 images = sizes["images"]
                 if given.count:  # counting needs no more
-                    images = sizes["batch"] if method.features_only else 2
+                    images = sizes["batch"] if method.features_only else 4
                 loaded[family] = (
                     backbone,
                     federation(folder, images, backbone, size, device),
@@ -252,7 +302,13 @@ def main() -> None:
             task, hooks = task_of(name, backbone, data, epochs, sizes["batch"])
             if given.count:
                 count = operations(task, hooks, sizes["images"])
-                print(f"| {name} | {count / 1e12:.3g} |", flush=True)
+                with as_on_a_gpu():
+                    work = work_of_a_step(task, hooks)
+                print(
+                    f"| {name} | {count / 1e12:.3g} | {work.operators} | {work.bytes / 1e9:.3g} "
+                    f"| {work.copies} | {work.copied_bytes / 1e9:.3g} |",
+                    flush=True,
+                )
             else:
                 print(measure(name, task, hooks, given, limit), flush=True)
 

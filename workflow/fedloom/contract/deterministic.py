@@ -5,6 +5,7 @@ operation that has none. On a CPU nothing is raised, so this module watches all 
 backward passes, and compares their names with a list.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -66,7 +67,7 @@ class DeterministicOnly(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def _refuse(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _refuse(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raise an error, unless the arguments make the operation deterministic after all."""
     # counts are integers, whose sums do not depend on their order
     if name == "bincount" and len(args) < 2 and kwargs.get("weights") is None:
