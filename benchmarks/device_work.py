@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

@@ -23,9 +23,9 @@ from unittest import mock
 import numpy as np
 import timm
 import torch
+from device_work import Work, count_work
 from torch.utils.flop_counter import FlopCounterMode
 
-from device_work import Work, count_work
 from fedloom.backbones import blocks
 from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.vit import FrozenViT
@@ -182,8 +182,11 @@ def work_of_a_step(task: Task, hooks) -> Work:
 
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
-    """Compute a frozen block's attention in bfloat16 by the operators that a GPU uses."""
-    with mock.patch.object(blocks, "_bf16_on_cpu", lambda x: False):
+    """Compute frozen blocks by the operators that a GPU uses."""
+    with (
+        mock.patch.object(blocks, "_bf16_on_cpu", lambda x: False),
+        mock.patch.object(blocks, "_library_is_faster", lambda tokens: False),
+    ):
         yield
 
 

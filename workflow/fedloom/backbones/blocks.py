@@ -263,16 +263,24 @@ def run_block(
 def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None = None) -> Tensor:
     """Return the output [N, R, d] of a frozen block for the R tokens of [N, T, d] that are read.
 
-    The library's block is called in two cases: all tokens are read, or the inside of the block is
-    unknown. In bfloat16 on a CPU only the second case counts, because open_clip's block takes ten
-    times as long there.
+    The library's block is called if it must be, because its inside is unknown, or if it is the
+    faster one.
     """
-    by_library = (read is EVERY and not _bf16_on_cpu(tokens)) or not _part_names(block)
-    if by_library and mask is None:
-        return block(tokens)[:, read]
-    if by_library:
+    if not _part_names(block) or (read is EVERY and _library_is_faster(tokens)):
+        if mask is None:
+            return block(tokens)[:, read]
         return block(tokens, attn_mask=mask)[:, read]
     return run_block(block, tokens[None], {}, {}, mask, read)[0]
+
+
+def _library_is_faster(tokens: Tensor) -> bool:
+    """Return True in float32 on a CPU, where both blocks compute the same, bit for bit.
+
+    In bfloat16 on a CPU, open_clip's block takes ten times as long as `run_block`. On a GPU, the
+    backward passes of both libraries' attention copy the gradients of queries, keys and values once
+    more, since their forward passes move the axis of the three to the front.
+    """
+    return not tokens.is_cuda and not _bf16_on_cpu(tokens)
 
 
 def run_blocks(
