@@ -192,9 +192,7 @@ def as_on_a_gpu() -> Iterator[None]:
 
 def _work_of_second_epoch(task: Task, hooks, images: int) -> Work:
     """Return the work of a second epoch of one batch of this many images a client."""
-    one, two = (
-        count_work(partial(_short_round, task, hooks, images, epochs)) for epochs in (1, 2)
-    )
+    one, two = (count_work(partial(_short_round, task, hooks, images, epochs)) for epochs in (1, 2))
     return Work(
         operators=two.operators - one.operators,
         bytes=two.bytes - one.bytes,

@@ -10,12 +10,13 @@ import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.backbones.compiled import can_compile
 from fedloom.common.errors import FedLoomError, one_line, shorten, suggestion
 from fedloom.common.json_types import JsonDict
 
@@ -86,6 +87,7 @@ class Backbone:
             pass.
         gradient_checkpointing: True if the activations inside a block are not kept for the backward
             pass but computed again.
+        compiles: True if frozen blocks are compiled in steps with full batches.
     """
 
     pixels: Pixels
@@ -95,13 +97,22 @@ class Backbone:
     _trainable = ("",)
 
     def __init__(
-        self, model: nn.Module, device: Device, precision: str, gradient_checkpointing: bool = False
+        self,
+        model: nn.Module,
+        device: Device,
+        precision: str,
+        gradient_checkpointing: bool = False,
+        compile_setting: bool | Literal["auto"] = False,
     ):
-        """Freeze `model`, whose arithmetic is in `precision`."""
+        """Freeze `model`, whose arithmetic is in `precision`.
+
+        `compile_setting` is `study.compile` (see fedloom.backbones.compiled).
+        """
         self.model: Any = model.eval().requires_grad_(False).to(device)
         self.device = torch.device(device)
         self.precision = precision
         self.gradient_checkpointing = gradient_checkpointing
+        self.compiles = can_compile(compile_setting, self.device)
 
     def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
         """Return pretrained weights without a client axis, by name (`blocks.0.mlp.fc1.bias`).

@@ -38,6 +38,7 @@ from fedloom.backbones.client_layers import (
     linear_layer,
     select_weights,
 )
+from fedloom.backbones.compiled import are_compiled, compile_blocks, compiled
 from fedloom.common.errors import FedLoomError
 
 Insert = Callable[[Tensor, Tensor], Tensor]
@@ -228,6 +229,29 @@ def run_block(
 ) -> Tensor:
     """Apply a block to tokens [K, B, T, d]; return [K, B, R, d].
 
+    A frozen block without inserts is compiled where `compile_blocks` says so. The arguments are
+    those of `_run_block`.
+    """
+    if not weights and not inserts and tokens.requires_grad and are_compiled():
+        return compiled(_run_frozen_block)(block, tokens, mask, read)
+    return _run_block(block, tokens, weights, inserts, mask, read)
+
+
+def _run_frozen_block(block: Any, tokens: Tensor, mask: Tensor | None, read: Read) -> Tensor:
+    """Apply a block to tokens [K, B, T, d] under its own weights; return [K, B, R, d]."""
+    return _run_block(block, tokens, {}, {}, mask, read)
+
+
+def _run_block(
+    block: Any,
+    tokens: Tensor,
+    weights: Weights,
+    inserts: Mapping[str, Insert],
+    mask: Tensor | None = None,
+    read: Read = EVERY,
+) -> Tensor:
+    """Apply a block to tokens [K, B, T, d]; return [K, B, R, d].
+
     Args:
         weights: the clients' parameters [K, ...], by name within the block. The block's own are
             used for all others.
@@ -239,7 +263,7 @@ def run_block(
     """
     # an insert may mix tokens, so one at a later place must get all of them
     if not inserts.keys() <= BEFORE and read is not EVERY:
-        return run_block(block, tokens, weights, inserts, mask)[..., read, :]
+        return _run_block(block, tokens, weights, inserts, mask)[..., read, :]
 
     block_pass = _BlockPass(block, weights, inserts)
 
@@ -266,7 +290,8 @@ def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None
     The library's block is called if it must be, because its inside is unknown, or if it is the
     faster one.
     """
-    if not _part_names(block) or (read is EVERY and _library_is_faster(tokens)):
+    by_library = read is EVERY and _library_is_faster(tokens) and not are_compiled()
+    if by_library or not _part_names(block):
         if mask is None:
             return block(tokens)[:, read]
         return block(tokens, attn_mask=mask)[:, read]
@@ -348,6 +373,14 @@ def run_with_checkpointing(
     """
     if not wanted or not torch.is_grad_enabled():
         return function(tokens)
+
+    # the backward pass may run in another thread, to which the context does not reach
+    wanted_compiled = are_compiled()
+
+    def in_same_context(tokens: Tensor) -> Tensor:
+        with compile_blocks(wanted_compiled):
+            return function(tokens)
+
     # do not keep the random state: each block would wait for its copy from the GPU
-    result: Any = checkpoint(function, tokens, use_reentrant=False, preserve_rng_state=False)
+    result: Any = checkpoint(in_same_context, tokens, use_reentrant=False, preserve_rng_state=False)
     return result

@@ -9,7 +9,7 @@ ways:
    `fedloom.backbones.blocks`).
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import safetensors.torch
 import timm
@@ -68,6 +68,7 @@ class FrozenViT(HeadedBackbone):
         device: Device = "cpu",
         precision: str = "float32",
         gradient_checkpointing: bool = False,
+        compile_setting: bool | Literal["auto"] = False,
         spec: JsonDict | None = None,
     ):
         """Freeze a ViT that classifies by its class token, with arithmetic in `precision`.
@@ -85,7 +86,7 @@ class FrozenViT(HeadedBackbone):
                 f"backbone {type_name}: must be a timm VisionTransformer with a class token; "
                 "choose another name (backbones.<label>.name)"
             )
-        super().__init__(model, device, precision, gradient_checkpointing)
+        super().__init__(model, device, precision, gradient_checkpointing, compile_setting)
 
         # sizes
         vit = self.model

@@ -93,16 +93,20 @@ class ComputeSettings(NamedTuple):
     Attributes:
         precision: the number format (see fedloom.machine.device).
         gradient_checkpointing: True if a block's inside is not kept for the backward pass.
+        compile: whether frozen blocks are compiled (see fedloom.backbones.compiled).
     """
 
     precision: str
     gradient_checkpointing: bool
+    compile: bool | Literal["auto"]
 
 
 def compute_settings(settings: JsonDict) -> ComputeSettings:
     """Return how a backbone of these settings computes."""
     return ComputeSettings(
-        settings.get("precision", "float32"), bool(settings.get("gradient_checkpointing"))
+        settings.get("precision", "float32"),
+        bool(settings.get("gradient_checkpointing")),
+        settings.get("compile", "auto"),
     )
 
 
@@ -112,8 +116,8 @@ class BackboneSettings:
 
     label: str
     library: str
-    # The keys of its entry. In a run, it also has `precision`, unless that is float32, and
-    # `gradient_checkpointing`, if that is true.
+    # The keys of its entry. In a run, it also has `precision`, unless that is float32,
+    # `gradient_checkpointing`, if that is true, and `compile`, unless that is "auto".
     settings: JsonDict
     # sha256 of the weights, if they are a local file
     sha256: str | None = None

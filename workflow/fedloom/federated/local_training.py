@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.backbones.compiled import compile_blocks
 from fedloom.common.trees import Tree, leaves, tensor_map
 from fedloom.data.batch import Batch
 from fedloom.federated import check_results
@@ -182,6 +183,12 @@ def _models_to_clip(trained: Tree, clip_apart: tuple[str, ...]) -> list[list[Ten
     return [_tensors(model) for model in (together, *apart)]
 
 
+def _is_full(task: Task, active: ActiveClients, micro_batch: Batch) -> bool:
+    """Return True if all clients of the cohort have a full batch, or micro-batch, in a step."""
+    size = task.training.micro_batch or task.training.batch_size
+    return active.are_all and micro_batch.mask.shape[1] == size
+
+
 def _add_gradients(
     task: Task,
     loss: Loss,
@@ -317,7 +324,8 @@ def train_locally(
         images = batch.mask.sum(1)  # [K]
         for micro_batch in batch.parts(task.training.micro_batch):
             inputs = active.select(counted.beside(current))
-            reported = _add_gradients(task, loss, inputs, active, micro_batch, images, counted)
+            with compile_blocks(task.backbone.compiles and _is_full(task, active, micro_batch)):
+                reported = _add_gradients(task, loss, inputs, active, micro_batch, images, counted)
             progress.add_loss(active, reported)
 
         # update the parameters, and then the counters

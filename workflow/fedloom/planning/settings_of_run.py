@@ -77,6 +77,8 @@ def backbone_of_run(settings: Settings, labels: Run | Wildcards) -> config.Backb
         added["precision"] = study.precision
     if study.gradient_checkpointing:
         added["gradient_checkpointing"] = True
+    if study.compile != "auto":
+        added["compile"] = study.compile
     return replace(backbone, settings=backbone.settings | added)
 
 

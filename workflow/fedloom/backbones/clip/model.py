@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import open_clip
 import torch
@@ -44,6 +44,7 @@ class FrozenCLIP(Backbone):
         device: Device = "cpu",
         precision: str = "float32",
         gradient_checkpointing: bool = False,
+        compile_setting: bool | Literal["auto"] = False,
         spec: JsonDict | None = None,
         tokens_at_once: int = TOKENS_AT_ONCE,
     ):
@@ -55,7 +56,7 @@ class FrozenCLIP(Backbone):
             tokens_at_once: the largest number of tokens of class names in one sequence of the text
                 tower.
         """
-        super().__init__(model, device, precision, gradient_checkpointing)
+        super().__init__(model, device, precision, gradient_checkpointing, compile_setting)
 
         # the towers, and the weights that clients may train
         visual: Any = self.model.visual

@@ -74,7 +74,7 @@ def sizes(backbone: BackboneSettings) -> Sizes:
         return kept
 
     # what training keeps of an image depends on settings that do not change the other sizes
-    precision, checkpointing = compute_settings(backbone.settings)
+    precision, checkpointing, _ = compute_settings(backbone.settings)
     image_bytes = training_bytes(kept.image_floats, kept.depth, checkpointing, precision)
     return replace(kept, training_bytes=image_bytes)
 
