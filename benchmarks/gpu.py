@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 from unittest import mock
 
 import numpy as np
@@ -41,6 +42,7 @@ from fedloom.machine.device import prepare_torch
 
 CLASSES, CLIENTS, IMAGES, TESTED, COHORT, EPOCHS, BATCH = 100, 100, 500, 100, 5, 5, 64
 METHODS = ["fedvpt", "pep_fedpt", "sgpt", "pfpt", "fedpha"]
+COMPILE: dict[str, bool | Literal["auto"]] = {"auto": "auto", "true": True, "false": False}
 SMALL = {"images": 40, "batch": 16, "epochs": 2}
 
 
@@ -79,23 +81,30 @@ def federation(folder: Path, images: int, backbone, size, device: torch.device) 
     )
 
 
-def backbone_of(family: str, small: bool, device: torch.device, precision: str):
+def backbone_of(
+    family: str, small: bool, device: torch.device, precision: str, compiles: bool | Literal["auto"]
+):
     """Build one of random weights, or for `--small` the checkout's micro model."""
     if small:
         weights = f"workflow/resources/micro_{family}.safetensors"
-        settings = {"name": f"micro_{family}", "weights": weights, "precision": precision}
+        settings = {
+            "name": f"micro_{family}",
+            "weights": weights,
+            "precision": precision,
+            "compile": compiles,
+        }
         return load_backbone(family, settings, device)
     torch.manual_seed(0)
     if family == "vit":
         model = timm.create_model("vit_base_patch16_224", num_classes=0)
-        return FrozenViT(model, device, precision)
+        return FrozenViT(model, device, precision, compile_setting=compiles)
     import open_clip
 
     from fedloom.backbones.clip.model import FrozenCLIP
 
     name = "ViT-B-16"
     parts = open_clip.create_model(name), open_clip.get_tokenizer(name), name
-    return FrozenCLIP(*parts, device, precision)
+    return FrozenCLIP(*parts, device, precision, compile_setting=compiles)
 
 
 def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> tuple[Task, object]:
@@ -207,7 +216,10 @@ def _short_round(task: Task, hooks, images: int, epochs: int) -> None:
     data.train = [rows[:images] for rows in data.train]
     training = replace(task.training, epochs=epochs)
     short = replace(task, data=data, training=training)
-    train_round(short.at(1), hooks, initial_state(short, hooks))
+
+    # what is compiled would not be counted
+    with torch.compiler.set_stance("force_eager"):
+        train_round(short.at(1), hooks, initial_state(short, hooks))
 
 
 def peak(device: torch.device) -> float:
@@ -263,6 +275,7 @@ def main() -> None:
     parser.add_argument("--count", action="store_true", help="count operations, and time nothing")
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32", "bf16"])
+    parser.add_argument("--compile", default="auto", choices=COMPILE, help="as study.compile")
     parser.add_argument("--rounds", type=int, default=2, help="timed, after one that is not")
     parser.add_argument("--epochs", type=int, help="fewer than 5, for a look")
     parser.add_argument("--folder", type=Path, help="where the image store is kept")
@@ -290,7 +303,9 @@ def main() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             if family not in loaded:
                 loaded.clear()
-                backbone = backbone_of(family, given.small, device, given.precision)
+                backbone = backbone_of(
+                    family, given.small, device, given.precision, COMPILE[given.compile]
+                )
                 size = (1, 1) if method.features_only else backbone.pixels.size
                 images = sizes["images"]
                 if given.count:  # counting needs no more

@@ -1,4 +1,4 @@
-"""study.compile: which steps are compiled, by torch's compiler for CPU cores, and what they give."""
+"""study.compile: which steps are compiled, by the compiler for CPU cores, and what they give."""
 
 import logging
 from dataclasses import replace
@@ -13,13 +13,11 @@ from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.compiled import are_compiled, can_compile, compile_blocks
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.trees import leaves
-from fedloom.contract import checks
+from fedloom.contract.tiny_run import differences_of_trees
 from fedloom.federated.round import initial_state, train_round
 
 CPU = torch.device("cpu")
-needs_compiler = pytest.mark.skipif(
-    bool(compiled._why_not(CPU)), reason="there is no C++ compiler"
-)
+needs_compiler = pytest.mark.skipif(bool(compiled._why_not(CPU)), reason="there is no C++ compiler")
 
 
 @pytest.fixture
@@ -49,7 +47,7 @@ def train(task, hooks, rounds, state=None):
 
 def largest_difference(a, b):
     """Return the largest difference of two states' tensors."""
-    differences = checks.differences_of_trees(a.tree(), b.tree())
+    differences = differences_of_trees(a.tree(), b.tree())
     return max(value for path, value in differences.items() if "seconds" not in path)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from changed_task import with_training
 from fedloom.common import tensor_files
 from fedloom.common.trees import leaves
 from fedloom.contract.tiny_run import differences_of_trees
@@ -25,10 +26,10 @@ METHODS = sorted(name for name, m in manifest.discover_methods().items() if m.ki
 def on_gpu(tiny):
     """Yield on_gpu(name, precision), which makes a method's tiny task on the GPU, and its hooks."""
 
-    def make(name: str, precision: str = "float32"):
+    def make(name: str, precision: str = "float32", compiles: bool = False):
         gpu = prepare_torch(1, precision)
         task, hooks = tiny(name)
-        return on_device(task, gpu, precision), hooks
+        return on_device(task, gpu, precision, compiles), hooks
 
     yield make
     prepare_torch(1)
@@ -58,6 +59,25 @@ def test_two_runs_and_a_resumed_one_give_the_same_bytes(on_gpu, tmp_path, name, 
     _assert_same(whole, _rounds(task, hooks, 1, half, 2))
     at = task.at(2)
     assert evaluate(at, hooks, whole) == evaluate(at, hooks, whole)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("name", ["fedvpt", "pep_fedpt", "sgpt", "promptfl", "fedpha"])
+def test_compiled_blocks_give_the_same_bytes_and_nearly_the_plain_ones(on_gpu, name, precision):
+    task, hooks = on_gpu(name, precision, compiles=True)
+    assert task.backbone.compiles
+    task = with_training(task, batch_size=4)
+    whole = _rounds(task, hooks, 2)
+    half = _rounds(task, hooks, 1)
+
+    # another process has not met the shapes of the first round
+    torch._dynamo.reset()
+    _assert_same(whole, _rounds(task, hooks, 1, half, 2))
+
+    plain = with_training(on_gpu(name, precision)[0], batch_size=4)
+    plain_leaves = dict(leaves(_rounds(plain, hooks, 2).server["params"]))
+    for path, value in leaves(whole.server["params"]):
+        assert (value - plain_leaves[path]).norm() <= 0.05 * plain_leaves[path].norm() + 1e-6, path
 
 
 @pytest.mark.parametrize("name", ["fedvpt", "pep_fedpt", "sgpt", "promptfl", "fedotp"])

@@ -10,15 +10,20 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.federated.task import Task, WarmStart
 
 
-def on_device(task: Task, device: torch.device, precision: str = "float32") -> Task:
+def on_device(
+    task: Task, device: torch.device, precision: str = "float32", compiles: bool = False
+) -> Task:
     """Return the task with data, backbone and prototypes on the device."""
     data = task.data
     old = task.backbone
     warm = task.warm_start
     if isinstance(old, FrozenViT):
-        backbone = FrozenViT(old.model, device, precision)
+        backbone = FrozenViT(old.model, device, precision, compile_setting=compiles)
     else:
-        backbone = FrozenCLIP(old.model, old._text._tokenizer, "tiny", device, precision)
+        tokenizer = old._text._tokenizer
+        backbone = FrozenCLIP(
+            old.model, tokenizer, "tiny", device, precision, compile_setting=compiles
+        )
     tokens = data.tokens
     patches = data.patches
     data = replace(
