@@ -64,11 +64,11 @@ def test_the_share_is_that_of_the_estimates(two_jobs):
     for number, file in enumerate(("a/0004", "b/0002")):
         two_jobs.apply_event(_started(number, file))
     assert (two_jobs.jobs, two_jobs.share()) == ({"train": 2}, 0)
-    assert two_jobs.seconds_left(105.0) is None
-    word, job = two_jobs.apply_event({"event": "job_finished", "job_id": 0})
+    assert two_jobs.time_left(105.0) is None
+    word, job = two_jobs.apply_event({"event": "job_finished", "job_id": 0, "time": 5.0})
     assert (word, job.name, two_jobs.done) == ("finished", "a/seed0", 1)
     assert two_jobs.share() == pytest.approx(10 / 30)
-    assert two_jobs.seconds_left(105.0) == pytest.approx(10)  # 5 s for a third of the work
+    assert two_jobs.time_left(5.0) == (pytest.approx(5), False), "10 s in all, 5 of them over"
 
 
 def test_a_job_fails_once(two_jobs):
@@ -147,7 +147,7 @@ def test_an_event_that_is_half_written_is_read_when_it_is_whole(events_file, mon
 def test_lines_where_there_is_no_terminal(events_file, log):
     events = [
         BEGIN, {"event": "run_info", "stats": {"train": 1, "table": 1}},
-        _started(0, "a/0004", log), {"event": "job_finished", "job_id": 0},
+        _started(0, "a/0004", log), {"event": "job_finished", "job_id": 0, "time": 5.0},
         _started(1, "t", rule="table"), {"event": "job_error", "jobid": 1},
     ]  # fmt: skip
     events_file.write_text("".join(json.dumps(event) + "\n" for event in events))

@@ -22,6 +22,7 @@ from fedloom.machine.job_events import Progress, last_progress
 from fedloom.machine.process_log import QUIET_VARIABLE
 from fedloom.planning.plan import Plan
 from fedloom.planning.resources.cost import job_seconds
+from fedloom.planning.time_left import Pace, Rest, TimeLeft, time_left
 
 EVENTS = Path(".snakemake/fedloom.jsonl")
 END_EVENT = '{"event": "end"}\n'
@@ -127,6 +128,11 @@ class RunProgress:
     failed: set[int] = field(default_factory=set)
     # the estimated seconds of all jobs that are done
     work: float = 0.0
+    # what jobs took that are done, and when the first job began
+    pace: Pace = field(default_factory=Pace)
+    first_begun: float | None = None
+    # the rule and the estimated seconds of every job that has begun, by Snakemake's number
+    started: dict[int, tuple[str, float]] = field(default_factory=dict)
 
     def apply_event(self, event: JsonDict) -> tuple[str, RunningJob] | None:
         """Process an event. Return ("finished" or "failed", job) if it ends a job at work."""
@@ -142,7 +148,11 @@ class RunProgress:
 
         elif name == "job_info" and event["rule_name"] not in NO_JOBS:
             # a job that failed before may be tried again
-            self.running[event["jobid"]] = self._job(event)
+            job = self._job(event)
+            self.running[event["jobid"]] = job
+            self.started[event["jobid"]] = (job.rule, job.seconds)
+            if self.first_begun is None:
+                self.first_begun = job.begun
             self.failed.discard(event["jobid"])
 
         # Snakemake reports an error twice; the second time, the job is not at work any more
@@ -151,6 +161,7 @@ class RunProgress:
             job.look()
             self.done += 1
             self.work += job.seconds
+            self.pace.add(job.rule, event["time"] - job.begun, job.seconds)
             return "finished", job
 
         elif name == "job_error" and event["jobid"] in self.running:
@@ -198,10 +209,28 @@ class RunProgress:
         now = self.work + sum(seconds * each.share for seconds, each in begun if each)
         return min(now / whole, 1.0)
 
-    def seconds_left(self, now: float) -> float | None:
-        """Return the seconds that the rest takes at the pace so far; None in the first percent."""
-        # the pace of the first percent says little about the rest
-        share = self.share()
-        if share <= 0.01:
-            return None
-        return (now - self.begun) * (1 / share - 1)
+    def time_left(self, now: float) -> TimeLeft | None:
+        """Return the time that the rest takes, from what jobs took so far; None without any."""
+        at_work = list[Rest]()
+        for job in self.running.values():
+            told = None
+            if job.progress is not None:
+                told = job.progress.left
+            at_work.append(Rest(job.rule, now - job.begun, job.seconds, told))
+
+        # the seconds that all jobs were at work, over the time since the first of them began
+        at_once = 1.0
+        if self.first_begun is not None and now > self.first_begun:
+            busy = sum(self.pace.taken.values()) + sum(job.elapsed for job in at_work)
+            at_once = busy / (now - self.first_begun)
+        return time_left(self.pace, at_work, self._waiting(), at_once)
+
+    def _waiting(self) -> dict[str, float]:
+        """Return the estimated seconds of the jobs that have not begun, by rule."""
+        waiting = dict[str, float]()
+        for rule, count in self.jobs.items():
+            begun = [seconds for name, seconds in self.started.values() if name == rule]
+            if len(begun) < count:
+                whole = count * self.means.get(rule, SMALL_JOB_SECONDS)
+                waiting[rule] = max(whole - sum(begun), 0.0)
+        return waiting

@@ -137,11 +137,12 @@ def _share(progress: RunProgress, over: bool = False) -> str:
         return text
 
     # the time left at the pace so far, unless all jobs have ended
-    left = progress.seconds_left(time.time())
-    if left is not None and progress.done + len(progress.failed) < total:
-        at = datetime.now() + timedelta(seconds=left)
-        text += f", {timedelta(seconds=round(left))} left, until {at:%H:%M}"
-    return text
+    left = progress.time_left(time.time())
+    if left is None or progress.done + len(progress.failed) >= total:
+        return text
+    at = datetime.now() + timedelta(seconds=left.seconds)
+    about = "about " if left.is_rough else ""
+    return f"{text}, {about}{timedelta(seconds=round(left.seconds))} left, until {at:%H:%M}"
 
 
 def _heading(progress: RunProgress, over: bool = False) -> Text:
