@@ -203,3 +203,17 @@ def test_tables_of_real_studies_are_the_kept_ones(monkeypatch):
         text = page.read_text()
         assert len(script.BLOCK.findall(text)) == text.count("<!-- table ") > 0
         assert script.filled(text) == text, "run: benchmarks/real_results.py write"
+
+
+def test_the_work_of_operators_is_counted_without_views(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    work = importlib.import_module("device_work")
+    a = torch.ones(4, 3)
+    b = torch.ones(3, 2)
+    assert work.count_work(lambda: a @ b) == work.Work(1, 4 * (12 + 6 + 8))
+    assert work.count_work(lambda: a.T) == work.Work()
+    assert work.count_work(lambda: a.T.contiguous()) == work.Work(1, 96, 1, 96)
+    assert work.count_work(lambda: a.double()) == work.Work(1, 48 + 96, 1, 48 + 96)
+    assert work.count_work(lambda: a.add_(1)) == work.Work(1, 96)
+    repeated = torch.ones(1, 3).expand(4, 3)
+    assert work.count_work(lambda: repeated + a) == work.Work(1, 12 + 48 + 48)
