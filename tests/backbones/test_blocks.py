@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from timm.models.vision_transformer import ParallelScalingBlock
+from timm.models.vision_transformer import Block, ParallelScalingBlock
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers the small ViT
 from fedloom.backbones import blocks
@@ -367,8 +367,22 @@ def test_attention_in_products_equals_the_fused_one(monkeypatch):
     mask = torch.full((T, T), -math.inf, dtype=torch.float64).triu(1)
     both = []
     for products in (False, True):
-        monkeypatch.setattr(torch, "is_autocast_enabled", lambda device, on=products: on)
+        monkeypatch.setattr(blocks, "_bf16_on_cpu", lambda x, on=products: on)
         out = blocks.run_block(block, tokens, {}, {}, mask)
         both.append((out, *torch.autograd.grad(out.square().sum(), tokens)))
     for fused, product in zip(*both, strict=True):
         torch.testing.assert_close(product, fused, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("number_format", [torch.bfloat16, torch.float16])
+def test_matrices_that_are_cast_once_give_the_numbers_of_autocast(number_format):
+    block = Block(dim=16, num_heads=2, init_values=0.5).requires_grad_(False)
+    tokens = torch.randn(2, 3, 5, 16)
+    with torch.autocast("cpu", number_format, cache_enabled=False):
+        cast = blocks.run_block(block, tokens, {}, {})
+        in_every_call = blocks._run_block(block, tokens, {}, {})
+    assert torch.equal(cast, in_every_call)
+    assert block.attn.qkv.weight.dtype == torch.float32
+    assert torch.equal(
+        blocks.run_block(block, tokens, {}, {}), blocks._run_block(block, tokens, {}, {})
+    )
