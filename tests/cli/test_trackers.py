@@ -233,7 +233,7 @@ def test_a_file_that_is_damaged_is_an_error(followed):
     _finish(run.plan, 2, [2.0, 1.0])
     file = paths.path_for(paths.JOB_TABLES["rounds"], run.run, end="0002")
     file.write_bytes(b"PAR1")
-    with pytest.raises(FedLoomError, match=r"0002\.rounds\.parquet: not a whole Parquet file"):
+    with pytest.raises(FedLoomError, match=r"0002\.rounds\.parquet: is damaged or incomplete"):
         run.read_new_rounds()
 
 

@@ -57,9 +57,9 @@ BAD = [  # a study, and what its error holds
     ("select: {tables: [mian]}", "select.tables: no label 'mian'; did you mean 'main'?"),
     ("select: {methods: [fedvpt, promptfl]}", "methods.promptfl works on a clip, backbones.micro_"),
     ("backbones: {new: {library: timm, name: micro_vit, weights: no.safetensors}}\n"
-     "select: {backbones: [new]}", "backbones.new.weights: no such file"),
+     "select: {backbones: [new]}", "backbones.new.weights: the file '"),
     ("backbones: {new: {library: open_clip, name: micro_clip, weights: no.safetensors}}\n"
-     "select: {backbones: [new]}", "backbones.new.weights: no such file"),
+     "select: {backbones: [new]}", "backbones.new.weights: the file '"),
     ("study: {clients_per_round: 19}\nselect: {partitions: [pathological]}",
      "study.clients_per_round: must be at most 18, the participating clients of partitions.path"),
     ("tables: {new: {kind: acuracy}}", "tables.new.kind: no kind 'acuracy'; did you mean"),
@@ -83,7 +83,7 @@ BAD = [  # a study, and what its error holds
      "select: {partitions: [new], tables: [heldout]}", "tables.heldout: at least one partition"),
     ("select: {methods: [sgpt], tables: [mine]}\n"
      "tables: {mine: {kind: clustering, superclasses: nowhere.yaml}}",
-     "tables.mine.superclasses: no such file 'nowhere.yaml'"),
+     "tables.mine.superclasses: the file 'nowhere.yaml' does not exist"),
 ]  # fmt: skip
 
 

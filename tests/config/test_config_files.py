@@ -20,8 +20,8 @@ DEFAULT = default_config()
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"", "expected a mapping of keys, found nothing"),
-        (b"- a\n", "expected a mapping of keys, found list"),
+        (b"", "must be a mapping of keys to values, got nothing"),
+        (b"- a\n", "must be a mapping of keys to values, got list"),
         (b"study: {name: [}\n", "line 1, column "),
         (b"study:\n\tname: x\n", "line 2, column 1: found character"),
         ("name: \u00e9\n".encode("latin-1"), "not UTF-8"),

@@ -201,7 +201,7 @@ def test_a_decompression_bomb(tmp_path, data, word):
 
 
 def test_an_image_without_pixels():
-    with pytest.raises(ValueError, match="it has no pixels"):
+    with pytest.raises(ValueError, match="the image has no pixels"):
         to_pixels(Image.new("L", (0, 5)), False, 8)
 
 

@@ -272,9 +272,12 @@ def test_each_client_starts_from_its_own_context_or_all_from_one(tiny):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"lengths": [4, 8, 4, 8]}, "has 4 entries, which 6 clients cannot share evenly"),
-        ({"random_lengths": [9, 4]}, r"random_lengths \[9, 4\]: give the least and the most"),
-        ({"lengths": [4], "random_lengths": [4, 9]}, "set one of them"),
+        ({"lengths": [4, 8, 4, 8]}, "must have a number of entries that divides 6, .* got 4"),
+        (
+            {"random_lengths": [9, 4]},
+            r"random_lengths must be the least and .* got \[9, 4\]",
+        ),
+        ({"lengths": [4], "random_lengths": [4, 9]}, "only one of the options lengths and"),
         ({"length": 80}, "a context of 80 tokens, but the text tower holds"),
         ({"random_lengths": [4, 80]}, "a context of 80 tokens, but the text tower holds"),
         ({"global_length": 2, "words": "a photo of a"}, "is 4 tokens, but a context has only 2"),

@@ -41,7 +41,7 @@ def test_prompts_before_a_frozen_backbone_can_be_trained_instead(tiny, name):
 @pytest.mark.parametrize("name", ["fedrep", "fedbabu", "centralised", "fedavg", "singleset_full"])
 def test_what_cannot_be_trained_is_named(tiny, name):
     task, hooks = tiny(name, train="kernel")
-    with pytest.raises(FedLoomError, match=f"{name}: option train: no weight has 'kernel'"):
+    with pytest.raises(FedLoomError, match=f"{name}: option train must match .* got 'kernel'"):
         hooks.init_server(task=task)
         hooks.init_client(task=task, client=0)
 

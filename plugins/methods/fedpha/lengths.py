@@ -45,13 +45,18 @@ def check_options(task: Task) -> None:
     options = task.options
     clients = task.data.num_clients
     if options.random_lengths and options.lengths:
-        raise fl.FedLoomError("fedpha: options lengths and random_lengths; set one of them")
+        raise fl.FedLoomError(
+            "fedpha: only one of the options lengths and random_lengths may be set; remove one"
+        )
     if options.lengths and clients % len(options.lengths):
         raise fl.FedLoomError(
-            f"fedpha: option lengths has {len(options.lengths)} entries, which {clients} clients "
-            "cannot share evenly"
+            f"fedpha: option lengths must have a number of entries that divides {clients}, the "
+            f"number of clients, got {len(options.lengths)}; add or remove some"
         )
     drawn = options.random_lengths
     if drawn and (len(drawn) == 1 or drawn[0] > drawn[1]):
-        raise fl.FedLoomError(f"fedpha: option random_lengths {drawn}: give the least and the most")
+        raise fl.FedLoomError(
+            f"fedpha: option random_lengths must be the least and the most length, got {drawn}; "
+            "write them in this order"
+        )
     fl.check_lengths(task, possible_lengths(options), options.words)

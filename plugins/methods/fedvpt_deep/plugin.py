@@ -28,7 +28,8 @@ def init_server(task: Task) -> Tree:
     count = task.options.prompts
     if blocks[-1] > vit.depth:
         raise fl.FedLoomError(
-            f"fedvpt_deep: option blocks {blocks}: the ViT has {vit.depth} blocks; list none beyond"
+            f"fedvpt_deep: option blocks must name blocks up to {vit.depth}, the ViT's last, got "
+            f"{blocks}; remove the others"
         )
     flat = vit.init_prompts(len(blocks) * count, task.generator("shared prompts"))
     prompts = flat.view(len(blocks), count, vit.width)  # [S, P, d], of the S listed blocks

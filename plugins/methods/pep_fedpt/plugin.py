@@ -40,8 +40,8 @@ def init_server(task: Task) -> Tree:
     options = task.options
     if max(options.blocks) > vit.depth:
         raise fl.FedLoomError(
-            f"pep_fedpt: option blocks {options.blocks}: the ViT has {vit.depth} blocks; list none "
-            "beyond"
+            f"pep_fedpt: option blocks must name blocks up to {vit.depth}, the ViT's last, got "
+            f"{options.blocks}; remove the others"
         )
 
     # shared prompts and the head

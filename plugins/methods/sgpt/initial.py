@@ -57,17 +57,19 @@ def check_options(options: Options, depth: int) -> None:
     for name in ("shared_blocks", "group_blocks"):
         if max(getattr(options, name)) > depth:
             raise fl.FedLoomError(
-                f"sgpt: option {name} {getattr(options, name)}: the ViT has {depth}"
+                f"sgpt: option {name} must name blocks up to {depth}, the ViT's last, got "
+                f"{getattr(options, name)}; remove the others"
             )
     if options.query_block > depth:
         raise fl.FedLoomError(
-            f"sgpt: option query_block {options.query_block}: the ViT has {depth}"
+            f"sgpt: option query_block must be at most {depth}, the last block of the ViT, got "
+            f"{options.query_block}; lower it"
         )
 
     # shared prompts come before group prompts
     both = options.shared and options.group
     if both and max(options.shared_blocks) >= min(options.group_blocks):
         raise fl.FedLoomError(
-            f"sgpt: option group_blocks {options.group_blocks} must come after shared_blocks "
-            f"{options.shared_blocks}"
+            f"sgpt: option group_blocks must come after shared_blocks {options.shared_blocks}, got "
+            f"{options.group_blocks}; raise group_blocks or lower shared_blocks"
         )

@@ -108,8 +108,8 @@ def expert_shares(patches: Tensor, keys: Tensor, first: Tensor, factor: float) -
     centroids, sizes = cluster(patches, first, room)
     cosines = F.normalize(centroids, dim=-1) @ F.normalize(keys, dim=-1).mT
     matched = [linear_sum_assignment(c, maximize=True)[1] for c in cosines.cpu().numpy()]
-    experts = torch.tensor(
-        np.array(matched), device=sizes.device
-    )  # the expert of each cluster [N, E]
+
+    # the expert of each cluster [N, E]
+    experts = torch.tensor(np.array(matched), device=sizes.device)
     shares = sizes.new_zeros(len(sizes), len(keys)).scatter_(1, experts, sizes)
     return shares / shares.sum(1, keepdim=True)

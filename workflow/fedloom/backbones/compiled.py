@@ -6,9 +6,9 @@ bytes. Two rules keep a resumed run equal to one that was not stopped, bit for b
 
 1. Each shape is compiled for itself, and never for several shapes, since torch might otherwise
    compute a shape differently after it has met others.
-2. Whether a step is compiled follows from the step alone (see `compile_blocks`). It is, if all
-   clients of the batch have a full batch. Smaller batches, which have ever other shapes, and
-   evaluations are computed without compiling.
+2. Whether a step is compiled follows from the step alone: if no client of the cohort has finished,
+   and at least one of them has a full batch, to which the others are filled up. Steps with other
+   shapes, of which there are many, and evaluations are computed without compiling.
 """
 
 import logging

@@ -260,10 +260,10 @@ def _opened(path: Path) -> Iterator["pa.NativeFile"]:
         with pa.OSFile(str(path)) as file:
             yield file
     except FileNotFoundError:
-        raise FedLoomError(f"{path}: no such file") from None
+        raise FedLoomError(f"{path}: does not exist; run again to make it") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise FedLoomError(
-            f"{path}: not a whole Parquet file ({one_line(error)}); delete it and run again"
+            f"{path}: is damaged or incomplete ({one_line(error)}); delete it and run again"
         ) from None
 
 
@@ -278,5 +278,5 @@ def read_json(path: Path) -> JsonDict:
         return {**json.loads(Path(path).read_text(encoding="utf-8"))}
     except (OSError, ValueError, TypeError) as error:
         raise FedLoomError(
-            f"{path}: missing or not a whole JSON file ({error}); delete it and run again"
+            f"{path}: is missing, damaged or incomplete ({error}); delete it and run again"
         ) from None

@@ -108,10 +108,10 @@ def load(
         scalars = content["scalars"]
         facts = content["facts"]
     except FileNotFoundError:
-        raise FedLoomError(f"{path}: no such checkpoint") from None
+        raise FedLoomError(f"{path}: does not exist") from None
     except (safetensors.SafetensorError, TypeError, KeyError, ValueError, OSError) as error:
         raise FedLoomError(
-            f"{path}: not a whole checkpoint ({one_line(error)}); delete it and run again"
+            f"{path}: is damaged or incomplete ({one_line(error)}); delete it and run again"
         ) from None
 
     if _digest(tensors, content) != written or sha256 not in (None, written):

@@ -170,8 +170,8 @@ def _text(file: Path, half: str, columns: ListColumns) -> Iterator[ListedImage]:
     for key, column in needed.items():
         if isinstance(column, str):
             raise FedLoomError(
-                f"{file}: {key} must be the number of a column, as 0, since the file is not called "
-                f".csv, got '{column}'; correct it, or rename the file if it is one"
+                f"{file}: {key} must be the number of a column, such as 0, since the file is not "
+                f"called .csv, got '{column}'; correct it, or rename the file if it is one"
             )
 
     for number, line in enumerate(read_list_text(file).splitlines(), 1):

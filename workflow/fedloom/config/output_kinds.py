@@ -122,6 +122,6 @@ def with_superclasses(path: str | None, output: OutputEntry, where: KeyPath) -> 
     if path is None:
         return output
     if not resource(path).is_file():
-        raise (where / "superclasses").error(f"no such file '{path}'; correct the path")
+        raise (where / "superclasses").error(f"the file '{path}' does not exist; correct the path")
     labels = {name: str(label) for name, label in read(resource(path)).items()}
     return replace(output, extra=output.extra | {"superclass_of": labels})

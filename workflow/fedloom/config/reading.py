@@ -36,7 +36,7 @@ def read(path: Path) -> JsonDict:
     content = parse(read_text(path), str(path))
     if not isinstance(content, dict):
         type_name = type(content).__name__ if content is not None else "nothing"
-        raise FedLoomError(f"{path}: expected a mapping of keys, found {type_name}")
+        raise FedLoomError(f"{path}: must be a mapping of keys to values, got {type_name}")
     return content
 
 

@@ -232,5 +232,7 @@ def _backbone(label: str, entry: Entry, selected: bool) -> BackboneSettings:
     if path is None:
         return backbone
     if not path.is_file():
-        raise (CONFIG / "backbones" / label / "weights").error(f"no such file '{path}'")
+        raise (CONFIG / "backbones" / label / "weights").error(
+            f"the file '{path}' does not exist; correct the path"
+        )
     return replace(backbone, sha256=sha256(path))

@@ -106,7 +106,7 @@ class Study(Keys):
     """Compute the inside of a backbone's blocks again in the backward pass. This takes a fraction
     of the memory and about a third more time; the numbers are the same."""
     compile: Literal["auto"] | bool = "auto"
-    """Compile the frozen blocks of backbones for the steps in which every client has a full batch.
+    """Compile the frozen blocks of backbones for steps with full batches of all clients.
     This is faster on a GPU, and the numbers differ by rounding. By default, a GPU compiles where
     Triton is installed, and CPU cores do not."""
     training: Training = Training()

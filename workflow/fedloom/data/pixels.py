@@ -99,7 +99,7 @@ def to_pixels(
             floats); or a 16-bit grey image has more bits, or is transparent and needs a colour.
     """
     if 0 in image.size:
-        raise ValueError("it has no pixels")
+        raise ValueError("the image has no pixels")
     image = _upright(image)
 
     # 8 bits of every channel

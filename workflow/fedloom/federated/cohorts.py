@@ -36,8 +36,7 @@ def prepare_clients(task: Task, hooks: Hooks, state: State, ids: list[int]) -> t
     """Return (received, clients) for the clients `ids`, as they are evaluated after the round.
 
     `received` is what they get from the server, stacked [K, ...]. `clients` is their cohort, with
-    the personal states that training made. A client that never trained has the state of
-    `unseen_client_state`, or else of `init_client`.
+    the personal states that training made.
     """
     _, received = download_to(task, hooks, state, ids)
 

@@ -1,7 +1,4 @@
-"""The steps of local training: which clients take part in each, and with which images.
-
-A client that has done all its steps is left out of the later ones.
-"""
+"""The steps of local training: which clients take part in each, and with which images."""
 
 import math
 from collections.abc import Iterator

@@ -184,7 +184,10 @@ def _models_to_clip(trained: Tree, clip_apart: tuple[str, ...]) -> list[list[Ten
 
 
 def _is_full(task: Task, active: ActiveClients, micro_batch: Batch) -> bool:
-    """Return True if all clients of the cohort have a full batch, or micro-batch, in a step."""
+    """Return True if a step has all clients of the cohort, and a batch of the full width.
+
+    The width is that of the largest batch, or micro-batch, of a client in this step.
+    """
     size = task.training.micro_batch or task.training.batch_size
     return active.are_all and micro_batch.mask.shape[1] == size
 

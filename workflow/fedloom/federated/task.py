@@ -234,7 +234,7 @@ class Task(Generic[FrozenBackbone, Options]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            """Name the new place of an attribute that plugins could read here before 2026-11-27.
+            """Name the new place of an attribute that plugins could read here before 2026-11-28.
 
             Raises:
                 AttributeError: always.

@@ -342,11 +342,12 @@ def discover_methods(folder: Path | None = None) -> PluginCatalogue[MethodManife
 
 
 def find_method(name: str, where: KeyPath = METHOD, role: str | None = None) -> MethodManifest:
-    """Return the plugin `name`; if `role` is given, the plugin must have that role.
+    """Return the manifest of a method or a wrapper.
 
-    The roles are "method" and "wrapper".
-
-    `where` is the key path that gave the name.
+    Args:
+        name: the plugin's name.
+        where: the key path that gave the name.
+        role: "method" or "wrapper", if the plugin must be one of them.
 
     Raises:
         FedLoomError: there is no such plugin, or it is broken. The error for an unknown name
@@ -359,8 +360,8 @@ def find_method(name: str, where: KeyPath = METHOD, role: str | None = None) -> 
     return plugins[name]
 
 
-# functions by the names that they had before 2026-11-28
-RENAMED = {"find": "find_method", "discover": "discover_methods"}
+# functions and classes by the names that they had before 2026-11-28
+RENAMED = {"find": "find_method", "discover": "discover_methods", "Plugin": "MethodManifest"}
 
 if not TYPE_CHECKING:
     __getattr__ = renamed(__name__, RENAMED)

@@ -24,11 +24,17 @@ def main() -> None:
     """Run the job that the process's arguments describe."""
     parser = argparse.ArgumentParser(prog="python -m fedloom.jobs", description=__doc__)
     parser.add_argument("rule", choices=sorted(RULES))
-    parser.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")
-    parser.add_argument("--sources", help="digest of its source files; by default of those now")
+    parser.add_argument(
+        "--job", required=True, help="the job as canonical JSON, as the rule sends it"
+    )
+    parser.add_argument(
+        "--sources", help="digest of the source files of the job; default: of the files now"
+    )
     parser.add_argument("--log", type=Path, help="also write the log to this file")
-    parser.add_argument("--memory", help="MB that it asked for, which is said where it is killed")
-    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument(
+        "--memory", help="MB that the job asked for, for the message if it is killed"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="number of torch's threads")
     args = parser.parse_args()
 
     with one_line_errors():

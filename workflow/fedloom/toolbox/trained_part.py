@@ -35,7 +35,10 @@ def init_trained_weights(task: Task[Any]) -> dict[str, Tensor]:
     pattern = task.options.train
     weights = task.backbone.init_weights(pattern)
     if not weights:
-        raise FedLoomError(f"{task.method}: option train: no weight has '{pattern}' in its name")
+        raise FedLoomError(
+            f"{task.method}: option train must match the name of a weight, got '{pattern}'; choose "
+            "another regular expression"
+        )
     return weights
 
 
@@ -52,7 +55,10 @@ def init_body(task: Task[Any]) -> Tree:
 
     if part == "prompts":
         if not hasattr(backbone, "init_prompts"):
-            raise FedLoomError(f"{task.method}: option train: this backbone takes no prompts")
+            raise FedLoomError(
+                f"{task.method}: option train must not be prompts, because this backbone takes no "
+                "prompts; choose another part"
+            )
         stream = task.at(0).generator("shared prompts")
         return {"shared_prompts": backbone.init_prompts(task.options.prompts, stream)}
 
@@ -124,8 +130,7 @@ def train_model(
     if "statistics" not in params:
         return train_locally(task, loss, received, clients, params=params)
 
-    # statistics are not trained: counters sum the moments of the images, and statistics average
-    # them
+    # statistics are not trained: counters sum the moments of the images, whose mean they are
     names = tuple(name for name in params if name != "statistics")
     counters = task.backbone.init_counters(len(clients))
     trained = train_locally(

@@ -1,7 +1,8 @@
 """List the rules of the workflow: how planning makes their jobs, and which files these have.
 
 A new rule is a dataclass for its job in fedloom.planning.job_specs, and a class here. Beside these,
-it needs a module `<rule>_job` in fedloom.jobs, which runs the job, and the rule in workflow/rules.
+it needs a module `<rule>_job` in fedloom.jobs, which runs the job, the rule in workflow/rules, and
+its jobs in fedloom.planning.study_jobs, so that stale results of the rule are found.
 """
 
 from typing import Any
