@@ -144,7 +144,7 @@ def test_a_new_method_is_made_of_the_template_and_keeps_the_contract(tmp_path, m
     new_method("my_method")
     method = manifest.discover_methods(tmp_path / "plugins")["my_method"]
     assert method.title == "My method"
-    assert driver.check(method, [method]) == "11 checks"
+    assert driver.check(method, [method]) == "12 checks"
     for taken in ("my_method", "fedvpt"):
         with refused(f"'{taken}' already exists"):
             new_method(taken)

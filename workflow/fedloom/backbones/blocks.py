@@ -208,7 +208,10 @@ class _BlockPass:
         if mask is not None:
             if mask.dim() != 2:
                 mask = mask.unflatten(0, (-1, heads))
-            mask = F.pad(mask.to(q.dtype), (k.shape[-2] - mask.shape[-1], 0))
+            mask = mask.to(q.dtype)
+            keys_in_front = k.shape[-2] - mask.shape[-1]
+            if keys_in_front:
+                mask = F.pad(mask, (keys_in_front, 0))
 
         if q.requires_grad and _bf16_on_cpu(q):
             # here the backward pass of torch's fused attention would take five times as long

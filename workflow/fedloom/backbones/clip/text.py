@@ -233,6 +233,9 @@ class TextTower:
         if eot_offset is None:
             ends = prefix + group.ends  # [C]
         with arithmetic(self._precision, x.device):
+            # cast the mask once, not in every block
+            if torch.is_autocast_enabled(x.device.type):
+                mask = mask.to(torch.get_autocast_dtype(x.device.type))
             x = self._blocks(x, mask, own, ends)  # [N, C, d], with eot_offset [N, S, d]
         if eot_offset is None:
             return x
