@@ -386,3 +386,13 @@ def test_matrices_that_are_cast_once_give_the_numbers_of_autocast(number_format)
     assert torch.equal(
         blocks.run_block(block, tokens, {}, {}), blocks._run_block(block, tokens, {}, {})
     )
+
+
+def test_a_frozen_block_in_float32_gives_timms_bits():
+    """GPUs compute frozen blocks by `run_block`; in float32, a CPU calls the faster library."""
+    block = Block(dim=16, num_heads=2, init_values=0.5).requires_grad_(False)
+    tokens = torch.randn(3, 5, 16, requires_grad=True)
+    outputs = (block(tokens), blocks.run_block(block, tokens[None], {}, {})[0])
+    gradients = [torch.autograd.grad(out.square().sum(), tokens)[0] for out in outputs]
+    assert torch.equal(*outputs)
+    assert torch.equal(*gradients)

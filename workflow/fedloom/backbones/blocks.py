@@ -19,11 +19,9 @@ then computes only these tokens. The others are used only as keys and values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from functools import partial
 from operator import attrgetter
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +31,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fedloom.backbones.cast_matrices import with_cast_matrices
 from fedloom.backbones.client_layers import (
     Weights,
     apply_layer,
@@ -238,40 +237,10 @@ def run_block(
     those of `_run_block`.
     """
     if not weights:
-        block = _with_cast_matrices(block, tokens)
+        block = with_cast_matrices(block, tokens)
     if not weights and not inserts and tokens.requires_grad and are_compiled():
-        return compiled(_run_frozen_block)(block, tokens, mask, read)
+        return compiled(_run_block)(block, tokens, {}, {}, mask, read)
     return _run_block(block, tokens, weights, inserts, mask, read)
-
-
-# frozen block -> number format -> the block with its matrices in this format
-_CAST_BLOCKS: WeakKeyDictionary[nn.Module, dict[torch.dtype, nn.Module]] = WeakKeyDictionary()
-
-
-def _with_cast_matrices(block: nn.Module, tokens: Tensor) -> nn.Module:
-    """Return a frozen block whose matrices have the number format of autocast, if that is on.
-
-    Autocast would cast the frozen matrices and their biases in every call. The numbers are the
-    same; norms stay in float32.
-    """
-    device = tokens.device.type
-    if not torch.is_autocast_enabled(device):
-        return block
-
-    number_format = torch.get_autocast_dtype(device)
-    cast_blocks = _CAST_BLOCKS.setdefault(block, {})
-    if number_format not in cast_blocks:
-        cast = deepcopy(block).requires_grad_(False)
-        for module in cast.modules():
-            if isinstance(module, nn.Linear | nn.MultiheadAttention):
-                module.to(number_format)
-        cast_blocks[number_format] = cast
-    return cast_blocks[number_format]
-
-
-def _run_frozen_block(block: Any, tokens: Tensor, mask: Tensor | None, read: Read) -> Tensor:
-    """Apply a block to tokens [K, B, T, d] under its own weights; return [K, B, R, d]."""
-    return _run_block(block, tokens, {}, {}, mask, read)
 
 
 def _run_block(

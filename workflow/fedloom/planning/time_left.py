@@ -43,7 +43,7 @@ class Pace:
     estimated: dict[str, float] = field(default_factory=dict)
 
     def add(self, rule: str, taken: float, estimate: float) -> None:
-        """Add a job that took so many seconds."""
+        """Add a job that took so many seconds; an estimate includes its start, and is not zero."""
         self.taken[rule] = self.taken.get(rule, 0.0) + taken
         self.estimated[rule] = self.estimated.get(rule, 0.0) + estimate
 
@@ -77,6 +77,7 @@ def time_left(
     if not known.taken:
         return None
 
+    # the seconds left of each rule, and of the job at work that has the most left
     rest = defaultdict[str, float](float)
     longest = 0.0
     for job in jobs:
