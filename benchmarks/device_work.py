@@ -20,7 +20,7 @@ COPIES = {"copy_", "_to_copy", "clone", "cat", "stack", "constant_pad_nd", "inde
 
 @dataclass
 class Work:
-    """What operators have done.
+    """The work of operators: what they compute and move.
 
     Attributes:
         operators: number of operators that compute or move something; views are not counted.

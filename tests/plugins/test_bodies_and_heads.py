@@ -98,7 +98,7 @@ def test_fedbabu_trains_the_body_under_a_fixed_head_and_fine_tunes_it(case, monk
     close(part(found, 0), {name: model[name] for name in parts})
     at_9 = with_training(task, schedule="exponential", decay=0.5).at(9)
     again = hooks.personalize(task=at_9, received=received, clients=clients)
-    close(again["head"][0], model["head"])  # one batch has all images, so order is no matter
+    close(again["head"][0], model["head"])  # one batch has all images, so the order does not matter
     batch = task.data.batch([task.data.test[0]])
     answer = hooks.predict(
         task=task, received=received, clients=replace(clients, state=found), batch=batch

@@ -18,7 +18,7 @@ def run(tmp_path):
 
 @pytest.mark.parametrize(("sampling", "q"), [("poisson", 3 / 5), ("study", 1.0)])
 def test_epsilon_after_every_round_is_a_column_and_grows(run, sampling, q):
-    """Selection by the study is no part of the mechanism, so epsilon is that of all clients."""
+    """If the study selects the clients, epsilon is that of training all of them (q = 1)."""
     task, hooks = run("dp_gaussian", noise=2.0, delta=1e-4, sampling=sampling)
     state = initial_state(task, hooks)
     spent = []
