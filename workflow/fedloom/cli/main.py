@@ -117,6 +117,11 @@ LAUNCH_PARAMETERS = [
         ["-n", "--dry-run", "dry"], is_flag=True, help="Show which jobs would run, and run none."
     ),
     SET_OPTION,
+    click.Option(
+        ["--smoke"],
+        is_flag=True,
+        help="Run the whole study shrunk, on made-up images, into results/smoke/<study>.",
+    ),
 ]
 
 
@@ -128,11 +133,14 @@ def run(
     cores: int | None,
     dry: bool,
     changes: tuple[str, ...],
+    smoke: bool,
 ) -> int:
     """Run a study and print its first table."""
-    from fedloom.cli.run import launch
+    from fedloom.cli.run import launch, smoke_run
 
     files = [] if study is None else [study]
+    if smoke:
+        return smoke_run.run_shrunk(files, changes, cores, dry, snakemake_options)
     return launch.run_study(files, changes, cores, dry, snakemake_options)
 
 
@@ -148,11 +156,14 @@ def report(
     cores: int | None,
     dry: bool,
     changes: tuple[str, ...],
+    smoke: bool,
 ) -> int:
     """Run a study; write its tables and figures into an HTML file."""
-    from fedloom.cli.run import launch
+    from fedloom.cli.run import launch, smoke_run
 
     files = [] if study is None else [study]
+    if smoke:
+        return smoke_run.run_shrunk(files, changes, cores, dry, snakemake_options, reporting=True)
     return launch.run_study(files, changes, cores, dry, snakemake_options, reporting=True)
 
 

@@ -12,6 +12,13 @@ INCLUDE = {
     "type": "array",
     "items": {"type": "string"},
 }
+# the same for the key `inherit`
+INHERIT = {
+    "description": "Whether this file inherits the keys of FedLoom's own config.yaml and of the "
+    "current folder's. With false, it is a whole config.",
+    "type": "boolean",
+    "default": True,
+}
 
 
 def whole(sub: JsonDict, root: JsonDict) -> JsonDict:
@@ -82,5 +89,5 @@ def config_schema() -> JsonDict:
     # no key is required, since another file may have it
     for part in (root, root["$defs"]["Study"], root["$defs"]["Select"]):
         part.pop("required", None)
-    root["properties"]["include"] = INCLUDE
+    root["properties"] |= {"include": INCLUDE, "inherit": INHERIT}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | root

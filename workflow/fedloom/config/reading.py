@@ -114,9 +114,9 @@ def _check_characters(text: str) -> None:
 def read_all(paths: Iterable[Path]) -> list[tuple[Path, JsonDict]]:
     """Read config files; return the path and the content of each.
 
-    A file comes after the files that its key `include` names. This key is left out of the content.
-    Its paths are relative to the file that names them. A file that is named several times is read
-    once, where it is named first.
+    A file comes after the files that its key `include` names. Its paths are relative to the file
+    that names them. A file that is named several times is read once, where it is named first. The
+    keys `include` and `inherit` are left out of the contents.
 
     Raises:
         FedLoomError: a file cannot be read, or includes itself.
@@ -130,6 +130,7 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, JsonDict]]:
         if key in contents:
             return
         content = read(path)
+        content.pop("inherit", None)
         included = content.pop("include", [])
         if not isinstance(included, list) or not all(isinstance(name, str) for name in included):
             raise FedLoomError(f"{path}: include: must be a list of paths, got {included!r}")
@@ -140,6 +141,18 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, JsonDict]]:
     for path in paths:
         add(Path(path), ())
     return list(contents.values())
+
+
+def inherits(path: Path) -> bool:
+    """Return whether a config file inherits keys of other files that it does not include.
+
+    Raises:
+        FedLoomError: the file cannot be read, or its key `inherit` is neither true nor false.
+    """
+    value = read(path).get("inherit", True)
+    if not isinstance(value, bool):
+        raise FedLoomError(f"{path}: inherit: must be true or false, got {value!r}")
+    return value
 
 
 def read_paper(paper: str, where: KeyPath, file: str = NUMBERS) -> JsonDict:

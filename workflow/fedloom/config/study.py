@@ -73,6 +73,8 @@ class Study(Keys):
     """States where the study differs from the paper: maps a word to a sentence."""
     open_questions: Sentences = Field(default={})
     """States what the paper leaves open, and what was chosen here: maps a word to a sentence."""
+    remark: str | None = None
+    """A sentence that begins the captions of all tables and figures, such as "Preliminary."."""
     rounds: Rounds
     """Number of communication rounds."""
     seeds: Several[Seed]
@@ -196,6 +198,8 @@ class Select(Keys):
 
 # a section whose entries each have a kind; fedloom.config.kinds checks them
 Entries = Annotated[dict[Label, JsonDict], Field(min_length=1)]
+# the same, for a section that a study may do without
+OptionalEntries = Annotated[dict[Label, JsonDict], Field(default={})]
 
 
 class Config(Keys):
@@ -207,6 +211,6 @@ class Config(Keys):
     backbones: Entries
     methods: dict[Label, MethodEntry] = Field(default={})
     """Labels of methods; a plugin's own name needs no entry."""
-    tables: Entries
-    figures: Entries
+    tables: OptionalEntries
+    figures: OptionalEntries
     select: Select

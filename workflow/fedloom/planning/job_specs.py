@@ -231,6 +231,8 @@ class TableJob(Job):
     published: JsonDict | None
     shown: PlotInputs
     tuned: Tuned | None = None
+    # the sentence of `study.remark`
+    remark: str | None = None
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,8 @@ class FigureJob(Job):
     shown: PlotInputs | None
     # the frozen backbones, each as "dataset/backbone"; empty if the kind shows runs
     backbones: tuple[str, ...]
+    # the sentence of `study.remark`
+    remark: str | None = None
 
 
 def to_json(job: Job) -> str:

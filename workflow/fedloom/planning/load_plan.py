@@ -12,6 +12,7 @@ from fedloom.common.key_path import CONFIG as CONFIG_KEY
 from fedloom.common.key_path import InvalidKeyError
 from fedloom.config.reading import (
     Change,
+    inherits,
     locate_error,
     merge_configs,
     merge_values,
@@ -132,7 +133,10 @@ def inherited_config_files(files: Sequence[Path], folder: Path = Path()) -> list
     """Return the config files that a study's files override, and whose other keys it inherits.
 
     They are DEFAULT_CONFIG, and, unless the study ships with FedLoom, OWN_CONFIG of the folder.
+    There are none if one of the study's files says `inherit: false`.
     """
+    if not all(inherits(Path(file)) for file in files):
+        return []
     own = folder / OWN_CONFIG
     bundled = any(Path(file).resolve().is_relative_to(ROOT / "workflow") for file in files)
     if bundled or not own.exists():

@@ -182,8 +182,15 @@ class Plan:
         return list(map(str, files))
 
     def caption(self, rule: str, wildcards: Wildcards) -> str:
-        """Return the report's text on the kind of a table or figure."""
-        return self._entry(rule, wildcards).caption
+        """Return the report's text on the kind of a table or figure.
+
+        For a figure, the text begins with `study.remark`; a table has that in its own caption.
+        """
+        caption = self._entry(rule, wildcards).caption
+        remark = self.settings.study.remark
+        if rule == "figure" and remark is not None:
+            return f"{remark} {caption}"
+        return caption
 
     def _entry(self, rule: str, wildcards: Wildcards) -> OutputKind:
         """Return the entry of the table or figure that the wildcards name."""

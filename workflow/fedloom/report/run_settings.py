@@ -16,7 +16,16 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
 
 # keys of `study` that only describe it, and keys that the report shows elsewhere
-NOT_OF_A_RUN = {"name", "paper", "shows", "deviations", "open_questions", "seeds", "training"}
+NOT_OF_A_RUN = {
+    "name",
+    "paper",
+    "shows",
+    "deviations",
+    "open_questions",
+    "remark",
+    "seeds",
+    "training",
+}
 NOT_OF_A_RUN |= {"report", "tune", "fixed_seeds"}
 
 

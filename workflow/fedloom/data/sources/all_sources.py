@@ -7,6 +7,7 @@ from fedloom.data.sources.lists import Lists
 from fedloom.data.sources.parquet import Parquet
 from fedloom.data.sources.several import Several
 from fedloom.data.sources.sklearn_digits import SklearnDigits
+from fedloom.data.sources.synthetic import Synthetic
 from fedloom.data.sources.torchvision import Torchvision
 
 KINDS: dict[str, type[Keys]] = {
@@ -16,5 +17,6 @@ KINDS: dict[str, type[Keys]] = {
     "parquet": Parquet,
     "several": Several,
     "sklearn_digits": SklearnDigits,
+    "synthetic": Synthetic,
     "torchvision": Torchvision,
 }

@@ -36,6 +36,7 @@ class TableRule(Rule[TableJob]):
             published=output.published,
             shown=_plot_inputs(settings, output),
             tuned=_tuned(settings, output),
+            remark=settings.study.remark,
         )
 
     def inputs(self, job: TableJob) -> list[Path]:
@@ -78,6 +79,7 @@ class FigureRule(Rule[FigureJob]):
             settings=output.settings,
             shown=shown,
             backbones=backbones,
+            remark=settings.study.remark,
         )
 
     def inputs(self, job: FigureJob) -> list[Path]:

@@ -34,4 +34,7 @@ def write_figure(
     from fedloom.report.figures import style
 
     with style.house_style():
-        call_kind("figure", job.kind, lambda: style.save_figure(draw_figure(job, series), outputs))
+        figure = call_kind("figure", job.kind, lambda: draw_figure(job, series))
+        if job.remark is not None:
+            style.add_remark(figure, job.remark)
+        style.save_figure(figure, outputs)

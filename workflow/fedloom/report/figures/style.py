@@ -6,6 +6,7 @@ functions that draw.
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -270,6 +271,15 @@ def whole_numbers(axis: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
+def add_remark(figure: Figure, remark: str) -> None:
+    """Write the sentence of `study.remark` above a figure, in small letters.
+
+    It is wrapped to the width of the figure.
+    """
+    width = max(40, round(figure.get_figwidth() * 18))
+    figure.suptitle(textwrap.fill(remark, width), fontsize=6, color="#666666")
 
 
 def save_figure(figure: Figure, outputs: dict[str, Path]) -> None:

@@ -41,6 +41,8 @@ def build_table(job: TableJob, runs: list[PlottedRun]) -> "FinishedTable":
 
     # the whole caption
     caption = f"{job.title or f'Study {job.study}'}: {built.caption}"
+    if job.remark is not None:
+        caption = f"{job.remark} {caption}"
     if job.published is not None:
         paper = job.published["citation"]
         table = job.published["table"]

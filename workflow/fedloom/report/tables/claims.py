@@ -53,6 +53,9 @@ class Claims(TableKind):
     target: Percent | None = None
     """Mean accuracy of the participating clients, in percent, for claims on the cost of reaching
     it."""
+    verdicts: bool = True
+    """Whether the table has verdicts and the paper's differences. With false, it only shows the
+    differences of the runs, for runs that say nothing about the paper."""
 
     def complete(self, settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
         """Return the table with the paper's claims, and the labels that stand for its rows.
@@ -106,6 +109,10 @@ class Claims(TableKind):
                 rest.append(_row(claim, [*claim["in"]], "not run", reason))
 
         table = pd.DataFrame(tested + rest).assign(paper=self.paper)
+        if not self.verdicts:
+            table = table.assign(
+                printed_low=None, printed_high=None, verdict="not judged", reason=""
+            )
         texts = plain_text(pd.DataFrame(map(cells_of_row, table.to_dict("records"))), 3)
         return FinishedTable(table, texts, caption_of_claims(job.settings["citation"], runs, table))
 

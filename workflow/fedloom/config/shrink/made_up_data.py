@@ -1,0 +1,192 @@
+"""Put made-up images in the place of a study's data sets, with their classes and domains."""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import NamedTuple
+
+from fedloom.common.json_types import JsonDict
+from fedloom.common.key_path import CONFIG
+from fedloom.config.recipes import Recipe, find_recipe
+from fedloom.config.settings import Dataset
+
+# sources that need no file, and are small: they stay, with fewer images
+EMBEDDED_CAPS = {"max_train_per_class": 24, "max_test_per_class": 12}
+# a data set has about this number of images, or more if it has many classes
+TRAIN_IMAGES = 480
+TEST_IMAGES = 160
+# the fewest and the most training images, and test images, of a class in a domain
+TRAIN_BOUNDS = (3, 48)
+TEST_BOUNDS = (1, 16)
+# the most domains; the first ones of a data set with more, such as its users, stay
+MOST_DOMAINS = 24
+# in data sets with so many domains, each domain has few of the classes
+FEW_DOMAINS = 12
+
+
+class Shape(NamedTuple):
+    """What made-up images keep of a data set."""
+
+    # names of the classes, in the order of their numbers
+    classes: list[str]
+    # names of the domains; none if all images are of one domain
+    domains: list[str]
+    # all images are test images
+    only_tests: bool = False
+    # test images have domains, too
+    test_domains: bool = True
+
+
+def shrink_dataset(
+    label: str, written: JsonDict, dataset: Dataset, names: Sequence[str] | None, side: int
+) -> JsonDict:
+    """Return an entry of the config's `datasets` for made-up images in the place of a data set.
+
+    Args:
+        label: the label of the data set.
+        written: its entry as the study wrote it.
+        dataset: its entry with all keys.
+        names: names of its classes that are known from elsewhere.
+        side: the side of the images in pixels.
+
+    Raises:
+        InvalidKeyError: the number of its classes is unknown.
+    """
+    recipe = None
+    if "recipe" in written:
+        recipe = find_recipe(written["recipe"])
+
+    # a data set of several: each part has its own classes, and is a domain
+    if "parts" in dataset.settings:
+        parts = _written_parts(written, recipe)
+        made = {}
+        for name, part in parts.items():
+            own = dataset.settings["parts"][name]
+            shape = _shape(f"{label}.parts.{name}", own, _recipe_of(part), None)
+            made[name] = _synthetic(shape, own, side, domains=len(parts))
+        return {"source": "several", "parts": made, "image_size": side}
+
+    # images that come with FedLoom or with a package stay, but fewer of them
+    if recipe is None and dataset.listing is None and not dataset.settings.get("download"):
+        caps = {}
+        for key, most in EMBEDDED_CAPS.items():
+            caps[key] = min(most, written.get(key, most))
+        return written | caps
+
+    shape = _shape(label, dataset.settings, recipe, names)
+    return _synthetic(shape, dataset.settings, side)
+
+
+def _written_parts(written: JsonDict, recipe: Recipe | None) -> dict[str, JsonDict]:
+    """Return the parts of a data set of several, as the study or its recipe writes them."""
+    if "parts" in written or recipe is None:
+        return written["parts"]
+    return recipe.entry["parts"]
+
+
+def _recipe_of(entry: JsonDict) -> Recipe | None:
+    """Return the recipe that an entry names; None if it names none."""
+    if "recipe" not in entry:
+        return None
+    return find_recipe(entry["recipe"])
+
+
+def _shape(
+    label: str, settings: JsonDict, recipe: Recipe | None, names: Sequence[str] | None
+) -> Shape:
+    """Return the classes and domains of a data set, as its keys and its recipe state them."""
+    known = _class_names(settings, recipe, names)
+    if known is None:
+        known = _listed_classes(label, settings)
+    only_tests = settings.get("test_fraction") == 1
+    if recipe is None:
+        return Shape(known, [], only_tests)
+
+    # the domains, by name if the recipe has all of their names
+    counts = recipe.counts
+    domains = [*(counts.by_domain or {})]
+    if len(domains) != (counts.domains or 0):
+        domains = [f"domain {number}" for number in range(1, (counts.domains or 0) + 1)]
+    test_domains = "domain_column" not in settings or "test" not in settings
+    return Shape(known, domains[:MOST_DOMAINS], only_tests, test_domains)
+
+
+def _class_names(
+    settings: JsonDict, recipe: Recipe | None, names: Sequence[str] | None
+) -> list[str] | None:
+    """Return the names of the classes of a data set; made-up ones if only their number is known.
+
+    Return None if the number is unknown, too.
+    """
+    for key in ("keep_classes", "class_names"):
+        if key in settings:
+            return list(settings[key])
+    if recipe is None or recipe.counts.classes is None:
+        return None
+    count = recipe.counts.classes
+    for known in (recipe.counts.by_class, names):
+        if known is not None and len(known) == count:
+            return list(known)
+    return [f"class {number}" for number in range(1, count + 1)]
+
+
+def _listed_classes(label: str, settings: JsonDict) -> list[str]:
+    """Refuse a data set whose classes neither its keys nor a recipe state."""
+    raise (CONFIG / "datasets" / label).error(
+        "the classes of the data set must be known for a smoke run, got neither a recipe nor "
+        "class_names; set class_names"
+    )
+
+
+def _synthetic(shape: Shape, settings: JsonDict, side: int, domains: int | None = None) -> JsonDict:
+    """Return an entry of the source `synthetic` for a data set of a shape.
+
+    `domains` is the number of domains among which images are counted, if the data set is a part.
+    """
+    count = domains or max(1, len(shape.domains))
+    entry: JsonDict = {"source": "synthetic", "classes": shape.classes, "side": side}
+    each = len(shape.classes)
+
+    # of many domains, such as users, each has few classes
+    if len(shape.domains) > FEW_DOMAINS:
+        each = min(each, max(2, ceil(len(shape.classes) / len(shape.domains))))
+        entry["classes_per_domain"] = each
+    if shape.domains:
+        entry["domains"] = shape.domains
+    if shape.domains and not shape.test_domains:
+        entry["test_domains"] = False
+
+    # the images of a class in a domain
+    entry["train"] = 0
+    if not shape.only_tests:
+        entry["train"] = _bounded(TRAIN_IMAGES / (count * each), TRAIN_BOUNDS)
+    entry["test"] = _bounded(TEST_IMAGES / (count * each), TEST_BOUNDS)
+
+    # a tail may be so long that the last class keeps one image
+    if "long_tail" in settings:
+        factor = min(settings["long_tail"]["factor"], float(entry["train"]))
+        entry["long_tail"] = {"factor": factor}
+    return entry
+
+
+def _bounded(number: float, bounds: tuple[int, int]) -> int:
+    """Return the next whole number that is not below a number, within bounds."""
+    low, high = bounds
+    return max(low, min(high, ceil(number)))
+
+
+def count_classes(entry: JsonDict) -> int | None:
+    """Return the number of classes of a shrunk entry; None if its keys do not state it."""
+    if "parts" in entry:
+        return sum(len(part["classes"]) for part in entry["parts"].values())
+    classes = entry.get("classes")
+    if isinstance(classes, list):
+        return len(classes)
+    return classes
+
+
+def count_domains(entry: JsonDict) -> int:
+    """Return the number of domains of a shrunk entry, as far as its keys state it."""
+    for key in ("parts", "domains", "styles"):
+        if key in entry:
+            return len(entry[key])
+    return 1

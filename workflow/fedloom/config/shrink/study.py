@@ -1,0 +1,311 @@
+"""Shrink a study, so that all of it runs once in a minute: `fedloom run STUDY --smoke`.
+
+The shrunk study is a whole config. It has the same classes, partitions, methods, options, wrappers,
+tables and figures. Its images are made up, its backbones are small, and it trains two rounds.
+"""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from itertools import product
+from math import ceil
+from typing import Any
+
+from fedloom.common.json_types import JsonDict
+from fedloom.config.grids import combinations
+from fedloom.config.reading import read
+from fedloom.config.settings import Settings
+from fedloom.config.shrink.made_up_data import count_classes, count_domains, shrink_dataset
+from fedloom.machine.install import resource
+
+ROUNDS = 2
+SEEDS = 2
+TRIALS = 2
+BATCH_SIZE = 8
+# partitions of at most this number of clients keep all of them; of others, a tenth stays
+FEW_CLIENTS = 20
+LEAST_CLIENTS = 10
+# side of the made-up images, in pixels
+SIDE = 32
+# the backbones in the place of a study's own, by library
+SMALL_BACKBONES: dict[str, JsonDict] = {
+    "timm": {
+        "library": "timm",
+        "name": "micro_vit",
+        "weights": "workflow/resources/micro_vit.safetensors",
+    },
+    "open_clip": {
+        "library": "open_clip",
+        "name": "micro_clip",
+        "weights": "workflow/resources/micro_clip.safetensors",
+    },
+    "torchvision": {"library": "torchvision", "name": "resnet20", "weights": "none"},
+}
+REMARK = "Smoke run: made-up images, small backbones and two rounds, so the numbers mean nothing."
+# the keys of `study` that are taken over as they are
+KEPT_KEYS = (
+    "name",
+    "fixed_seeds",
+    "global_test",
+    "confusion",
+    "stacked",
+    "gradient_checkpointing",
+    "compile",
+)
+
+
+def shrink(config: JsonDict, settings: Settings) -> JsonDict:
+    """Return the config of a shrunk study.
+
+    Args:
+        config: the merged config of the study.
+        settings: its settings, of the same config.
+
+    Raises:
+        InvalidKeyError: the classes of a data set are unknown.
+    """
+    config = deepcopy(config)
+    datasets = _datasets(config, settings)
+    methods = config.get("methods", {})
+    partitions = {}
+    for label, entry in config["partitions"].items():
+        partitions[label] = _partition(label, entry, settings, datasets)
+
+    # members of grids that the shrunk study lacks
+    dropped = {*_lost_members(config["partitions"]), *_lost_members(methods)}
+
+    tables = _outputs(config["tables"], settings.select.tables, dropped)
+    for table in tables.values():
+        if table["kind"] == "claims":
+            table["verdicts"] = False
+    figures = _outputs(config["figures"], settings.select.figures, dropped)
+    backbones = {}
+    for label in settings.select.backbones:
+        backbones[label] = dict(SMALL_BACKBONES[settings.backbones[label].library])
+
+    return {
+        "inherit": False,
+        "study": _study(settings),
+        "datasets": datasets,
+        "partitions": partitions,
+        "backbones": backbones,
+        "methods": {label: _method(entry) for label, entry in methods.items()},
+        "tables": tables,
+        "figures": figures,
+        "select": _select(config["select"], settings, dropped),
+    }
+
+
+def _ends(axes: Mapping[str, list]) -> dict[str, list]:
+    """Return the first and the last value of each axis of a grid."""
+    return {axis: values[:1] + values[1:][-1:] for axis, values in axes.items()}
+
+
+def _lost_members(entries: Mapping[str, JsonDict]) -> set[str]:
+    """Return the labels of the members of grids that are not at the ends of all axes."""
+    lost = set[str]()
+    for label, entry in entries.items():
+        if entry.get("grid"):
+            kept = {name for name, _ in combinations(label, _ends(entry["grid"]))}
+            lost |= {name for name, _ in combinations(label, entry["grid"])} - kept
+    return lost
+
+
+def _datasets(config: JsonDict, settings: Settings) -> JsonDict:
+    """Return the datasets of a study; those that it trains or tests on are shrunk."""
+    used = {*settings.select.datasets}
+    for label in settings.select.partitions:
+        used |= {*settings.partitions[label].settings.get("transfer_to", ())}
+
+    # files of superclasses name the classes of a data set that has no other names
+    names = None
+    for output in (*settings.tables.values(), *settings.figures.values()):
+        path = output.settings.get("superclasses")
+        if path:
+            names = [*read(resource(path))]
+
+    # labels that the study does not run stay as they are, since tables may name them
+    shrunk = dict(config["datasets"])
+    for label, entry in config["datasets"].items():
+        if label in used:
+            shrunk[label] = shrink_dataset(label, entry, settings.datasets[label], names, SIDE)
+    return shrunk
+
+
+def _study(settings: Settings) -> JsonDict:
+    """Return the shrunk keys of `study`."""
+    study = settings.study
+    given = study.model_dump(mode="json", exclude_unset=True)
+    shrunk = {key: given[key] for key in KEPT_KEYS if key in given}
+    shrunk |= {
+        "remark": REMARK,
+        "rounds": ROUNDS,
+        "rounds_per_job": ROUNDS,
+        "evaluate_every": 1,
+        "clients_per_round": study.clients_per_round,
+        "seeds": _two_seeds(study.seeds),
+        "report": _report(study.report.model_dump(exclude_none=True)),
+        "training": _training(study.training.given) | {"epochs": 1, "batch_size": BATCH_SIZE},
+    }
+    if study.tune is not None:
+        tune = study.tune.model_dump(mode="json", exclude_unset=True)
+        shrunk["tune"] = tune | {"trials": TRIALS, "rounds": 1}
+    return shrunk
+
+
+def _two_seeds(seeds: list[int]) -> list[int]:
+    """Return the first two seeds; a study of one seed gets a second one."""
+    if len(seeds) >= SEEDS:
+        return seeds[:SEEDS]
+    return [seeds[0], seeds[0] + 1]
+
+
+def _report(report: JsonDict) -> JsonDict:
+    """Return the keys of `report` with at most as many evaluations as there are."""
+    return {key: min(count, ROUNDS) for key, count in report.items()}
+
+
+def _training(training: JsonDict) -> JsonDict:
+    """Return training options with one epoch, and small batches, if they state these."""
+    shrunk = dict(training)
+    for key, value in {"epochs": 1, "batch_size": BATCH_SIZE, "local_steps": 2}.items():
+        if shrunk.get(key) is not None:
+            shrunk[key] = min(shrunk[key], value)
+    return shrunk
+
+
+def _partition(label: str, entry: JsonDict, settings: Settings, datasets: JsonDict) -> JsonDict:
+    """Return a shrunk partition: a tenth of the clients, but enough for its scheme.
+
+    A partition that the study does not run stays as it is, since tables may name it.
+    """
+    # the datasets that the partition divides
+    divided = [
+        datasets[scenario.dataset]
+        for scenario in settings.select.scenarios
+        if scenario.partition == label or scenario.partition.startswith(f"{label}.")
+    ]
+    if not divided:
+        return entry
+
+    # fewer members, and fewer clients
+    shrunk = dict(entry)
+    if entry.get("grid"):
+        shrunk["grid"] = _ends(entry["grid"])
+    if "clients" in entry:
+        shrunk["clients"] = _fewer_clients(entry, divided)
+    if "clients_per_domain" in entry:
+        shrunk["clients_per_domain"] = _fewer_clients_of_domain(entry)
+    trained = _count_training(shrunk, divided)
+
+    # rounds in which parts arrive
+    protocol = dict(entry.get("protocol", {}))
+    rounds = ROUNDS
+    if entry.get("arrivals"):
+        arrivals = entry["arrivals"]
+        at = list(range(2, 2 + len(arrivals["at"])))
+        shrunk["arrivals"] = arrivals | {"at": at}
+        rounds = at[-1]
+
+    # the protocol
+    sampled = protocol.get("clients_per_round", settings.study.clients_per_round)
+    shrunk["protocol"] = {
+        "rounds": rounds,
+        "evaluate_every": 1,
+        "clients_per_round": min(sampled, trained or sampled),
+    }
+    if "report" in protocol:
+        shrunk["protocol"]["report"] = _report(protocol["report"])
+    if "training" in protocol:
+        shrunk["protocol"]["training"] = _training(protocol["training"])
+    return shrunk
+
+
+def _fewer_clients(entry: JsonDict, divided: list[JsonDict]) -> int:
+    """Return the number of clients of a shrunk partition whose scheme states it."""
+    clients = entry["clients"]
+    if clients <= FEW_CLIENTS:
+        return clients
+    fewer = max(LEAST_CLIENTS, ceil(clients / 10))
+
+    # every class must be some client's
+    if "classes_per_client" in entry:
+        for dataset in divided:
+            classes = count_classes(dataset) or 0
+            fewer = max(fewer, ceil(classes / entry["classes_per_client"]))
+
+    # one client or more is held out
+    held_out = entry.get("held_out", 0)
+    while held_out and round(fewer * held_out) < 1:
+        fewer += 1
+    return min(fewer, clients)
+
+
+def _fewer_clients_of_domain(entry: JsonDict) -> int:
+    """Return the number of clients of each domain of a shrunk partition."""
+    clients = entry["clients_per_domain"]
+    return min(clients, max(2, ceil(clients / 10), entry.get("held_out_per_domain", 0) + 1))
+
+
+def _count_training(entry: JsonDict, divided: list[JsonDict]) -> int | None:
+    """Return how many clients of a shrunk partition train; None if its keys do not say.
+
+    Of several datasets, the one with the fewest counts.
+    """
+    if "clients" in entry:
+        return entry["clients"] - round(entry["clients"] * entry.get("held_out", 0))
+    if entry["scheme"] != "domain":
+        return None
+
+    counts = []
+    for dataset in divided:
+        domains = count_domains(dataset)
+        clients = entry.get("clients_per_domain", 1)
+        held_out = entry.get("held_out_per_domain", 0) * domains
+        held_out += round(domains * clients * entry.get("held_out", 0))
+        held_out += len(entry.get("held_out_domains", ())) * clients
+        counts.append(domains * clients - held_out)
+    return min(counts)
+
+
+def _method(entry: JsonDict) -> JsonDict:
+    """Return a shrunk method: two rounds, one epoch, and of a grid the ends of its axes."""
+    shrunk = dict(entry)
+    if entry.get("grid"):
+        shrunk["grid"] = _ends(entry["grid"])
+    if entry.get("rounds"):
+        shrunk["rounds"] = min(entry["rounds"], ROUNDS)
+    if entry.get("training"):
+        shrunk["training"] = _training(entry["training"])
+    return shrunk
+
+
+def _outputs(entries: JsonDict, chosen: Iterable[str], dropped: set[str]) -> JsonDict:
+    """Return the chosen tables or figures, without published numbers and dropped labels."""
+    shrunk = {}
+    for label in chosen:
+        entry = {key: value for key, value in entries[label].items() if key != "published"}
+        for key in ("scenarios", "methods"):
+            if key in entry:
+                entry[key] = _without(entry[key], dropped)
+        shrunk[label] = entry
+    return shrunk
+
+
+def _without(names: list[str], dropped: set[str]) -> list[str]:
+    """Return labels or scenarios without dropped ones."""
+    return [name for name in names if name.rpartition("/")[2] not in dropped]
+
+
+def _select(select: JsonDict, settings: Settings, dropped: set[str]) -> JsonDict:
+    """Return the shrunk key `select`."""
+    shrunk: dict[str, Any] = {
+        key: _without(value, dropped) if isinstance(value, list) else value
+        for key, value in select.items()
+    }
+    shrunk["datasets"] = list(settings.select.datasets)
+    shrunk["backbones"] = list(settings.select.backbones)
+    shrunk["tables"] = list(settings.select.tables)
+    shrunk["figures"] = list(settings.select.figures)
+    if shrunk.get("scenarios"):
+        shrunk["partitions"] = sorted({name.rpartition("/")[2] for name in shrunk["scenarios"]})
+    return shrunk
