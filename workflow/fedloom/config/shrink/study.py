@@ -19,7 +19,6 @@ from fedloom.machine.install import resource
 
 ROUNDS = 2
 SEEDS = 2
-TRIALS = 2
 BATCH_SIZE = 8
 # partitions of at most this number of clients keep all of them; of others, a tenth stays
 FEW_CLIENTS = 20
@@ -147,8 +146,23 @@ def _study(settings: Settings) -> JsonDict:
         "training": _training(study.training.given) | {"epochs": 1, "batch_size": BATCH_SIZE},
     }
     if study.tune is not None:
-        tune = study.tune.model_dump(mode="json", exclude_unset=True)
-        shrunk["tune"] = tune | {"trials": TRIALS, "rounds": 1}
+        shrunk["tune"] = _tune(study.tune.model_dump(mode="json", exclude_unset=True))
+    return shrunk
+
+
+def _tune(tune: JsonDict) -> JsonDict:
+    """Return the keys of `tune` with two trials of one round, at the ends of the first axis."""
+    values = dict[str, list]()
+    trials = 1
+    for axis, choices in tune["values"].items():
+        values[axis] = choices[:1]
+        if trials == 1:
+            values[axis] = _ends({axis: choices})[axis]
+            trials = len(values[axis])
+
+    shrunk = tune | {"trials": trials, "rounds": 1, "values": values}
+    if "per_method" in tune:
+        shrunk["per_method"] = {label: _ends(axes) for label, axes in tune["per_method"].items()}
     return shrunk
 
 
