@@ -209,6 +209,17 @@ def check_model(name: str, known: Collection[str], library: str) -> None:
 
 
 @contextmanager
+def fixed_seed() -> Iterator[None]:
+    """Draw random weights with a fixed seed inside this context, so that all runs have the same.
+
+    The process's own random stream stays as it is.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+@contextmanager
 def loading(name: str, weights: str) -> Iterator[None]:
     """Turn an exception inside this context into a FedLoomError of one line that names the weights.
 

@@ -27,6 +27,7 @@ from fedloom.backbones.backbone import (
     HeadedBackbone,
     Pixels,
     check_model,
+    fixed_seed,
     loading,
     preprocessing,
 )
@@ -282,9 +283,8 @@ def load(spec: JsonDict, device: Device = "cpu") -> FrozenResNet:
     weights = spec["weights"]
     check_model(name, [*SMALL_RESNETS, *LARGE_RESNETS], "FedLoom")
 
-    # draw the untrained model, but leave the process's own random stream as it is
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    # draw the untrained model
+    with fixed_seed():
         if name in SMALL_RESNETS:
             model: Any = SmallResNet(*SMALL_RESNETS[name])
         else:

@@ -25,6 +25,7 @@ from fedloom.backbones.backbone import (
     HeadedBackbone,
     Pixels,
     check_model,
+    fixed_seed,
     loading,
     preprocessing,
 )
@@ -286,7 +287,7 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
     size: dict[str, Any] = {}
     if "image_size" in spec:
         size["img_size"] = spec["image_size"]
-    with loading(name, weights):
+    with loading(name, weights), fixed_seed():
         model: Any = timm.create_model(name, num_classes=0, pretrained=weights == "hub", **size)
         if path and path.suffix == ".npz":
             # a file in the format of Google, which timm reads

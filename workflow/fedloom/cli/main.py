@@ -21,7 +21,7 @@ from fedloom.planning.run_labels import Run
 
 
 class CommandWithSettings(click.Command):
-    """A command whose option `--set` takes several settings.
+    """A command whose option `--set` takes several settings, and `--smoke` a value or none.
 
     If a key is set several times, the last value counts. The words after `--` are Snakemake's;
     `ctx.obj` holds them.
@@ -43,6 +43,9 @@ class CommandWithSettings(click.Command):
             is_change = "=" in word and not word.startswith("-") and not Path(word).exists()
             if is_change and words[-1:] != ["--set"]:
                 words.append("--set")
+            # a bare --smoke must not take the next word for its value
+            if word == "--smoke":
+                word = "--smoke=micro"
             words.append(word)
         return super().parse_args(ctx, words)
 
@@ -119,8 +122,11 @@ LAUNCH_PARAMETERS = [
     SET_OPTION,
     click.Option(
         ["--smoke"],
-        is_flag=True,
-        help="Run the whole study shrunk, on made-up images, into results/smoke/<study>.",
+        is_flag=False,
+        flag_value="micro",
+        type=click.Choice(["micro", "real"]),
+        help="Run the whole study shrunk, on made-up images, into results/smoke/<study>. With "
+        "--smoke=real, backbones keep their size, and each client takes one step.",
     ),
 ]
 
@@ -133,14 +139,14 @@ def run(
     cores: int | None,
     dry: bool,
     changes: tuple[str, ...],
-    smoke: bool,
+    smoke: str | None,
 ) -> int:
     """Run a study and print its first table."""
     from fedloom.cli.run import launch, smoke_run
 
     files = [] if study is None else [study]
     if smoke:
-        return smoke_run.run_shrunk(files, changes, cores, dry, snakemake_options)
+        return smoke_run.run_shrunk(smoke, files, changes, cores, dry, snakemake_options)
     return launch.run_study(files, changes, cores, dry, snakemake_options)
 
 
@@ -156,14 +162,16 @@ def report(
     cores: int | None,
     dry: bool,
     changes: tuple[str, ...],
-    smoke: bool,
+    smoke: str | None,
 ) -> int:
     """Run a study; write its tables and figures into an HTML file."""
     from fedloom.cli.run import launch, smoke_run
 
     files = [] if study is None else [study]
     if smoke:
-        return smoke_run.run_shrunk(files, changes, cores, dry, snakemake_options, reporting=True)
+        return smoke_run.run_shrunk(
+            smoke, files, changes, cores, dry, snakemake_options, reporting=True
+        )
     return launch.run_study(files, changes, cores, dry, snakemake_options, reporting=True)
 
 

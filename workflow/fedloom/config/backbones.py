@@ -39,7 +39,8 @@ class Timm(BackboneKind):
     name: str
     """Name of the model in timm, or `micro_vit`."""
     weights: str
-    """`hub` for the weights that timm downloads, or a .safetensors or .npz file."""
+    """`hub` for the weights that timm downloads, a .safetensors or .npz file, or `none` for random
+    weights, the same in every run."""
     image_size: ImageSize | None = None
     """Side of the input images in pixels. Default: the model's own."""
 
@@ -52,8 +53,8 @@ class OpenClip(BackboneKind):
     name: str
     """Name of the model in open_clip, such as ViT-B-16-quickgelu, or `micro_clip`."""
     weights: str
-    """Tag of open_clip's weights, which are downloaded from a hub, such as `openai`; or a
-    .safetensors file."""
+    """Tag of open_clip's weights, which are downloaded from a hub, such as `openai`; a .safetensors
+    file; or `none` for random weights, the same in every run."""
     quick_gelu: bool | None = None
     """Whether the weights were trained with QuickGELU, as OpenAI's were. A file of weights does not
     say this. Default: true for models whose name ends with -quickgelu."""

@@ -168,8 +168,7 @@ def local_weights(backbone: BackboneSettings) -> Path | None:
 def local_weights_file(library: str, weights: str) -> Path | None:
     """Return the file that `weights` names; None for a hub, a tag of open_clip, or no weights."""
     is_tag = library == "open_clip" and "/" not in weights and "." not in weights
-    untrained = library == "torchvision" and weights == "none"
-    return None if weights == "hub" or is_tag or untrained else resource(weights)
+    return None if weights in ("hub", "none") or is_tag else resource(weights)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 from fedloom.machine.exits import one_line_errors
+from fedloom.machine.gpus import peak_gpu_megabytes
 from fedloom.machine.job_events import with_event
 from fedloom.machine.process_log import log_to
 from fedloom.planning import job_receipts, staleness
@@ -59,7 +60,13 @@ def main() -> None:
             seconds,
             processor,
             megabytes,
-            **with_event("took", seconds=seconds, processor=processor, megabytes=megabytes),
+            **with_event(
+                "took",
+                seconds=seconds,
+                processor=processor,
+                megabytes=megabytes,
+                gpu_megabytes=peak_gpu_megabytes(),
+            ),
         )
 
 

@@ -11,9 +11,11 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -166,3 +168,11 @@ def list_gpus() -> list[list[str]]:
     gpus = re.split(r"^GPU", done.stdout, flags=re.M)[1:]
     uuids = [re.findall(r"\(UUID: ([^)]+)\)", gpu) for gpu in gpus]
     return [found[1:] or found for found in uuids]
+
+
+def peak_gpu_megabytes() -> float | None:
+    """Return the most memory that this process had on its GPU; None if it computed on none."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return torch.cuda.max_memory_allocated() / 1e6

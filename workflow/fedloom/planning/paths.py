@@ -43,8 +43,9 @@ REPORT = "results/report/{study}.html"
 RECORD = "results/studies/{study}.parquet"
 # the keys of a study that was started from Python
 GIVEN = "results/studies/{study}.yaml"
-# the folder in which a study runs shrunk (`fedloom run --smoke`), with results of its own
-SMOKE = "results/smoke/{study}"
+# the folder in which a study runs shrunk (`fedloom run --smoke`), with results of its own; the
+# scale is "smoke" or "smoke_real"
+SHRUNK = "results/{scale}/{study}"
 # a folder for a paper's supplement
 EXPORT = "results/export/{study}"
 # a folder that a tracker writes to

@@ -58,7 +58,7 @@ def digest_of_weights(
     """
     if local_weights(backbone) is not None:
         return backbone.sha256
-    if backbone.library == "torchvision":
+    if backbone.settings["weights"] == "none":
         return None
 
     # what identifies the weights of a hub, and the digest that an earlier job wrote, if any

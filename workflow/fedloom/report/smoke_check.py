@@ -7,7 +7,15 @@ import pandas as pd
 from PIL import Image
 
 from fedloom.common.files import read_table
+from fedloom.machine.job_events import read_events
+from fedloom.planning import paths
 from fedloom.planning.plan import Plan
+from fedloom.planning.resources.cost import RATES
+from fedloom.planning.resources.estimates import (
+    CORE_OPERATIONS_PER_SECOND,
+    LIBRARIES_MB,
+    estimate_run,
+)
 
 # pixels that a picture must have besides those of its commonest colour, to count as drawn
 LEAST_PIXELS = 500
@@ -42,6 +50,41 @@ def check_outputs(plan: Plan) -> list[CheckedOutput]:
     for label, file in zip(plan.settings.select.figures, plan.figures, strict=True):
         checked.append(_check_figure(f"figure {label}", Path(file)))
     return checked
+
+
+def steps_beside_plan(plan: Plan) -> list[str]:
+    """Return a line for each run: what its first round took, and what planning had estimated.
+
+    The memory is that of the GPU if the job had one, else that of the job's process.
+    """
+    lines = ["what the first round of each run took, and what `fedloom plan` had said:"]
+    for run in plan.runs:
+        state = plan.job_files(run, paths.STATE)[0]
+        took = [
+            event
+            for event in read_events(Path(paths.log_path("train", state)))
+            if event["event"] == "took"
+        ]
+        if not took:
+            continue
+        rounds = read_table(paths.path_for(paths.ROUNDS, run)).to_pandas()
+        work = estimate_run(plan.settings, run)
+
+        # on a GPU, the rate of cost.RATES is assumed; else that of one core
+        used = took[-1]["gpu_megabytes"]
+        rate = RATES[plan.settings.study.precision]
+        planned = work.megabytes
+        if used is None:
+            used = took[-1]["megabytes"]
+            rate = CORE_OPERATIONS_PER_SECOND * float(rounds["cores"].max())
+            planned += LIBRARIES_MB
+        expected = work.operations / rate + work.seconds
+        lines.append(
+            f"  {run.path}: round {rounds['seconds'].iloc[0]:.1f} s, "
+            f"job {took[-1]['seconds']:.1f} s (planned {expected:.1f} s), "
+            f"{used:,.0f} MB (planned {planned:,.0f} MB)"
+        )
+    return [*lines, ""]
 
 
 def _check_table(name: str, file: Path) -> CheckedOutput:

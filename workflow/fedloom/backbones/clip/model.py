@@ -9,7 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.backbones.backbone import Backbone, Device, Pixels, check_model, loading, preprocessing
+from fedloom.backbones.backbone import (
+    Backbone,
+    Device,
+    Pixels,
+    check_model,
+    fixed_seed,
+    loading,
+    preprocessing,
+)
 from fedloom.backbones.blocks import Inserts
 from fedloom.backbones.client_layers import Weights, check_weights, select_weights
 from fedloom.backbones.clip import micro_clip
@@ -299,7 +307,7 @@ def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
         tag = weights
         _check_tag(name, tag, quick_gelu)
 
-    with loading(name, weights):
+    with loading(name, weights), fixed_seed():
         if name == micro_clip.MICRO_CLIP and path:
             model = micro_clip.build_micro_clip(path)
         elif name == micro_clip.MICRO_CLIP:

@@ -1,7 +1,8 @@
 """`fedloom run STUDY --smoke`: run all of a study, shrunk, in a folder of its own, and check it.
 
-The folder is results/smoke/<study>. It holds the shrunk study as study.yaml, and its results. So a
-smoke run and a run of the study itself never share a result.
+The folder is results/smoke/<study>, or results/smoke_real/<study> for `--smoke=real`. It holds the
+shrunk study as study.yaml, and its results. So a smoke run and a run of the study itself never
+share a result.
 """
 
 from collections.abc import Sequence
@@ -14,16 +15,19 @@ from fedloom.cli.run import launch
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import atomic_write
 from fedloom.common.json_types import JsonDict
-from fedloom.config.shrink.study import shrink
+from fedloom.config.shrink.study import MICRO, REAL, shrink
 from fedloom.planning import paths
 from fedloom.planning.load_plan import CHANGES_KEY, load_plan
 
 # the file of the shrunk study, in the folder of the smoke run
 STUDY_FILE = Path("study.yaml")
 PLUGINS = Path("plugins")
+# by the value of --smoke: what is left of a study, and the folder of results
+SCALES = {"micro": (MICRO, "smoke"), "real": (REAL, "smoke_real")}
 
 
 def run_shrunk(
+    scale: str,
     files: Sequence[Path] = (),
     changes: Sequence[str] = (),
     cores: int | None = None,
@@ -33,14 +37,15 @@ def run_shrunk(
 ) -> int:
     """Run a shrunk study, print what became of each table and figure, and return an exit status.
 
-    `launch.run_study` explains the arguments.
+    `scale` is "micro" or "real"; `launch.run_study` explains the other arguments.
 
     Returns:
         Snakemake's exit status if it failed; else 1 if a table or figure is not whole, or 0.
     """
     plan = load_plan(files, {CHANGES_KEY: [*changes]})
-    folder = paths.path_for(paths.SMOKE, study=plan.name)
-    _prepare(folder, shrink(plan.config, plan.settings))
+    left, name = SCALES[scale]
+    folder = paths.path_for(paths.SHRUNK, scale=name, study=plan.name)
+    _prepare(folder, shrink(plan.config, plan.settings, left))
 
     with chdir(folder):
         status = launch.run_study([STUDY_FILE], (), cores, dry, options, reporting)
@@ -50,8 +55,12 @@ def run_shrunk(
         # this import takes a second
         from fedloom.report import smoke_check
 
-        checked = smoke_check.check_outputs(load_plan([STUDY_FILE]))
-    print("\n".join(["", *(each.line for each in checked)]))
+        shrunk = load_plan([STUDY_FILE])
+        checked = smoke_check.check_outputs(shrunk)
+        steps = list[str]()
+        if left.real:
+            steps = smoke_check.steps_beside_plan(shrunk)
+    print("\n".join(["", *steps, *(each.line for each in checked)]))
     print(f"\nsmoke run of {plan.name}: look at the pictures in {folder / paths.RESULTS}/figures")
     return int(any(each.problem for each in checked))
 

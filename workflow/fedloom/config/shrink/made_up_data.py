@@ -11,11 +11,10 @@ from fedloom.config.settings import Dataset
 
 # sources that need no file, and are small: they stay, with fewer images
 EMBEDDED_CAPS = {"max_train_per_class": 24, "max_test_per_class": 12}
-# a data set has about this number of images, or more if it has many classes
-TRAIN_IMAGES = 480
-TEST_IMAGES = 160
+# a data set has about so many training images for each test image
+TRAIN_PER_TEST = 3
 # the fewest and the most training images, and test images, of a class in a domain
-TRAIN_BOUNDS = (3, 48)
+TRAIN_BOUNDS = (3, 64)
 TEST_BOUNDS = (1, 16)
 # the most domains; the first ones of a data set with more, such as its users, stay
 MOST_DOMAINS = 24
@@ -37,7 +36,12 @@ class Shape(NamedTuple):
 
 
 def shrink_dataset(
-    label: str, written: JsonDict, dataset: Dataset, names: Sequence[str] | None, side: int
+    label: str,
+    written: JsonDict,
+    dataset: Dataset,
+    names: Sequence[str] | None,
+    side: int,
+    images: int,
 ) -> JsonDict:
     """Return an entry of the config's `datasets` for made-up images in the place of a data set.
 
@@ -47,6 +51,7 @@ def shrink_dataset(
         dataset: its entry with all keys.
         names: names of its classes that are known from elsewhere.
         side: the side of the images in pixels.
+        images: about the number of training images; there are more if there are many classes.
 
     Raises:
         InvalidKeyError: the number of its classes is unknown.
@@ -62,7 +67,7 @@ def shrink_dataset(
         for name, part in parts.items():
             own = dataset.settings["parts"][name]
             shape = _shape(f"{label}.parts.{name}", own, _recipe_of(part), None)
-            made[name] = _synthetic(shape, own, side, domains=len(parts))
+            made[name] = _synthetic(shape, own, side, images / len(parts))
         return {"source": "several", "parts": made, "image_size": side}
 
     # images that come with FedLoom or with a package stay, but fewer of them
@@ -73,7 +78,7 @@ def shrink_dataset(
         return written | caps
 
     shape = _shape(label, dataset.settings, recipe, names)
-    return _synthetic(shape, dataset.settings, side)
+    return _synthetic(shape, dataset.settings, side, images)
 
 
 def _written_parts(written: JsonDict, recipe: Recipe | None) -> dict[str, JsonDict]:
@@ -137,12 +142,12 @@ def _listed_classes(label: str, settings: JsonDict) -> list[str]:
     )
 
 
-def _synthetic(shape: Shape, settings: JsonDict, side: int, domains: int | None = None) -> JsonDict:
+def _synthetic(shape: Shape, settings: JsonDict, side: int, images: float) -> JsonDict:
     """Return an entry of the source `synthetic` for a data set of a shape.
 
-    `domains` is the number of domains among which images are counted, if the data set is a part.
+    `images` is about the number of its training images.
     """
-    count = domains or max(1, len(shape.domains))
+    count = max(1, len(shape.domains))
     entry: JsonDict = {"source": "synthetic", "classes": shape.classes, "side": side}
     each = len(shape.classes)
 
@@ -158,8 +163,8 @@ def _synthetic(shape: Shape, settings: JsonDict, side: int, domains: int | None 
     # the images of a class in a domain
     entry["train"] = 0
     if not shape.only_tests:
-        entry["train"] = _bounded(TRAIN_IMAGES / (count * each), TRAIN_BOUNDS)
-    entry["test"] = _bounded(TEST_IMAGES / (count * each), TEST_BOUNDS)
+        entry["train"] = _bounded(images / (count * each), TRAIN_BOUNDS)
+    entry["test"] = _bounded(images / TRAIN_PER_TEST / (count * each), TEST_BOUNDS)
 
     # a tail may be so long that the last class keeps one image
     if "long_tail" in settings:

@@ -6,25 +6,23 @@ tables and figures. Its images are made up, its backbones are small, and it trai
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from itertools import product
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedloom.common.json_types import JsonDict
 from fedloom.config.grids import combinations
 from fedloom.config.reading import read
+from fedloom.config.settings import MICRO as SHIPPED_BACKBONES
 from fedloom.config.settings import Settings
 from fedloom.config.shrink.made_up_data import count_classes, count_domains, shrink_dataset
+from fedloom.config.study import Study
 from fedloom.machine.install import resource
 
-ROUNDS = 2
-SEEDS = 2
-BATCH_SIZE = 8
 # partitions of at most this number of clients keep all of them; of others, a tenth stays
 FEW_CLIENTS = 20
 LEAST_CLIENTS = 10
-# side of the made-up images, in pixels
-SIDE = 32
+# side of small images, in pixels
+SMALL_SIDE = 32
 # the backbones in the place of a study's own, by library
 SMALL_BACKBONES: dict[str, JsonDict] = {
     "timm": {
@@ -39,7 +37,42 @@ SMALL_BACKBONES: dict[str, JsonDict] = {
     },
     "torchvision": {"library": "torchvision", "name": "resnet20", "weights": "none"},
 }
-REMARK = "Smoke run: made-up images, small backbones and two rounds, so the numbers mean nothing."
+
+
+class Scale(NamedTuple):
+    """What is left of a study."""
+
+    rounds: int
+    seeds: int
+    # training options: the most that a study, a partition or a method may have
+    training: dict[str, int]
+    # about the number of training images of each data set
+    images: int
+    # backbones keep their size and precision, with random weights; images keep their size
+    real: bool
+    remark: str
+
+
+# all of a study in a minute on two cores
+MICRO = Scale(
+    rounds=2,
+    seeds=2,
+    training={"epochs": 1, "batch_size": 8, "local_steps": 2},
+    images=480,
+    real=False,
+    remark="Smoke run: made-up images, small backbones and two rounds, so that the numbers mean "
+    "nothing.",
+)
+# a step of each method at its real size
+REAL = Scale(
+    rounds=1,
+    seeds=1,
+    training={"local_steps": 1},
+    images=640,
+    real=True,
+    remark="Smoke run: made-up images, random weights and one step a client, so that the numbers "
+    "mean nothing.",
+)
 # the keys of `study` that are taken over as they are
 KEPT_KEYS = (
     "name",
@@ -52,22 +85,23 @@ KEPT_KEYS = (
 )
 
 
-def shrink(config: JsonDict, settings: Settings) -> JsonDict:
+def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDict:
     """Return the config of a shrunk study.
 
     Args:
         config: the merged config of the study.
         settings: its settings, of the same config.
+        scale: what is left of it.
 
     Raises:
         InvalidKeyError: the classes of a data set are unknown.
     """
     config = deepcopy(config)
-    datasets = _datasets(config, settings)
+    datasets = _datasets(config, settings, scale)
     methods = config.get("methods", {})
     partitions = {}
     for label, entry in config["partitions"].items():
-        partitions[label] = _partition(label, entry, settings, datasets)
+        partitions[label] = _partition(label, entry, settings, datasets, scale)
 
     # members of grids that the shrunk study lacks
     dropped = {*_lost_members(config["partitions"]), *_lost_members(methods)}
@@ -79,15 +113,15 @@ def shrink(config: JsonDict, settings: Settings) -> JsonDict:
     figures = _outputs(config["figures"], settings.select.figures, dropped)
     backbones = {}
     for label in settings.select.backbones:
-        backbones[label] = dict(SMALL_BACKBONES[settings.backbones[label].library])
+        backbones[label] = _backbone(config["backbones"][label], scale)
 
     return {
         "inherit": False,
-        "study": _study(settings),
+        "study": _study(settings.study, scale),
         "datasets": datasets,
         "partitions": partitions,
         "backbones": backbones,
-        "methods": {label: _method(entry) for label, entry in methods.items()},
+        "methods": {label: _method(entry, scale) for label, entry in methods.items()},
         "tables": tables,
         "figures": figures,
         "select": _select(config["select"], settings, dropped),
@@ -109,7 +143,7 @@ def _lost_members(entries: Mapping[str, JsonDict]) -> set[str]:
     return lost
 
 
-def _datasets(config: JsonDict, settings: Settings) -> JsonDict:
+def _datasets(config: JsonDict, settings: Settings, scale: Scale) -> JsonDict:
     """Return the datasets of a study; those that it trains or tests on are shrunk."""
     used = {*settings.select.datasets}
     for label in settings.select.partitions:
@@ -125,29 +159,56 @@ def _datasets(config: JsonDict, settings: Settings) -> JsonDict:
     # labels that the study does not run stay as they are, since tables may name them
     shrunk = dict(config["datasets"])
     for label, entry in config["datasets"].items():
-        if label in used:
-            shrunk[label] = shrink_dataset(label, entry, settings.datasets[label], names, SIDE)
+        if label not in used:
+            continue
+        dataset = settings.datasets[label]
+        side = SMALL_SIDE
+        if scale.real:
+            side = dataset.settings.get("image_size", SMALL_SIDE)
+        shrunk[label] = shrink_dataset(label, entry, dataset, names, side, scale.images)
     return shrunk
 
 
-def _study(settings: Settings) -> JsonDict:
+def _backbone(entry: JsonDict, scale: Scale) -> JsonDict:
+    """Return a small backbone of the same library, or the same one with random weights."""
+    if not scale.real:
+        return dict(SMALL_BACKBONES[entry["library"]])
+    if entry["name"] in SHIPPED_BACKBONES:
+        return entry
+    return entry | {"weights": "none"}
+
+
+def _study(study: Study, scale: Scale) -> JsonDict:
     """Return the shrunk keys of `study`."""
-    study = settings.study
     given = study.model_dump(mode="json", exclude_unset=True)
     shrunk = {key: given[key] for key in KEPT_KEYS if key in given}
+    if scale.real and "precision" in given:
+        shrunk["precision"] = given["precision"]
+
     shrunk |= {
-        "remark": REMARK,
-        "rounds": ROUNDS,
-        "rounds_per_job": ROUNDS,
+        "remark": scale.remark,
+        "rounds": scale.rounds,
+        "rounds_per_job": scale.rounds,
         "evaluate_every": 1,
         "clients_per_round": study.clients_per_round,
-        "seeds": _two_seeds(study.seeds),
-        "report": _report(study.report.model_dump(exclude_none=True)),
-        "training": _training(study.training.given) | {"epochs": 1, "batch_size": BATCH_SIZE},
+        "seeds": _first_seeds(study.seeds, scale.seeds),
+        "report": _report(study.report.model_dump(exclude_none=True), scale),
+        "training": study.training.given | _limits(study.training.given, scale),
     }
-    if study.tune is not None:
+    # trials would only repeat the one step
+    if study.tune is not None and not scale.real:
         shrunk["tune"] = _tune(study.tune.model_dump(mode="json", exclude_unset=True))
     return shrunk
+
+
+def _limits(training: JsonDict, scale: Scale) -> JsonDict:
+    """Return the training options that every method of a shrunk study has."""
+    limits = {}
+    for key, most in scale.training.items():
+        # local steps would replace the epochs
+        if key != "local_steps" or scale.real or training.get(key) is not None:
+            limits[key] = min(training.get(key) or most, most)
+    return limits
 
 
 def _tune(tune: JsonDict) -> JsonDict:
@@ -166,28 +227,29 @@ def _tune(tune: JsonDict) -> JsonDict:
     return shrunk
 
 
-def _two_seeds(seeds: list[int]) -> list[int]:
-    """Return the first two seeds; a study of one seed gets a second one."""
-    if len(seeds) >= SEEDS:
-        return seeds[:SEEDS]
-    return [seeds[0], seeds[0] + 1]
+def _first_seeds(seeds: list[int], count: int) -> list[int]:
+    """Return the first seeds; if a study has fewer, the numbers after its last one are added."""
+    more = range(seeds[-1] + 1, seeds[-1] + count)
+    return [*seeds, *more][:count]
 
 
-def _report(report: JsonDict) -> JsonDict:
+def _report(report: JsonDict, scale: Scale) -> JsonDict:
     """Return the keys of `report` with at most as many evaluations as there are."""
-    return {key: min(count, ROUNDS) for key, count in report.items()}
+    return {key: min(count, scale.rounds) for key, count in report.items()}
 
 
-def _training(training: JsonDict) -> JsonDict:
-    """Return training options with one epoch, and small batches, if they state these."""
+def _training(training: JsonDict, scale: Scale) -> JsonDict:
+    """Return training options of a partition or a method, none above its limit."""
     shrunk = dict(training)
-    for key, value in {"epochs": 1, "batch_size": BATCH_SIZE, "local_steps": 2}.items():
+    for key, most in scale.training.items():
         if shrunk.get(key) is not None:
-            shrunk[key] = min(shrunk[key], value)
+            shrunk[key] = min(shrunk[key], most)
     return shrunk
 
 
-def _partition(label: str, entry: JsonDict, settings: Settings, datasets: JsonDict) -> JsonDict:
+def _partition(
+    label: str, entry: JsonDict, settings: Settings, datasets: JsonDict, scale: Scale
+) -> JsonDict:
     """Return a shrunk partition: a tenth of the clients, but enough for its scheme.
 
     A partition that the study does not run stays as it is, since tables may name it.
@@ -213,7 +275,7 @@ def _partition(label: str, entry: JsonDict, settings: Settings, datasets: JsonDi
 
     # rounds in which parts arrive
     protocol = dict(entry.get("protocol", {}))
-    rounds = ROUNDS
+    rounds = scale.rounds
     if entry.get("arrivals"):
         arrivals = entry["arrivals"]
         at = list(range(2, 2 + len(arrivals["at"])))
@@ -228,9 +290,9 @@ def _partition(label: str, entry: JsonDict, settings: Settings, datasets: JsonDi
         "clients_per_round": min(sampled, trained or sampled),
     }
     if "report" in protocol:
-        shrunk["protocol"]["report"] = _report(protocol["report"])
+        shrunk["protocol"]["report"] = _report(protocol["report"], scale)
     if "training" in protocol:
-        shrunk["protocol"]["training"] = _training(protocol["training"])
+        shrunk["protocol"]["training"] = _training(protocol["training"], scale)
     return shrunk
 
 
@@ -281,15 +343,15 @@ def _count_training(entry: JsonDict, divided: list[JsonDict]) -> int | None:
     return min(counts)
 
 
-def _method(entry: JsonDict) -> JsonDict:
-    """Return a shrunk method: two rounds, one epoch, and of a grid the ends of its axes."""
+def _method(entry: JsonDict, scale: Scale) -> JsonDict:
+    """Return a shrunk method: fewer rounds, less training, and of a grid the ends of its axes."""
     shrunk = dict(entry)
     if entry.get("grid"):
         shrunk["grid"] = _ends(entry["grid"])
     if entry.get("rounds"):
-        shrunk["rounds"] = min(entry["rounds"], ROUNDS)
+        shrunk["rounds"] = min(entry["rounds"], scale.rounds)
     if entry.get("training"):
-        shrunk["training"] = _training(entry["training"])
+        shrunk["training"] = _training(entry["training"], scale)
     return shrunk
 
 
