@@ -14,7 +14,7 @@ EMBEDDED_CAPS = {"max_train_per_class": 24, "max_test_per_class": 12}
 # a data set has about so many training images for each test image
 TRAIN_PER_TEST = 3
 # the fewest and the most training images, and test images, of a class in a domain
-TRAIN_BOUNDS = (3, 64)
+TRAIN_BOUNDS = (2, 64)
 TEST_BOUNDS = (1, 16)
 # the most domains; the first ones of a data set with more, such as its users, stay
 MOST_DOMAINS = 24

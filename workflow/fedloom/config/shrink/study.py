@@ -21,6 +21,8 @@ from fedloom.machine.install import resource
 # partitions of at most this number of clients keep all of them; of others, a tenth stays
 FEW_CLIENTS = 20
 LEAST_CLIENTS = 10
+# a study that would still have more runs than this gets one seed
+MOST_RUNS = 200
 # side of small images, in pixels
 SMALL_SIDE = 32
 # the backbones in the place of a study's own, by library
@@ -58,7 +60,7 @@ MICRO = Scale(
     rounds=2,
     seeds=2,
     training={"epochs": 1, "batch_size": 8, "local_steps": 2},
-    images=480,
+    images=240,
     real=False,
     remark="Smoke run: made-up images, small backbones and two rounds, so that the numbers mean "
     "nothing.",
@@ -106,6 +108,13 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
     # members of grids that the shrunk study lacks
     dropped = {*_lost_members(config["partitions"]), *_lost_members(methods)}
 
+    # seeds, without which tables have no deviations
+    methods_left = [label for label in settings.select.methods if label not in dropped]
+    scenarios_left = [each for each in settings.select.scenarios if each.partition not in dropped]
+    seeds = scale.seeds
+    if len(methods_left) * len(scenarios_left) * seeds > MOST_RUNS:
+        seeds = 1
+
     tables = _outputs(config["tables"], settings.select.tables, dropped)
     for table in tables.values():
         if table["kind"] == "claims":
@@ -117,7 +126,7 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
 
     return {
         "inherit": False,
-        "study": _study(settings.study, scale),
+        "study": _study(settings.study, scale, seeds),
         "datasets": datasets,
         "partitions": partitions,
         "backbones": backbones,
@@ -178,8 +187,8 @@ def _backbone(entry: JsonDict, scale: Scale) -> JsonDict:
     return entry | {"weights": "none"}
 
 
-def _study(study: Study, scale: Scale) -> JsonDict:
-    """Return the shrunk keys of `study`."""
+def _study(study: Study, scale: Scale, seeds: int) -> JsonDict:
+    """Return the shrunk keys of `study`, with a number of seeds."""
     given = study.model_dump(mode="json", exclude_unset=True)
     shrunk = {key: given[key] for key in KEPT_KEYS if key in given}
     if scale.real and "precision" in given:
@@ -191,7 +200,7 @@ def _study(study: Study, scale: Scale) -> JsonDict:
         "rounds_per_job": scale.rounds,
         "evaluate_every": 1,
         "clients_per_round": study.clients_per_round,
-        "seeds": _first_seeds(study.seeds, scale.seeds),
+        "seeds": _first_seeds(study.seeds, seeds),
         "report": _report(study.report.model_dump(exclude_none=True), scale),
         "training": study.training.given | _limits(study.training.given, scale),
     }
