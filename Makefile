@@ -1,5 +1,6 @@
 # make run    the study in config.yaml, or a bundled one:  make run STUDY=pep_fedpt/table1
 # make report the same, and results/report/<study>.html: tables, curves, figures, and all runs
+# make smoke  all bundled studies, shrunk, on made-up images: an hour; or one:  make smoke STUDY=pfpt/table1
 # make test   make lint, and all tests; one of them builds the documentation
 # make fast   make lint, and the tests without whole workflows: before a commit
 # make lint   style, spelling, types, import contract: seconds
@@ -28,13 +29,16 @@ STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo
 PINS := .venvs/$(STAMP)/constraints.txt
 INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS) --editable
 
-.PHONY: run report test fast lint docs bench peers real kills wheel venv for-test for-docs
+.PHONY: run report smoke test fast lint docs bench peers real kills wheel venv for-test for-docs
 
 run: venv
 	@PYTHONPATH=workflow $(VENV) -P -m fedloom run $(STUDY) -- $(ARGS)
 
 report: venv
 	@PYTHONPATH=workflow $(VENV) -P -m fedloom report $(STUDY) -- $(ARGS)
+
+smoke: venv
+	@PYTHONPATH=workflow $(VENV) benchmarks/smoke.py $(STUDY) $(ARGS)
 
 test: lint
 	$(VENV) -m snakemake --lint

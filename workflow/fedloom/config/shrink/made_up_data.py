@@ -10,7 +10,7 @@ from fedloom.config.recipes import Recipe, find_recipe
 from fedloom.config.settings import Dataset
 
 # sources that need no file, and are small: they stay, with fewer images
-EMBEDDED_CAPS = {"max_train_per_class": 24, "max_test_per_class": 12}
+EMBEDDED_CAPS = {"max_train_per_class": 8, "max_test_per_class": 4}
 # a data set has about so many training images for each test image
 TRAIN_PER_TEST = 3
 # the fewest and the most training images, and test images, of a class in a domain

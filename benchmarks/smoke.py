@@ -1,0 +1,86 @@
+"""Run every bundled study shrunk (`fedloom run STUDY --smoke`), and print a table of them.
+
+`make smoke` calls this. A study that has run before, with the same sources, takes seconds.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from fedloom.cli.run.bundled_studies import all_studies, study_name
+
+# a line about a table or figure begins with one of these words (fedloom.report.smoke_check)
+OUTPUTS = ("table ", "figure ")
+
+
+class Outcome(NamedTuple):
+    """What became of a study."""
+
+    study: str
+    status: int
+    seconds: float
+    # the lines about its tables and figures
+    outputs: list[str]
+    # the last line that it printed
+    last: str
+
+
+def run_study(study: str, options: list[str]) -> Outcome:
+    """Run a study shrunk, without showing its progress."""
+    command = [sys.executable, "-m", "fedloom", "run", study, *options]
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    seconds = time.perf_counter() - began
+
+    outputs = [line for line in done.stdout.splitlines() if line.startswith(OUTPUTS)]
+    lines = (done.stderr + done.stdout).strip().splitlines()
+    errors = [line for line in lines if line.startswith("error:")]
+    last = (errors or lines or [""])[-1]
+    return Outcome(study, done.returncode, seconds, outputs, last)
+
+
+def describe(outcome: Outcome) -> str:
+    """Write a line about a study, and below it a line for each table or figure that failed."""
+    tables = sum(line.startswith("table ") for line in outcome.outputs)
+    figures = len(outcome.outputs) - tables
+    verdict = "ok"
+    if outcome.status != 0:
+        verdict = f"FAILED (status {outcome.status})"
+    text = (
+        f"{outcome.study:<36} {outcome.seconds:>6.0f} s  {tables:>3} tables {figures:>3} figures  "
+        f"{verdict}"
+    )
+    failed = [line for line in outcome.outputs if "FAILED" in line]
+    if outcome.status != 0 and not failed:
+        failed = [outcome.last]
+    return "\n    ".join([text, *failed])
+
+
+def main() -> None:
+    """Run the studies that are named, or all, and exit with 1 if one of them failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("studies", nargs="*", help="names of studies; default: all bundled ones")
+    parser.add_argument("--smoke", choices=["micro", "real"], default="micro")
+    parser.add_argument("--cores", help="the most cores that jobs use at a time; default: all")
+    arguments = parser.parse_args()
+
+    options = [f"--smoke={arguments.smoke}"]
+    if arguments.cores:
+        options += ["--cores", arguments.cores]
+
+    outcomes = []
+    for study in arguments.studies or [study_name(file) for file in all_studies()]:
+        outcomes.append(run_study(study, options))
+        print(describe(outcomes[-1]), flush=True)
+
+    failed = [outcome.study for outcome in outcomes if outcome.status != 0]
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    print(f"\n{len(outcomes) - len(failed)} of {len(outcomes)} studies ran, {seconds / 60:.0f} min")
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

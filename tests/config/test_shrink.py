@@ -1,0 +1,152 @@
+"""Shrunk studies: what `fedloom run STUDY --smoke` keeps of a study, and what it makes small."""
+
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from fedloom.cli.run.bundled_studies import all_studies, find_study_file, study_name
+from fedloom.config.shrink.study import MICRO, REAL, shrink
+from fedloom.planning.load_plan import load_plan, read_plan
+from fedloom.planning.plan import Plan
+from refusals import refused
+
+
+@pytest.fixture
+def shrunk(tmp_path):
+    """Return shrunk(study, scale): the plan of a study, and the plan of its shrunk config."""
+
+    def make(study: str | Path, scale=MICRO) -> tuple[Plan, Plan]:
+        whole = read_plan([find_study_file(str(study))])
+        file = tmp_path / "shrunk.yaml"
+        YAML().dump(shrink(whole.config, whole.settings, scale), file)
+        return whole, read_plan([file])
+
+    return make
+
+
+@pytest.mark.parametrize("scale", [MICRO, REAL], ids=["micro", "real"])
+@pytest.mark.parametrize("file", all_studies(), ids=study_name)
+def test_every_bundled_study_can_be_shrunk(shrunk, file, scale):
+    """The shrunk study has the same scenarios, tables and figures, and all labels of methods."""
+    whole, small = shrunk(study_name(file), scale)
+    assert small.name == whole.name
+    assert small.settings.select.tables == whole.settings.select.tables
+    assert small.settings.select.figures == whole.settings.select.figures
+    assert small.settings.select.backbones == whole.settings.select.backbones
+    assert small.settings.select.datasets == whole.settings.select.datasets
+
+    # a grid has fewer members, but no grid is lost
+    def families(plan: Plan) -> set[str]:
+        labels = set()
+        for label in plan.settings.select.methods:
+            member = plan.settings.methods[label].member
+            labels.add(label if member is None else member.grid)
+        return labels
+
+    assert families(small) == families(whole)
+    assert len(small.runs) <= max(len(whole.runs), 2 * len(whole.settings.select.methods))
+
+    # nothing is compared with a paper, and every caption says what the numbers are
+    assert all(table.published is None for table in small.settings.tables.values())
+    claims = [table for table in small.settings.tables.values() if table.kind == "claims"]
+    assert all(table.settings["verdicts"] is False for table in claims)
+    assert small.settings.study.remark == scale.remark
+
+
+def test_classes_and_domains_keep_their_names(shrunk):
+    _, small = shrunk("pep_fedpt/table2")
+    entry = small.settings.datasets["domainnet"].settings
+    assert entry["classes"][:3] == ["bird", "feather", "headphones"]
+    assert entry["domains"] == ["clipart", "infograph", "painting", "quickdraw", "real", "sketch"]
+
+
+def test_users_are_few_and_have_few_classes_but_all_together_have_all(shrunk):
+    _, small = shrunk("pep_fedpt/table2")
+    entry = small.settings.datasets["inaturalist_user"].settings
+    assert len(entry["classes"]) == 1203
+    assert len(entry["domains"]) == 24
+    assert entry["classes_per_domain"] * 24 >= 1203
+    assert entry["test_domains"] is False
+
+
+def test_superclasses_name_the_classes(shrunk):
+    _, small = shrunk("sgpt/figure5")
+    assert "apple" in small.settings.datasets["cifar100"].settings["classes"]
+
+
+def test_a_long_tail_keeps_an_image_of_the_last_class(shrunk):
+    _, small = shrunk("pfpt/table5")
+    for label in ("cifar100_lt_100", "cifar100_lt_10"):
+        entry = small.settings.datasets[label].settings
+        assert 1 < entry["long_tail"]["factor"] <= entry["train"]
+
+
+def test_a_data_set_of_several_keeps_its_parts(shrunk):
+    _, small = shrunk("pfpt/table4")
+    parts = small.settings.datasets["four_dataset"].settings["parts"]
+    assert {name: len(part["classes"]) for name, part in parts.items()} == {
+        "mnist_m": 10,
+        "fashion_mnist": 10,
+        "cinic10": 10,
+        "mmafedb": 7,
+    }
+
+
+def test_clients_are_a_tenth_but_enough_for_the_scheme(shrunk):
+    """Of 100 clients with 10 of 100 classes, 10 stay; 2 of 100 classes would need 50."""
+    _, small = shrunk("pep_fedpt/table1")
+    assert small.settings.partitions["pep_path_100"].settings["clients"] == 10
+    assert small.settings.partitions["pep_path_200"].settings["clients"] == 20
+
+    _, small = shrunk("pep_fedpt/table3")
+    partition = small.settings.partitions["pep_path_100_held_out"].settings
+    assert round(partition["clients"] * partition["held_out"]) >= 1
+
+
+def test_rounds_seeds_and_steps_are_few(shrunk):
+    _, small = shrunk("pfpt/table5")
+    assert small.settings.study.rounds == 2
+    assert small.settings.methods["creff"].rounds == 2
+    assert small.settings.methods["creff"].training["epochs"] == 1
+    assert len(small.settings.study.seeds) == 2
+
+
+def test_a_stream_arrives_in_the_rounds_that_are_left(shrunk):
+    _, small = shrunk("micro/micro_streams")
+    arrivals = small.settings.partitions["letters"].settings["arrivals"]
+    assert arrivals["at"] == [2, 3, 4]
+    assert small.settings.protocols["letters"].rounds == 4
+
+
+def test_grids_have_the_ends_of_their_axes(shrunk):
+    _, small = shrunk("fedpha/figure4")
+    assert dict(small.settings.grids["fedpha_lengths_3"].axes)["lengths.0"] == [4, 32]
+    assert len(small.settings.select.methods) == 8
+
+
+def test_real_backbones_keep_their_size_and_have_random_weights(shrunk):
+    _, small = shrunk("real/cifar10", REAL)
+    backbone = small.settings.backbones["dinov2_s14"].settings
+    assert backbone == {
+        "name": "vit_small_patch14_dinov2",
+        "weights": "none",
+        "image_size": 224,
+    }
+    assert small.settings.study.precision == "bf16"
+    assert small.settings.study.training.local_steps == 1
+    assert small.settings.datasets["cifar10_224"].settings["side"] == 224
+
+
+def test_unknown_classes_are_an_error_that_names_the_data_set(tmp_path):
+    """A folder of images without a recipe does not say which classes it has."""
+    (tmp_path / "photos").mkdir()
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "study: {name: mine}\n"
+        f"datasets: {{mine: {{source: folder, root: {tmp_path}/photos}}}}\n"
+        "select: {datasets: [mine]}\n"
+    )
+    plan = load_plan([file])
+    with refused("datasets.mine", "class_names"):
+        shrink(plan.config, plan.settings)
