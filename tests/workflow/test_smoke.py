@@ -1,14 +1,13 @@
-"""`fedloom run STUDY --smoke`: all of a study runs, shrunk and apart, and says what became of it."""
+"""`fedloom run STUDY --smoke` runs all of a study, shrunk and apart, and says what became of it."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from fedloom.report.smoke_check import check_outputs
 from fedloom.planning.load_plan import load_plan
+from fedloom.report.smoke_check import check_outputs
 
 pytestmark = pytest.mark.slow
 
@@ -75,5 +74,4 @@ def test_smoke_finds_the_plugins_of_the_folder(tmp_path):
     )
     done = run(folder, "run", "study.yaml", "--smoke", "-n")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "my_method" in done.stdout + done.stderr
-    shutil.rmtree(folder / "results")
+    assert (folder / "results/smoke/own/plugins/my_method").is_dir()
