@@ -231,6 +231,8 @@ class TableJob(Job):
     published: JsonDict | None
     shown: PlotInputs
     tuned: Tuned | None = None
+    # the caption's sentence on a narrowed study; "" if the table is that of the whole study
+    narrowed: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedloom.common.json_types import JsonDict
 from fedloom.config.protocols import job_ends
 from fedloom.config.reading import Change
-from fedloom.config.settings import OutputKind, Settings, local_weights
+from fedloom.config.settings import OutputEntry, Settings, local_weights
 from fedloom.config.study import Study
 from fedloom.machine.install import ROOT
 from fedloom.planning import (
@@ -178,16 +178,23 @@ class Plan:
     def shown_files(self, rule: str, wildcards: Wildcards) -> list[str]:
         """Return the files that a table or figure reads (see output_runs.output_files)."""
         make = self.table_job if rule == "table" else self.figure_job
-        files = output_runs.output_files(make(wildcards.label), self._entry(rule, wildcards).spec)
+        spec = self._output(rule, wildcards).entry.spec
+        files = output_runs.output_files(make(wildcards.label), spec)
         return list(map(str, files))
 
     def caption(self, rule: str, wildcards: Wildcards) -> str:
-        """Return the report's text on the kind of a table or figure."""
-        return self._entry(rule, wildcards).caption
+        """Return the report's text on the kind of a table or figure.
 
-    def _entry(self, rule: str, wildcards: Wildcards) -> OutputKind:
-        """Return the entry of the table or figure that the wildcards name."""
+        If a figure is narrowed, the text says so; a table has a caption of its own, which says it.
+        """
+        output = self._output(rule, wildcards)
+        if rule == "figure" and output.narrowed:
+            return f"{output.entry.caption} {output.narrowed}"
+        return output.entry.caption
+
+    def _output(self, rule: str, wildcards: Wildcards) -> OutputEntry:
+        """Return the table or figure that the wildcards name."""
         outputs = self.settings.figures
         if rule == "table":
             outputs = self.settings.tables
-        return outputs[wildcards.label].entry
+        return outputs[wildcards.label]

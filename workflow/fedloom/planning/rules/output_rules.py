@@ -36,6 +36,7 @@ class TableRule(Rule[TableJob]):
             published=output.published,
             shown=_plot_inputs(settings, output),
             tuned=_tuned(settings, output),
+            narrowed=output.narrowed,
         )
 
     def inputs(self, job: TableJob) -> list[Path]:
