@@ -240,6 +240,9 @@ def test_the_record_of_a_narrowed_study_says_so(monkeypatch, tmp_path):
     assert settings.startswith("# narrowed to methods plain; seeds 1 (--only)\n")
     assert YAML(typ="safe").load(settings)["study"]["seeds"] == [0, 1], "of the whole study"
     assert fedloom.results("one")["seed"].unique().tolist() == [1]
+    records.write_record(_part(whole, "methods=plain", "seeds=1", "tables=main"))
+    settings = read_metadata(paths.path_for(paths.RECORD, study="one"))["settings"]
+    assert settings.startswith("# narrowed to methods plain; seeds 1; tables main (--only)\n")
     _finish(whole)
     assert "narrowed" not in read_metadata(paths.path_for(paths.RECORD, study="one"))["settings"]
 

@@ -193,7 +193,7 @@ WRONG = {  # what is written after --only, and what the error holds
     "tables=xyz": "--only tables: the study has no 'xyz'; known: few, held, main",
     "methods=fedvpt methods=pep_fedpt": "methods must be named once",
     "scenarios=digits/all partitions=some": "no scenario of scenarios digits/all; partitions some",
-    "tables=few methods=pep_fedpt": "no table and no figure of the study is left: config key tables.few",
+    "tables=few methods=pep_fedpt": "no table and no figure of the study is left: config",
 }
 
 

@@ -47,8 +47,8 @@ def write_record(plan: Plan) -> None:
     packages as JSON. The versions stay as they are if no run was trained since. If a run was made
     with other settings, the record is not written.
 
-    If the study is narrowed (`--only`), and the record of the whole study has its runs as they are,
-    that record stays.
+    If the study is narrowed (`--only`), a record that has its runs as they are, and more, stays: it
+    is that of the whole study, or of a larger part.
     """
     # imported here, since it takes 0.1 s and plans do not need it
     import pyarrow as pa
@@ -81,10 +81,10 @@ def write_record(plan: Plan) -> None:
     versions = json.dumps(_versions())
     if file.is_file():
         before = read_table(file)
-        if plan.settings.narrowing and _has_rows(before, rows):
-            return
         if before.equals(table):
             versions = read_metadata(file)["versions"]
+        elif plan.settings.narrowing and _has_rows(before, rows):
+            return
 
     metadata = {"study": plan.name, "settings": _as_yaml(plan), "versions": versions}
     write_table(file, table.replace_schema_metadata(metadata))
