@@ -46,6 +46,7 @@ TYPOS = {  # a command line, and what its error holds
     "run typo.yaml": "'fedvptt'; did you mean 'fedvpt'? (typo.yaml, line 3)",
     "run --set stdy.rounds=2": "did you mean 'study'? (--set stdy.rounds=2)",
     "run --corse 2": "No such option '--corse'. (Did you mean one of: '--cores', '--set'?)",
+    "run --only method=fedvpt": "--only: no key 'method'; did you mean 'methods'?",
     "show styles/domains/micro_vit/fedvpt/seed0": "no run that has finished; known: none",
     "diff fedvpt sgpt": "fedvpt: must be the folder of a run, <dataset>/<partition>/",
     "export defaultt": "study 'defaultt' must have finished; run it",
@@ -128,6 +129,37 @@ def test_a_run_is_a_command_of_snakemake(monkeypatch, snakemake):
     assert calls()[1:] == [["--dry-run"]]
 
 
+def test_words_after_only_narrow_the_study(monkeypatch, snakemake):
+    calls = snakemake(3)
+    changes = ["rounds=4", "training.lr=0.2"]
+    only = ["methods=fedvpt,pfedpg", "seeds=0"]
+    given = ["--only", *only, "-n", "--set", *changes]
+    assert _main(monkeypatch, "report", "micro/micro_vit", *given) == 3
+    (words,) = calls()
+    assert words[2:5] == ["--config", f"set={json.dumps(changes)}", f"only={json.dumps(only)}"]
+    settings = launch.plan_of_arguments(words)[0].settings
+    assert settings.select.methods == ("fedvpt", "pfedpg") and settings.study.seeds == [0]
+    assert settings.study.rounds == 4 and settings.study.training.lr == 0.2
+
+
+def test_snakemakes_own_config_narrows_a_study(monkeypatch):
+    """Whoever calls Snakemake without FedLoom's command writes one word, or a list of words."""
+    monkeypatch.chdir(ROOT)
+    for given in ("only=methods=fedvpt", 'only=["methods=fedvpt"]'):
+        plan, _ = launch.plan_of_arguments(["--config", given])
+        assert plan.settings.select.methods == ("fedvpt",)
+    with pytest.raises(FedLoomError, match=r"^--config only: must be a list of texts, got 3"):
+        launch.plan_of_arguments(["--config", "only=3"])
+
+
+def test_a_plan_is_that_of_the_changed_and_narrowed_study(monkeypatch, capsys):
+    words = ["--set", "rounds=2", "--only", "methods=fedvpt,pep_fedpt", "seeds=0"]
+    assert _main(monkeypatch, "plan", "pep_fedpt/table1", *words) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["narrowed"] == "to  methods fedvpt, pep_fedpt; seeds 0"
+    assert " 7 train, 7 evaluate" in lines["jobs"]
+
+
 def test_the_end_of_a_run_names_the_results_that_there_are(monkeypatch, snakemake, capsys):
     snakemake(0)
     Path("mine.yaml").write_text("study: {name: mine}\nselect: {tables: [main], figures: []}\n")
@@ -158,6 +190,7 @@ def test_a_missing_folder_of_images_is_an_error_before_any_job(monkeypatch, snak
     [
         (["micro/micro_vit", "--", "--configfile=mine.yaml"], "--configfile"),
         (["--set", "rounds=4", "--", "--config", "a=1"], "--config"),
+        (["--only", "seeds=0", "--", "--config", "a=1"], "--config"),
     ],
 )
 def test_a_study_is_not_named_twice(monkeypatch, capsys, words, option):

@@ -18,6 +18,7 @@ from command_line import invoked
 from default_config import default_config
 from fedloom.common.files import read_metadata, write_table
 from fedloom.common.run_tables import EVALUATION_SCHEMA
+from fedloom.config.narrowing import narrow, read_narrowing
 from fedloom.machine.install import ROOT
 from fedloom.planning import paths, provenance, records
 from fedloom.planning.load_plan import resolve
@@ -210,6 +211,42 @@ def test_versions_are_those_with_which_runs_were_recorded_first(monkeypatch, tmp
     assert versions() == {"torch": "9"}
 
 
+def _part(plan: Plan, *words: str) -> Plan:
+    """Return the plan of a narrowed study."""
+    return Plan(narrow(plan.settings, read_narrowing(words)), plan.config)
+
+
+def test_a_narrowed_study_leaves_the_record_of_its_whole_study(monkeypatch, tmp_path):
+    """The record stays only while it has the runs as they are: one is trained again here."""
+    monkeypatch.chdir(tmp_path)
+    whole = _plan("one", ["head_tuning", "plain"], 2)
+    _finish(whole)
+    record = paths.path_for(paths.RECORD, study="one")
+    before = record.read_bytes()
+    part = _part(whole, "methods=plain", "seeds=1")
+    records.write_record(part)
+    assert record.read_bytes() == before
+
+    _evaluate(part, part.runs[0], 3)
+    records.write_record(part)
+    assert fedloom.results("one")["method"].unique().tolist() == ["plain"]
+
+
+def test_the_record_of_a_narrowed_study_says_so(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    whole = _plan("one", ["head_tuning", "plain"], 2)
+    _finish(_part(whole, "methods=plain", "seeds=1"))
+    settings = read_metadata(paths.path_for(paths.RECORD, study="one"))["settings"]
+    assert settings.startswith("# narrowed to methods plain; seeds 1 (--only)\n")
+    assert YAML(typ="safe").load(settings)["study"]["seeds"] == [0, 1], "of the whole study"
+    assert fedloom.results("one")["seed"].unique().tolist() == [1]
+    records.write_record(_part(whole, "methods=plain", "seeds=1", "tables=main"))
+    settings = read_metadata(paths.path_for(paths.RECORD, study="one"))["settings"]
+    assert settings.startswith("# narrowed to methods plain; seeds 1; tables main (--only)\n")
+    _finish(whole)
+    assert "narrowed" not in read_metadata(paths.path_for(paths.RECORD, study="one"))["settings"]
+
+
 @pytest.mark.parametrize("read", [fedloom.results, fedloom.scan])
 def test_rows_that_another_study_overwrote_are_refused(monkeypatch, tmp_path, read):
     monkeypatch.chdir(tmp_path)
@@ -289,6 +326,16 @@ def test_the_first_of_several_errors_is_raised(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(program))
     with pytest.raises(fedloom.FedLoomError, match=r"^one$"):
         fedloom.run(folder=tmp_path)
+
+
+def test_a_study_is_narrowed_from_python(tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\" > words\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    fedloom.run("micro/micro_vit", folder=tmp_path, only={"methods": ["sgpt", "pfpt"], "seeds": 0})
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[-2:] == ["--only=methods=sgpt,pfpt", "--only=seeds=0"]
 
 
 def test_a_study_that_cannot_run_raises_its_error(tmp_path, capfd):

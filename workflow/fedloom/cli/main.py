@@ -21,33 +21,45 @@ from fedloom.planning.run_labels import Run
 
 
 class CommandWithSettings(click.Command):
-    """A command whose option `--set` takes several settings, and `--smoke` a value or none.
+    """A command whose options `--set` and `--only` take several settings each.
 
-    If a key is set several times, the last value counts. The words after `--` are Snakemake's;
-    `ctx.obj` holds them.
+    If a key is set several times, the last value counts.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words before `--`, with `--set` before every KEY=VALUE."""
-        # keep the words after `--` for Snakemake
+        """Parse the words, with `--set` or `--only` before every KEY=VALUE.
+
+        A KEY=VALUE belongs to that of the two options which stands last before it, or to `--set`.
+        """
+        words = list[str]()
+        option = "--set"
+        for word in args:
+            # a word with = is a setting, unless it is the name of a file
+            is_setting = "=" in word and not word.startswith("-") and not Path(word).exists()
+            if is_setting and words[-1:] != [option]:
+                words.append(option)
+            words.append(word)
+
+            name = word.partition("=")[0]
+            if name in ("--set", "--only"):
+                option = name
+        return super().parse_args(ctx, words)
+
+
+class LaunchCommand(CommandWithSettings):
+    """A command that starts Snakemake, whose words stand after `--`; `ctx.obj` holds them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words before `--`, and keep those after it for Snakemake."""
+        # a bare --smoke must not take the next word for its value
+        args = ["--smoke=micro" if word == "--smoke" else word for word in args]
         own_words = args
         ctx.obj = []
         if "--" in args:
             cut = args.index("--")
             own_words = args[:cut]
             ctx.obj = args[cut + 1 :]
-
-        # a word with = is a change, unless it is the name of a file
-        words = list[str]()
-        for word in own_words:
-            is_change = "=" in word and not word.startswith("-") and not Path(word).exists()
-            if is_change and words[-1:] != ["--set"]:
-                words.append("--set")
-            # a bare --smoke must not take the next word for its value
-            if word == "--smoke":
-                word = "--smoke=micro"
-            words.append(word)
-        return super().parse_args(ctx, words)
+        return super().parse_args(ctx, own_words)
 
 
 def read_options(text: str) -> JsonDict:
@@ -87,6 +99,15 @@ SET_OPTION = click.Option(
     multiple=True,
     metavar="KEY=VALUE ...",
     help="Change keys of the config, such as study.rounds=4; `study.` may be left out.",
+)
+ONLY_OPTION = click.Option(
+    ["--only", "only"],
+    multiple=True,
+    metavar="KEY=LABEL,... ...",
+    help=(
+        "Narrow the study to some of its labels, such as methods=fedvpt,sgpt seeds=0. Keys: "
+        "scenarios, datasets, partitions, backbones, methods, seeds, tables, figures."
+    ),
 )
 
 
@@ -128,10 +149,11 @@ LAUNCH_PARAMETERS = [
         help="Run the whole study shrunk, on made-up images, into results/smoke/<study>. With "
         "--smoke=real, backbones keep their size, and each client takes one step.",
     ),
+    ONLY_OPTION,
 ]
 
 
-@fedloom.command(cls=CommandWithSettings, params=LAUNCH_PARAMETERS)
+@fedloom.command(cls=LaunchCommand, params=LAUNCH_PARAMETERS)
 @click.pass_obj
 def run(
     snakemake_options: list[str],
@@ -139,6 +161,7 @@ def run(
     cores: int | None,
     dry: bool,
     changes: tuple[str, ...],
+    only: tuple[str, ...],
     smoke: str | None,
 ) -> int:
     """Run a study and print its first table."""
@@ -146,12 +169,12 @@ def run(
 
     files = [] if study is None else [study]
     if smoke:
-        return smoke_run.run_shrunk(smoke, files, changes, cores, dry, snakemake_options)
-    return launch.run_study(files, changes, cores, dry, snakemake_options)
+        return smoke_run.run_shrunk(smoke, files, changes, only, cores, dry, snakemake_options)
+    return launch.run_study(files, changes, only, cores, dry, snakemake_options)
 
 
 @fedloom.command(
-    cls=CommandWithSettings,
+    cls=LaunchCommand,
     params=LAUNCH_PARAMETERS,
     short_help="Run a study, and write its report in HTML.",
 )
@@ -162,6 +185,7 @@ def report(
     cores: int | None,
     dry: bool,
     changes: tuple[str, ...],
+    only: tuple[str, ...],
     smoke: str | None,
 ) -> int:
     """Run a study; write its tables and figures into an HTML file."""
@@ -170,9 +194,9 @@ def report(
     files = [] if study is None else [study]
     if smoke:
         return smoke_run.run_shrunk(
-            smoke, files, changes, cores, dry, snakemake_options, reporting=True
+            smoke, files, changes, only, cores, dry, snakemake_options, reporting=True
         )
-    return launch.run_study(files, changes, cores, dry, snakemake_options, reporting=True)
+    return launch.run_study(files, changes, only, cores, dry, snakemake_options, reporting=True)
 
 
 @fedloom.command(short_help="Show the progress of the run in this folder.")
@@ -206,7 +230,11 @@ def init(folder: Path) -> None:
     print(f"next: cd '{folder}' && fedloom run")
 
 
-@fedloom.command(short_help="Estimate a study's jobs, hours and disk.")
+@fedloom.command(
+    cls=CommandWithSettings,
+    params=[SET_OPTION, ONLY_OPTION],
+    short_help="Estimate a study's jobs, hours and disk.",
+)
 @click.argument("studies", nargs=-1, type=find_study_file, metavar="[STUDY]...")
 @click.option(
     "--rate",
@@ -214,11 +242,13 @@ def init(folder: Path) -> None:
     metavar="TFLOPS",
     help="Speed of the GPU in 10^12 operations per second; default: an assumed one.",
 )
-def plan(studies: tuple[Path, ...], rate: float | None) -> None:
+def plan(
+    studies: tuple[Path, ...], rate: float | None, changes: tuple[str, ...], only: tuple[str, ...]
+) -> None:
     """Estimate what a study costs: its jobs, hours on a GPU, and disk."""
     from fedloom.cli.inspect import describe
 
-    print(describe.describe_cost(studies, rate))
+    print(describe.describe_cost(studies, rate, changes, only))
 
 
 @fedloom.command(short_help="List the bundled studies.")

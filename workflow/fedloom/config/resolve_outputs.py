@@ -50,12 +50,12 @@ def _resolve_output(settings: Settings, section: str, label: str, entry: Entry) 
         InvalidKeyError: the output does not suit the study; the error is about the output's entry.
     """
     where = CONFIG / section / label
-    output = _with_labels(settings, OutputEntry(section, label, entry.kind, entry.values), where)
+    output = with_labels(settings, OutputEntry(section, label, entry.kind, entry.values), where)
     _check_families(settings, output, where)
-    _check_requirements(settings, output, where)
+    check_requirements(settings, output, where)
 
     # what its kind reads from the study and from a paper
-    output = _complete(settings, output, where)
+    output = complete_output(settings, output, where)
     published = getattr(entry.values, "published", None)
     if published is None:
         return output
@@ -63,7 +63,7 @@ def _resolve_output(settings: Settings, section: str, label: str, entry: Entry) 
     return replace(output, published=numbers)
 
 
-def _with_labels(settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
+def with_labels(settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
     """Return an output with the labels of the scenarios, backbones and methods that it shows.
 
     Raises:
@@ -108,7 +108,7 @@ def _check_families(settings: Settings, output: OutputEntry, where: KeyPath) -> 
             )
 
 
-def _check_requirements(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
+def check_requirements(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
     """Check what an output's kind requires of the study; raise an InvalidKeyError if it lacks."""
     for check in output.entry.needs().requires:
         check(settings, output, where)
@@ -119,7 +119,7 @@ def _check_requirements(settings: Settings, output: OutputEntry, where: KeyPath)
         )
 
 
-def _complete(settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
+def complete_output(settings: Settings, output: OutputEntry, where: KeyPath) -> OutputEntry:
     """Return the output with what its kind reads; an error becomes one about the output's entry."""
     try:
         return output.entry.complete(settings, output, where)

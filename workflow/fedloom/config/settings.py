@@ -275,6 +275,11 @@ class KindSpec:
     # checks of the study, of report/requirements.py
     requires: tuple[Requirement, ...] = ()
 
+    @property
+    def shows_runs(self) -> bool:
+        """True if it shows runs, each of one seed."""
+        return self.shows in ("runs", "grid", "grids")
+
 
 class OutputKind(Keys):
     """The keys of every table and figure, and what follows from its kind."""
@@ -340,6 +345,8 @@ class OutputEntry:
     published: JsonDict | None = None
     # what `OutputKind.complete` adds to the keys
     extra: JsonDict = field(default_factory=dict)
+    # the caption's sentence that says to what the study was narrowed, if that changes the output
+    narrowed: str = ""
 
     @property
     def settings(self) -> JsonDict:
@@ -391,3 +398,6 @@ class Settings:
     citation: str | None = None
     # what the user is told: inherited keys that were changed, and outputs that were left out
     notes: tuple[str, ...] = ()
+    # the labels to which the study was narrowed, by key, and the settings of the whole study
+    narrowing: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    whole: "Settings | None" = None

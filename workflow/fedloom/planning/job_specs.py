@@ -233,6 +233,8 @@ class TableJob(Job):
     tuned: Tuned | None = None
     # the sentence of `study.remark`
     remark: str | None = None
+    # the caption's sentence on a narrowed study; "" if the table is that of the whole study
+    narrowed: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from fedloom.common.folders import is_folder
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import CONFIG as CONFIG_KEY
 from fedloom.common.key_path import InvalidKeyError
+from fedloom.config.narrowing import narrow, read_narrowing
+from fedloom.config.own_values import notes_on_changes
 from fedloom.config.reading import (
     Change,
     inherits,
@@ -34,6 +36,8 @@ OWN_CONFIG = Path("config.yaml")
 FITTED = {"study", "partitions", "select"}
 # the key of `overrides` that holds a list of changes, each as "key=value"
 CHANGES_KEY = "set"
+# the key of `overrides` that holds a list of labels to keep, each as "key=label,label"
+ONLY_KEY = "only"
 # `fedloom run` sets this variable: it prints notes, and the table at the end, itself
 LAUNCHER = "FEDLOOM_LAUNCHER"
 
@@ -57,6 +61,7 @@ def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> 
         files: the study's files. They override config.yaml, and later ones override earlier ones.
         overrides: keys that override all files (Snakemake's --config). Their key `set` is a list of
             changes, such as "study.rounds=4": in a mapping, Snakemake would turn numbers into text.
+            Their key `only` is a list of labels and seeds to keep, such as "methods=sgpt,pfedpg".
 
     Raises:
         FedLoomError: a file or a key is wrong; the error says where it was written.
@@ -66,7 +71,8 @@ def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> 
 
     # the mappings of --config, which the changes of single keys override
     given = dict(overrides or {})
-    changes = [read_change(text) for text in given.pop(CHANGES_KEY, ())]
+    changes = [read_change(text) for text in _words(given.pop(CHANGES_KEY, ()), CHANGES_KEY)]
+    narrowing = read_narrowing(_words(given.pop(ONLY_KEY, ()), ONLY_KEY))
     for keys, value, _ in changes:
         given = merge_values(given, _nested(keys, value))
 
@@ -78,17 +84,26 @@ def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> 
 
     merged = merge_configs(contents, given)
     read = [path for path, _ in contents]
-    settings = resolve(merged, read, changes, set_by_user)
+    whole = resolve(merged, read, changes, set_by_user)
+    settings = narrow(whole, narrowing)
 
     # the launcher has printed the notes before it starts Snakemake
     if LAUNCHER not in os.environ:
-        for note in settings.notes:
+        for note in (*settings.notes, *notes_on_changes(settings, merged, changes)):
             print(f"note: {escape_unprintable(note)}", file=sys.stderr)
 
     # if a plugin's file is not valid Python, raise the error here, before any job
     for name in sorted({settings.methods[label].plugin for label in settings.select.methods}):
         staleness.source_files((), (find_method(name),))
     return Plan(settings, merged, tuple(read), tuple(changes))
+
+
+def _words(value: object, key: str) -> list[str]:
+    """Return the list of words, or the single word, that --config gives to a key."""
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise FedLoomError(f"--config {key}: must be a list of texts, got {value!r}; quote each")
+    return [*words]
 
 
 def _keys_set_by_user(set_by_files: JsonDict, given: JsonDict) -> JsonDict | None:

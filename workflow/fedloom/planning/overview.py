@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from fedloom.config.narrowing import in_words
 from fedloom.config.protocols import study_for
 from fedloom.config.settings import BackboneSettings, Dataset, Settings
 
@@ -21,6 +22,7 @@ def overview(settings: Settings) -> dict[str, str | list[str]]:
     texts: dict[str, str | list[str]] = {
         "Paper": settings.citation or "",
         "Shows": ", ".join(study.shows),
+        "Narrowed to": in_words(settings.narrowing),
         "Data sets": ", ".join(select.datasets),
         "On the data sets": _notes(settings.datasets, select.datasets),
         "Partitions": ", ".join(select.partitions),

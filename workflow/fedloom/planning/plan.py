@@ -9,7 +9,7 @@ from pathlib import Path
 from fedloom.common.json_types import JsonDict
 from fedloom.config.protocols import job_ends
 from fedloom.config.reading import Change
-from fedloom.config.settings import OutputKind, Settings, local_weights
+from fedloom.config.settings import OutputEntry, Settings, local_weights
 from fedloom.config.study import Study
 from fedloom.machine.install import ROOT
 from fedloom.planning import (
@@ -178,23 +178,26 @@ class Plan:
     def shown_files(self, rule: str, wildcards: Wildcards) -> list[str]:
         """Return the files that a table or figure reads (see output_runs.output_files)."""
         make = self.table_job if rule == "table" else self.figure_job
-        files = output_runs.output_files(make(wildcards.label), self._entry(rule, wildcards).spec)
+        spec = self._output(rule, wildcards).entry.spec
+        files = output_runs.output_files(make(wildcards.label), spec)
         return list(map(str, files))
 
     def caption(self, rule: str, wildcards: Wildcards) -> str:
         """Return the report's text on the kind of a table or figure.
 
-        For a figure, the text begins with `study.remark`; a table has that in its own caption.
+        For a figure, the text begins with `study.remark`, and ends with what the study was narrowed
+        to. A table has both in a caption of its own.
         """
-        caption = self._entry(rule, wildcards).caption
-        remark = self.settings.study.remark
-        if rule == "figure" and remark is not None:
-            return f"{remark} {caption}"
-        return caption
+        output = self._output(rule, wildcards)
+        caption = output.entry.caption
+        if rule != "figure":
+            return caption
+        sentences = [self.settings.study.remark, caption, output.narrowed]
+        return " ".join(sentence for sentence in sentences if sentence)
 
-    def _entry(self, rule: str, wildcards: Wildcards) -> OutputKind:
-        """Return the entry of the table or figure that the wildcards name."""
+    def _output(self, rule: str, wildcards: Wildcards) -> OutputEntry:
+        """Return the table or figure that the wildcards name."""
         outputs = self.settings.figures
         if rule == "table":
             outputs = self.settings.tables
-        return outputs[wildcards.label].entry
+        return outputs[wildcards.label]

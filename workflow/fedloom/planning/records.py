@@ -16,7 +16,9 @@ from ruamel.yaml import YAML
 
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.files import canonical, read_metadata, read_table, write_table
+from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import sha256
+from fedloom.config.narrowing import in_words
 from fedloom.config.settings import VALIDATION
 from fedloom.hooks.manifest import TEST_SETS, find_method
 from fedloom.machine import packages
@@ -44,6 +46,9 @@ def write_record(plan: Plan) -> None:
     The metadata of the file has the name of the `study`, its `settings` as YAML, and `versions` of
     packages as JSON. The versions stay as they are if no run was trained since. If a run was made
     with other settings, the record is not written.
+
+    If the study is narrowed (`--only`), a record that has its runs as they are, and more, stays: it
+    is that of the whole study, or of a larger part.
     """
     # imported here, since it takes 0.1 s and plans do not need it
     import pyarrow as pa
@@ -73,13 +78,22 @@ def write_record(plan: Plan) -> None:
 
     # the versions are those that trained the runs, so they stay with the same rows
     file = paths.path_for(paths.RECORD, study=plan.name)
-    if file.is_file() and read_table(file).equals(table):
-        versions = read_metadata(file)["versions"]
-    else:
-        versions = json.dumps(_versions())
+    versions = json.dumps(_versions())
+    if file.is_file():
+        before = read_table(file)
+        if before.equals(table):
+            versions = read_metadata(file)["versions"]
+        elif plan.settings.narrowing and _has_rows(before, rows):
+            return
 
     metadata = {"study": plan.name, "settings": _as_yaml(plan), "versions": versions}
     write_table(file, table.replace_schema_metadata(metadata))
+
+
+def _has_rows(record: "pa.Table", rows: list[JsonDict]) -> bool:
+    """Return True if a record has all rows; each may also have the artefact `test_sets` there."""
+    recorded = record.to_pylist()
+    return all(row in recorded or row | {TEST_SETS: True} in recorded for row in rows)
 
 
 def read_record(study: str, folder: Path) -> "pa.Table":
@@ -103,17 +117,23 @@ def read_record(study: str, folder: Path) -> "pa.Table":
 
 
 def _as_yaml(plan: Plan) -> str:
-    """Return the merged config as YAML, with the values of inherited keys that the study has."""
+    """Return the merged config as YAML, with the values of inherited keys that the study has.
+
+    If the study is narrowed, it is the config of the whole study, below a comment that says so.
+    """
+    settings = plan.settings.whole or plan.settings
     content = dict(plan.config)
-    content["study"] = plan.settings.study.model_dump(mode="json", exclude_unset=True)
+    content["study"] = settings.study.model_dump(mode="json", exclude_unset=True)
 
     # the tables and figures that the study has
     select = dict(plan.config["select"])
-    select["tables"] = list(plan.settings.select.tables)
-    select["figures"] = list(plan.settings.select.figures)
+    select["tables"] = list(settings.select.tables)
+    select["figures"] = list(settings.select.figures)
     content["select"] = select
 
     text = io.StringIO()
+    if plan.settings.narrowing:
+        text.write(f"# narrowed to {in_words(plan.settings.narrowing)} (--only)\n")
     YAML().dump(content, text)
     return text.getvalue()
 

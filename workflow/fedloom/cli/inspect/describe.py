@@ -18,8 +18,9 @@ from fedloom.common.json_types import JsonDict
 from fedloom.config.config_schema import kind_schema, whole
 from fedloom.config.kind_plugins import broken_plugins
 from fedloom.config.kinds import KINDS, SELECTOR_KEY
+from fedloom.config.narrowing import in_words
 from fedloom.hooks.manifest import MethodManifest, discover_methods, find_method
-from fedloom.planning.load_plan import load_plan, read_plan
+from fedloom.planning.load_plan import CHANGES_KEY, ONLY_KEY, load_plan, read_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.resources.cost import RATES, StudyCost, study_cost
 from fedloom.planning.resources.estimates import CORE_OPERATIONS_PER_SECOND
@@ -224,14 +225,22 @@ def _methods_run(plan: Plan) -> list[str]:
     return shown
 
 
-def describe_cost(files: Sequence[Path], tera: float | None) -> str:
+def describe_cost(
+    files: Sequence[Path], tera: float | None, changes: Sequence[str] = (), only: Sequence[str] = ()
+) -> str:
     """Return the cost of a study, as text.
 
-    `tera` is the rate of the GPU, in 10^12 operations per second; None: an assumed one.
+    Args:
+        files: the study's files; default: config.yaml.
+        tera: the rate of the GPU, in 10^12 operations per second; None: an assumed one.
+        changes: changes of single keys, such as "study.rounds=4".
+        only: labels and seeds to which the study is narrowed, such as "methods=sgpt,pfedpg".
     """
-    plan = load_plan(files)
+    plan = load_plan(files, {CHANGES_KEY: changes, ONLY_KEY: only})
     total = study_cost(plan)
     lines = {"study": plan.name}
+    if plan.settings.narrowing:
+        lines["narrowed to"] = in_words(plan.settings.narrowing)
     lines |= _counts(total)
     lines |= _hours(total, tera)
 

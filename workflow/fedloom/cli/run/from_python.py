@@ -27,6 +27,7 @@ def run(
     changes: Mapping[str, object] | None = None,
     cores: int | None = None,
     folder: str | PathLike = ".",
+    only: Mapping[str, object] | None = None,
 ) -> None:
     """Run a study, print what `fedloom run` prints, and return when it has finished.
 
@@ -36,6 +37,8 @@ def run(
         changes: values of single keys, such as {"training.lr": 0.1} (`--set` of `fedloom run`).
         cores: the most CPU cores that jobs use at a time; default: as the profile says.
         folder: the folder in which the study runs, and which gets its `results`.
+        only: labels and seeds to which the study is narrowed, such as {"methods": ["sgpt", "pfpt"],
+            "seeds": 0} (`--only` of `fedloom run`).
 
     Raises:
         FedLoomError: the study failed; the message is the first error that was printed.
@@ -58,6 +61,11 @@ def run(
         words += ["--cores", str(cores)]
     for key, value in (changes or {}).items():
         words.append(f"--set={key}={json.dumps(_plain(value, key))}")
+    for key, value in (only or {}).items():
+        labels = _plain(value, key)
+        if not isinstance(labels, list):
+            labels = [labels]
+        words.append(f"--only={key}={','.join(map(str, labels))}")
 
     # let the new process import the same library as this one
     environment = dict(os.environ)

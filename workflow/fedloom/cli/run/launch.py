@@ -32,7 +32,7 @@ from fedloom.common.locks import file_lock
 from fedloom.machine.install import SNAKEFILE
 from fedloom.machine.process_log import QUIET_VARIABLE
 from fedloom.planning import paths, run_progress
-from fedloom.planning.load_plan import CHANGES_KEY, LAUNCHER, check_images, load_plan
+from fedloom.planning.load_plan import CHANGES_KEY, LAUNCHER, ONLY_KEY, check_images, load_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.records import summary_of_results, write_record
 
@@ -238,6 +238,7 @@ def exclusive_folder() -> AbstractContextManager[None]:
 def run_study(
     files: Sequence[Path] = (),
     changes: Sequence[str] = (),
+    only: Sequence[str] = (),
     cores: int | None = None,
     dry: bool = False,
     options: Sequence[str] = (),
@@ -248,6 +249,7 @@ def run_study(
     Args:
         files: the study's files; default: config.yaml.
         changes: changes of single keys, such as "study.rounds=4".
+        only: labels and seeds to which the study is narrowed, such as "methods=sgpt,pfedpg".
         cores: the most CPU cores that jobs use at a time; default: as the profile says.
         dry: only show what would run.
         options: further arguments of Snakemake, which may name the study in the place of `files`.
@@ -258,17 +260,18 @@ def run_study(
     """
     # the study must be named once: Snakemake would take the last one and ignore the other
     naming = [word for word in options if word.partition("=")[0] in STUDY_OPTIONS]
-    if naming and (files or changes):
+    if naming and (files or changes or only):
         raise FedLoomError(
-            f"{naming[0]}: a study or --set was given before `--` too; give only one of them"
+            f"{naming[0]}: a study, --set or --only was given before `--` too; give only one of "
+            "them"
         )
 
     # Snakemake's options may name the study, or say that no job is to run
-    arguments = _snakemake_arguments(files, changes, cores, dry, options)
+    arguments = _snakemake_arguments(files, changes, only, cores, dry, options)
     if options:
         study, dry = plan_of_arguments(arguments)
     else:
-        study = load_plan(files, {CHANGES_KEY: [*changes]})
+        study = load_plan(files, {CHANGES_KEY: [*changes], ONLY_KEY: [*only]})
     if dry:
         return run_snakemake(arguments)
 
@@ -283,6 +286,7 @@ def run_study(
 def _snakemake_arguments(
     files: Sequence[Path],
     changes: Sequence[str],
+    only: Sequence[str],
     cores: int | None,
     dry: bool,
     options: Sequence[str],
@@ -291,8 +295,12 @@ def _snakemake_arguments(
     arguments = [*options]
     if files:
         arguments += ["--configfile", *map(str, files)]
-    if changes:
-        arguments += ["--config", f"{CHANGES_KEY}={json.dumps(changes)}"]
+
+    # Snakemake takes all words after one --config, and forgets an earlier one
+    overrides = {CHANGES_KEY: changes, ONLY_KEY: only}
+    given = [f"{key}={json.dumps(words)}" for key, words in overrides.items() if words]
+    if given:
+        arguments += ["--config", *given]
     if cores:
         arguments += ["--cores", str(cores)]
     if dry:

@@ -17,7 +17,7 @@ from fedloom.common.files import atomic_write
 from fedloom.common.json_types import JsonDict
 from fedloom.config.shrink.study import MICRO, REAL, shrink
 from fedloom.planning import paths
-from fedloom.planning.load_plan import CHANGES_KEY, load_plan
+from fedloom.planning.load_plan import CHANGES_KEY, ONLY_KEY, load_plan
 
 # the file of the shrunk study, in the folder of the smoke run
 STUDY_FILE = Path("study.yaml")
@@ -30,6 +30,7 @@ def run_shrunk(
     scale: str,
     files: Sequence[Path] = (),
     changes: Sequence[str] = (),
+    only: Sequence[str] = (),
     cores: int | None = None,
     dry: bool = False,
     options: Sequence[str] = (),
@@ -48,14 +49,14 @@ def run_shrunk(
     _prepare(folder, shrink(plan.config, plan.settings, left))
 
     with chdir(folder):
-        status = launch.run_study([STUDY_FILE], (), cores, dry, options, reporting)
+        status = launch.run_study([STUDY_FILE], (), only, cores, dry, options, reporting)
         if status != 0 or dry:
             return status
 
         # this import takes a second
         from fedloom.report import smoke_check
 
-        shrunk = load_plan([STUDY_FILE])
+        shrunk = load_plan([STUDY_FILE], {ONLY_KEY: [*only]})
         checked = smoke_check.check_outputs(shrunk)
         steps = list[str]()
         if left.real:

@@ -37,6 +37,7 @@ class TableRule(Rule[TableJob]):
             shown=_plot_inputs(settings, output),
             tuned=_tuned(settings, output),
             remark=settings.study.remark,
+            narrowed=output.narrowed,
         )
 
     def inputs(self, job: TableJob) -> list[Path]:

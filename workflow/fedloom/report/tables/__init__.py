@@ -47,6 +47,8 @@ def build_table(job: TableJob, runs: list[PlottedRun]) -> "FinishedTable":
         paper = job.published["citation"]
         table = job.published["table"]
         caption += f" Published, in brackets or a column: {paper}, Table {table}."
+    if job.narrowed:
+        caption += f" {job.narrowed}"
     return built._replace(caption=caption)
 
 

@@ -75,6 +75,10 @@ class Claims(TableKind):
         # the methods and scenarios that stand for the rows and the settings of the paper
         methods = [settings.methods[label] for label in output.methods]
         labels = label_by_row(paper["rows"], methods, rows)
+        if settings.whole is not None:
+            # in a part of a study, a row's method is that of the whole study, or none
+            of_whole = settings.whole.tables[output.label].extra["labels"]
+            labels = {row: label for row, label in of_whole.items() if label in output.methods}
         compared = [label for label in output.methods if label in labels.values()]
         scenarios = [each for each in output.scenarios if str(each) in self.stands_for]
 
