@@ -62,7 +62,7 @@ def run_shrunk(
         if left.real:
             steps = smoke_check.steps_beside_plan(shrunk)
     print("\n".join(["", *steps, *(each.line for each in checked)]))
-    print(f"\nsmoke run of {plan.name}: look at the pictures in {folder / paths.RESULTS}/figures")
+    print(f"\nsmoke run of {plan.name}: all of these paths are below {folder}")
     return int(any(each.problem for each in checked))
 
 
