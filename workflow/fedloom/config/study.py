@@ -198,8 +198,6 @@ class Select(Keys):
 
 # a section whose entries each have a kind; fedloom.config.kinds checks them
 Entries = Annotated[dict[Label, JsonDict], Field(min_length=1)]
-# the same, for a section that a study may do without
-OptionalEntries = Annotated[dict[Label, JsonDict], Field(default={})]
 
 
 class Config(Keys):
@@ -211,6 +209,8 @@ class Config(Keys):
     backbones: Entries
     methods: dict[Label, MethodEntry] = Field(default={})
     """Labels of methods; a plugin's own name needs no entry."""
-    tables: OptionalEntries
-    figures: OptionalEntries
+    tables: dict[Label, JsonDict] = Field(default={})
+    """Labels of tables, each of a kind."""
+    figures: dict[Label, JsonDict] = Field(default={})
+    """Labels of figures, each of a kind."""
     select: Select

@@ -33,8 +33,11 @@ def write_figure(
     # imported here, because a plan imports figures only for their keys
     from fedloom.report.figures import style
 
-    with style.house_style():
-        figure = call_kind("figure", job.kind, lambda: draw_figure(job, series))
+    def draw_and_save() -> None:
+        figure = draw_figure(job, series)
         if job.remark is not None:
             style.add_remark(figure, job.remark)
         style.save_figure(figure, outputs)
+
+    with style.house_style():
+        call_kind("figure", job.kind, draw_and_save)
