@@ -165,7 +165,19 @@ def test_published_numbers_stand_beside_the_measured_ones():
         texts = _beside({"params_up": value, "rounds": [12]})
         assert texts.cells["params_up_published"].tolist() == [text, "-"]
         assert not any(texts.marks["params_up_published"])
-        assert texts.titles == ["Method", "Sent by a client", "Published sent by a client"]
+        assert texts.titles == ["Method", "Sent by a client", "Sent by a client, published"]
+
+
+def test_a_heading_spells_a_domain_as_its_data_set_does():
+    """The domains Real World and clipart of data sets must not become real World or Clipart."""
+    names = ["domain_Real World", "domain_clipart"]
+    frame = summary.summarise([shown()], [dict.fromkeys(names, 10.0)])
+    entry = {"rows": {"m": "M"}, "values": {"M": {"X": dict.fromkeys(names, [10])}}}
+    texts = layout.summary_text(
+        published.join_published(frame, entry), table_kind("domains").column
+    )
+    domains = [title.removesuffix(", published") for title in texts.titles[1:]]
+    assert domains == ["Real World", "Real World", "clipart", "clipart"]
 
 
 def test_parameters_are_of_one_client_in_one_round(tmp_path):
