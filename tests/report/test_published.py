@@ -170,9 +170,10 @@ def test_published_numbers_stand_beside_the_measured_ones():
 
 def test_a_heading_spells_a_domain_as_its_data_set_does():
     """The domains Real World and clipart of data sets must not become real World or Clipart."""
-    names = ["domain_Real World", "domain_clipart"]
-    frame = summary.summarise([shown()], [dict.fromkeys(names, 10.0)])
-    entry = {"rows": {"m": "M"}, "values": {"M": {"X": dict.fromkeys(names, [10])}}}
+    numbers = {"domain_Real World": 10.0, "domain_clipart": 10.0}
+    printed = {metric: [number] for metric, number in numbers.items()}
+    frame = summary.summarise([shown()], [numbers])
+    entry = {"rows": {"m": "M"}, "values": {"M": {"X": printed}}}
     texts = layout.summary_text(
         published.join_published(frame, entry), table_kind("domains").column
     )

@@ -136,8 +136,9 @@ class EvaluateJob(Job):
     run: Run
     ends: tuple[int, ...]
     confusion: bool
-    # the run is a trial of study.tune; its loss may stay as high as that of guessing
-    trial: bool
+    # the log says so if the loss is not below that of guessing; a trial of study.tune may have such
+    # a loss, and so may a method that trains nothing
+    checks_loss: bool
 
 
 @dataclass(frozen=True)
