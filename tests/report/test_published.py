@@ -1,13 +1,15 @@
 """Papers' numbers: read alike everywhere, in agreement with themselves, and shown beside ours."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedloom.common import schema
 from fedloom.config.reading import read
 from fedloom.machine.install import ROOT
-from fedloom.report.tables import costs, layout, published, summary
-from shown_runs import filled, shown, table_kind
+from fedloom.report.tables import build_table, costs, layout, published, summary
+from shown_runs import filled, shown, table_job, table_kind
 
 FILES = {
     path.parent.name: path for path in sorted((ROOT / "workflow/papers").glob("*/numbers.yaml"))
@@ -212,3 +214,21 @@ def test_a_published_number_says_how_far_it_is_from_ours(mean, std, value, text)
         published.join_published(frame, entry), table_kind("parameters").column
     )
     assert table.cells["params_up_published"].tolist() == [text]
+
+
+@pytest.mark.parametrize(("seeds", "explained"), [(1, False), (2, True)])
+def test_the_unit_sd_is_explained_where_a_number_has_it(seeds, explained, tmp_path):
+    """A single seed has no deviation, so no difference is measured in deviations."""
+    runs = []
+    for seed in range(seeds):
+        file = tmp_path / f"{seed}.parquet"
+        filled({"clients": [2], "bytes_up": [64 + seed], "bytes_down": [80]}, "rounds").to_parquet(
+            file
+        )
+        runs.append(shown(seed=seed, rounds=file))
+    values = {"Ours": {"X": {"params_up": [99]}}}
+    entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}, "values": values}
+    entry |= {"citation": "A paper", "table": 3}
+    built = build_table(replace(table_job("parameters"), published=entry), runs)
+    assert ("SD: the standard deviation" in built.caption) == explained
+    assert built.caption.endswith("Published, in brackets or a column: A paper, Table 3.")
