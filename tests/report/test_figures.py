@@ -196,6 +196,31 @@ def test_ticks_are_whole_numbers_where_x_is(tmp_path):
     assert all(ticks[0]) and not all(ticks[1])
 
 
+@pytest.mark.parametrize(
+    ("places", "rows", "columns"),
+    [(("p", "q", "r"), 2, 3), (("p", "q", "r", "s"), 4, 2)],
+)
+def test_the_panels_of_a_method_are_one_row_or_one_column(places, rows, columns):
+    """PFPT's Figure 5 shows two methods in three divisions of the same data."""
+    runs = [shown(partition=place, method=m, title=m) for place in places for m in "ab"]
+    _, axes = style.by_run(runs)
+    shape = axes[0].get_gridspec()
+    assert (shape.nrows, shape.ncols) == (rows, columns)
+    for run, axis in zip(runs, axes, strict=True):
+        spot = axis.get_subplotspec()
+        cell = (spot.rowspan.start, spot.colspan.start)
+        expected = ("ab".index(run.method), places.index(run.partition))
+        assert (cell if columns == 3 else cell[::-1]) == expected
+        assert axis.get_title() == f"{run.partition}, {run.method}"
+
+
+def test_panels_of_runs_that_are_no_table_follow_each_other():
+    """Method b was not run on q, so neither rows nor columns could be full."""
+    runs = [shown(), shown(method="b"), shown(partition="q"), shown(partition="r")]
+    _, axes = style.by_run(runs)
+    assert (axes[0].get_gridspec().nrows, axes[0].get_gridspec().ncols) == (2, 3)
+
+
 @pytest.mark.parametrize("low", [0.13, 470])
 @pytest.mark.parametrize("fold", [1.2, 4.9, 5.1, 95, 110, 1e6])
 def test_labels_of_a_logarithmic_axis_do_not_touch(low, fold):
