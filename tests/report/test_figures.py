@@ -16,7 +16,7 @@ from fedloom.report import figures, metrics
 from fedloom.report.figures import convergence, maps, style
 from fedloom.report.plotted_runs import PlottedBackbone
 from figure_cases import CLASSES, ENTRIES, artefact_table, series_of_kinds
-from shown_runs import draw, figure_job, shown
+from shown_runs import draw, figure_job, filled, shown
 
 
 @pytest.fixture
@@ -219,6 +219,25 @@ def test_panels_of_runs_that_are_no_table_follow_each_other():
     runs = [shown(), shown(method="b"), shown(partition="q"), shown(partition="r")]
     _, axes = style.by_run(runs)
     assert (axes[0].get_gridspec().nrows, axes[0].get_gridspec().ncols) == (2, 3)
+
+
+def test_a_loss_that_is_another_is_named_below_the_panels(tmp_path):
+    """SGPT trains two blocks in a round, and reports a mean over the steps of both."""
+    filled({"round": [1, 2], "train_loss": [2.0, 1.0]}, "rounds").to_parquet(tmp_path / "r.parquet")
+    plain = shown(rounds=tmp_path / "r.parquet")
+    other = replace(plain, method="o", title="Other", other_loss="it is a mean of " + "steps " * 20)
+    assert draw("convergence", [plain], metric="loss").get_supxlabel() == ""
+    figure = draw("convergence", [plain, other], metric="loss")
+    below = figure.get_supxlabel()
+    assert " ".join(below.split()).startswith(
+        "Other's loss is not comparable: it is a mean of steps"
+    )
+    with style.house_style():
+        figure.draw_without_rendering()
+        (text,) = [each for each in figure.texts if each.get_text() == below]
+        place = text.get_window_extent()
+        panel = figure.axes[0].get_tightbbox()
+        assert place.x0 >= 0 and place.x1 <= figure.bbox.width and place.y1 <= panel.y0
 
 
 @pytest.mark.parametrize("low", [0.13, 470])

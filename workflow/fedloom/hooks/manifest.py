@@ -104,6 +104,9 @@ class MethodManifest(PluginManifest):
     unseen_classes: Condition = False
     """Condition with which `predict` chooses among the names in `task.data.classes`, also if they
     are classes that no client trained on (`novel_classes` of a partition)."""
+    other_loss: str = ""
+    """Why the training loss that the method reports cannot be compared with that of other methods.
+    Figures of the loss say so below their panels."""
     server_sees_held_out: bool = False
     """True if the server trains on images of held-out clients. Tables mark the accuracies of such a
     method."""

@@ -181,6 +181,8 @@ class PlottedMethod:
     trains: str = ""
     # the server trains on images of held-out clients
     sees_held_out: bool = False
+    # why its training loss cannot be compared with that of other methods; "" if it can
+    other_loss: str = ""
     grid: config.Grid | None = None
     # the positions of the members in the grid; thousands of members would not fit into a command
     # line of 128 KiB

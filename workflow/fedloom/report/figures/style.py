@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +35,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # 7 and 8 have no common divisor: every pair comes once, and neighbours differ in colour and marker
 PAIRS = tuple((LINE_COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+# the size of small lines in points, and the number of their letters that surely fit into an inch
+SMALL = 7
+LETTERS_PER_INCH = 16
 # the most panels in a row, unless a figure's rows have a meaning
 MOST_IN_A_ROW = 3
 # the fill patterns of bars, one for each of LINES
@@ -258,6 +263,14 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     drawn = figure.legend(*shown, loc="outside right upper", ncols=columns)
     wide = drawn.get_window_extent().width / figure.dpi
     figure.set_size_inches(float(width + wide) + 0.1, float(height))
+
+
+def write_below(figure: Figure, lines: Sequence[str]) -> None:
+    """Write small lines below the panels; long ones are continued on the next line."""
+    letters = int(figure.get_figwidth() * LETTERS_PER_INCH)
+    text = "\n".join(chain.from_iterable(wrap(line, letters) for line in lines))
+    if text:
+        figure.supxlabel(text, fontsize=SMALL)
 
 
 def shades(low: float, high: float, name: str = "viridis") -> ScalarMappable:
