@@ -289,6 +289,39 @@ def test_a_grid_of_two_options_is_one_map_per_scenario(three_axes):
     assert [t.get_text() for t in panels[0].get_xticklabels()] == ["0.5", "1", "1.5"]
 
 
+def test_axes_have_their_titles_in_every_figure_of_a_grid(three_axes):
+    """FedPHA's figures call the entries of a list after their domains."""
+    titles = {"list.0": "Domain 1 (ink)", "list.2": "Domain 3 (wax)"}
+    series = []
+    for run in _at(three_axes, 2, 3):
+        series.append(replace(run, member=replace(run.member, axis_titles=titles)))
+
+    maps = draw("grid", series).axes[:2]
+    assert [axis.get_title() for axis in maps] == ["Domain 1 (ink) = 1", "Domain 1 (ink) = 2"]
+    assert {(axis.get_xlabel(), axis.get_ylabel()) for axis in maps} == {
+        ("list.1", "Domain 3 (wax)")
+    }
+    (space, *_) = draw("scatter3d", series).axes
+    labels = (space.get_xlabel(), space.get_ylabel(), space.get_zlabel())
+    assert labels == ("Domain 1 (ink)", "list.1", "Domain 3 (wax)")
+    boxes = [axis.get_xlabel() for axis in draw("boxes", series).axes]
+    assert boxes[0] == "Domain 1 (ink)"
+    (line, *_) = draw("option_line", series, metrics=["participating_mean"]).axes
+    assert line.get_xlabel() == "Domain 1 (ink)"
+    legend = [text.get_text() for text in line.figure.legends[0].get_texts()]
+    assert "list.1 = 1, Domain 3 (wax) = 1" in legend
+
+
+def test_titles_of_axes_come_from_the_grids_entry():
+    entry = BLOCKS | {"grid": {"blocks.0": [1, 2]}, "axis_titles": {"blocks.0": "First block"}}
+    study = _resolved({"g": entry}, {"methods": ["g"]})
+    first, *_ = plotted_runs(Plan(study).job("table", SimpleNamespace(label="main")).shown)
+    assert first.member.axis_titles == {"blocks.0": "First block"}
+    for changed in ({"grid": {"blocks.1": [1]}}, {"grid": None}):
+        with refused("methods.g.axis_titles", "'blocks.0'", "the grid has no axis"):
+            _resolved({"g": entry | changed}, {"methods": ["g"]})
+
+
 def test_boxes_are_by_the_clients_own_entry(tmp_path):
     """Of a list of two, clients 0 and 1 have the first entry, and clients 2 and 3 the second."""
     items = []

@@ -144,6 +144,18 @@ def test_transparent_grey_and_palettes():
     assert to_pixels(image, False, None, transparency="white")[0, 0].tolist() == [255] * 3
 
 
+def test_a_palette_with_transparent_colours_is_read_without_a_warning(recwarn):
+    """The hidden colours are those of the palette: here, colour k has a red of k."""
+    palette = Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4)).convert("P")
+    palette.putpalette([value for k in range(256) for value in (k, 7, 9)])
+    image = stored(palette, "PNG", transparency=bytes([0, 100, 255, 3]))
+    assert image.mode == "P" and isinstance(image.info["transparency"], bytes)
+    expected = np.stack([np.arange(16), np.full(16, 7), np.full(16, 9)], axis=-1)
+    assert (to_pixels(image, False, None) == expected.reshape(4, 4, 3)).all()
+    assert pixels.is_transparent(image)
+    assert not recwarn.list
+
+
 def test_transparent_pixels_are_counted_unless_a_key_is_set(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     root = image_folder(tmp_path / "root", ["ant", "bee"])

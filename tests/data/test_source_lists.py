@@ -225,14 +225,16 @@ def test_a_folder_of_images_for_each_half(tmp_path):
     assert store.domains.tolist() == ["all", "all"]
 
 
-def test_a_test_list_without_users(tmp_path):
+def test_a_test_list_without_users(tmp_path, caplog):
     root = files(tmp_path / "root", "1.png", "2.png", "3.png")
     write(root / "train.csv", "user_id,image_id,class", "7,1.png,0", "8,2.png,0")
     write(root / "test.csv", "image_id,class", "3.png,0")
     columns = {"path_column": "image_id", "label_column": "class", "domain_column": "user_id"}
     lists = {"source": "lists", "root": str(root), "train": "train.csv", "test": "test.csv"}
-    store, _ = build(tmp_path, **lists, **columns, min_images_per_domain=1)
+    with caplog.at_level("INFO"):
+        store, _ = build(tmp_path, **lists, **columns, min_images_per_domain=1)
     assert store.domains.tolist() == ["7", "8", ""], "it is of no domain, and stays"
+    assert "2 of 2 domains have 1 training images" in caplog.text
     with refused("min_images_per_domain", "2 training images"):
         build(tmp_path, **lists, **columns, min_images_per_domain=2)
     write(root / "train.csv", "image_id,class", "1.png,0", "2.png,0")

@@ -19,9 +19,12 @@ from fedloom.jobs import (
     table_job,
     train_job,
 )
+from fedloom.machine.install import ROOT
 from fedloom.planning import choices, paths
+from fedloom.planning.load_plan import load_plan
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run
+from fedloom.planning.runs import scenarios
 from fedloom.report.plotted_runs import plotted_runs
 from fedloom.report.tables import notes
 from shown_runs import filled
@@ -114,6 +117,16 @@ def test_a_loss_not_below_guessing_is_one_line_of_the_log_and_a_trial_is_none(wo
     assert line.startswith("letters/two/micro_vit/fedvpt/seed0: training loss 1.39 after")
     rows = read_table(paths.path_for(paths.ROUNDS, Run(**vars(labels_of("fedvpt"))))).to_pylist()
     assert {row["guessing_loss"] for row in rows} == {np.log(4)}
+
+
+def test_the_log_does_not_speak_of_the_loss_of_a_method_that_trains_nothing():
+    plan = load_plan([ROOT / "workflow/studies/micro/micro_clip.yaml"])
+    scenario, *_ = scenarios(plan.settings)
+    checks = {}
+    for method in ("zero_shot_clip", "promptfl"):
+        labels = Wildcards(**vars(scenario), backbone="micro_clip", method=method, seed=0)
+        checks[method] = plan.job("evaluate", labels).checks_loss
+    assert checks == {"zero_shot_clip": False, "promptfl": True}
 
 
 def test_a_tuned_run_is_the_run_with_the_chosen_options(work, monkeypatch):

@@ -2,6 +2,7 @@
 
 import shutil
 from copy import deepcopy
+from itertools import chain
 
 import pytest
 
@@ -9,6 +10,7 @@ from default_config import default_config
 from fedloom.cli.run import bundled_studies
 from fedloom.common.key_path import KeyPath
 from fedloom.config import reading
+from fedloom.hooks.manifest import find_method
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import load_plan, resolve
 from fedloom.report.tables import paper_claims
@@ -45,6 +47,16 @@ def test_the_papers_differences_are_those_of_its_tables():
     assert sgpt["printed"] == {"10 classes": [-0.74, -0.74]}
     few = _claims("fedpha")["FedPHA has the highest accuracy at fewer shots as well"]
     assert few["printed"] == {"one shot": None, "few shots": None}
+
+
+def test_no_claim_compares_the_loss_of_a_method_whose_loss_is_another():
+    """SGPT's is a mean over the steps of two blocks, as its figures say."""
+    assert find_method("sgpt").other_loss
+    for paper in PAPERS:
+        content = read_claims(paper, KeyPath("x"))
+        losses = [claim for claim in content["claims"] if claim["metric"] == "train_loss"]
+        for row in chain.from_iterable((*claim["above"], *claim["below"]) for claim in losses):
+            assert not find_method(content["rows"][row]["plugin"]).other_loss, f"{paper}: {row}"
 
 
 def test_what_pfpt_says_of_cifar10_is_not_said_of_other_data():

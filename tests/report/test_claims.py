@@ -10,6 +10,7 @@ import shown_runs
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.settings import ReportedRounds
 from fedloom.report import tables
+from fedloom.report.tables import layout
 from fedloom.report.tables.claims import Claims
 from shown_runs import RUN, filled, shown, table_files, table_job
 
@@ -299,6 +300,34 @@ def test_a_method_that_misses_the_target_takes_longest_to_reach_it(built):
     assert (cells["Difference"], cells["95 % interval"]) == ("-", "-")
 
 
+def test_the_text_has_the_claims_that_were_run_and_a_line_on_the_others(built, tmp_path):
+    far = {"in": {"far": []}}
+    changes = [{"untested": "a figure"}, far, {}, {"above": ["D"]}, far, {"untested": "a count"}]
+    made = built(*changes)
+    assert made.texts.cells["Verdict"].tolist() == ["holds"]
+    line = (
+        "5 of 6 claims were not run: no run can decide it (2); no such setting here (2); no run of "
+        "D (1). The CSV and Parquet files of this table have a row for each."
+    )
+    assert made.texts.notes == (line,)
+    outputs = table_files(tmp_path)
+    layout.write_formats(made, "tab:x", outputs)
+    for kind in ("md", "tex", "html"):
+        text = outputs[kind].read_text()
+        assert line in text and "a figure" not in text
+    assert len(pd.read_csv(outputs["csv"])) == len(pd.read_parquet(outputs["parquet"])) == 6
+    assert built({}).texts.notes == ()
+
+
+def test_a_table_of_claims_of_which_none_was_run_has_only_the_line(built, tmp_path):
+    made = built({"untested": "a figure"})
+    assert made.texts.cells.empty and made.texts.titles[0] == "Claim"
+    outputs = table_files(tmp_path)
+    layout.write_formats(made, "tab:x", outputs)
+    for kind in ("md", "tex", "html"):
+        assert "1 of 1 claims were not run: no run can decide it (1)." in outputs[kind].read_text()
+
+
 def test_claims_that_were_not_run_come_last(built):
     table = built({"untested": "a figure"}, {}, {"above": ["B"], "below": ["A"]}).frame
     assert table["verdict"].tolist() == ["holds", "does not hold", "not run"]
@@ -336,6 +365,6 @@ def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):
     tables.write_table(table_job("claims"), [], outputs)
     text = outputs["md"].read_text()
     assert "what Someone claims" in text and "1 holds, 1 not run" in text
-    assert "| holds " in text and "not run (a figure)" in text
+    assert "| holds " in text and "1 of 2 claims were not run" in text
     assert "95 \\% interval" in outputs["tex"].read_text()
     assert pd.read_parquet(outputs["parquet"])["verdict"].tolist() == ["holds", "not run"]

@@ -16,7 +16,7 @@ from fedloom.report import figures, metrics
 from fedloom.report.figures import convergence, maps, style
 from fedloom.report.plotted_runs import PlottedBackbone
 from figure_cases import CLASSES, ENTRIES, artefact_table, series_of_kinds
-from shown_runs import draw, figure_job, shown
+from shown_runs import draw, figure_job, filled, shown
 
 
 @pytest.fixture
@@ -194,6 +194,50 @@ def test_ticks_are_whole_numbers_where_x_is(tmp_path):
         (axis,) = draw("lines", [shown(artefact=path)], x="x", y="size").axes
         ticks.append([tick % 1 == 0 for tick in axis.get_xticks()])
     assert all(ticks[0]) and not all(ticks[1])
+
+
+@pytest.mark.parametrize(
+    ("places", "rows", "columns"),
+    [(("p", "q", "r"), 2, 3), (("p", "q", "r", "s"), 4, 2)],
+)
+def test_the_panels_of_a_method_are_one_row_or_one_column(places, rows, columns):
+    """PFPT's Figure 5 shows two methods in three divisions of the same data."""
+    runs = [shown(partition=place, method=m, title=m) for place in places for m in "ab"]
+    _, axes = style.by_run(runs)
+    shape = axes[0].get_gridspec()
+    assert (shape.nrows, shape.ncols) == (rows, columns)
+    for run, axis in zip(runs, axes, strict=True):
+        spot = axis.get_subplotspec()
+        cell = (spot.rowspan.start, spot.colspan.start)
+        expected = ("ab".index(run.method), places.index(run.partition))
+        assert (cell if columns == 3 else cell[::-1]) == expected
+        assert axis.get_title() == f"{run.partition}, {run.method}"
+
+
+def test_panels_of_runs_that_are_no_table_follow_each_other():
+    """Method b was not run on q, so neither rows nor columns could be full."""
+    runs = [shown(), shown(method="b"), shown(partition="q"), shown(partition="r")]
+    _, axes = style.by_run(runs)
+    assert (axes[0].get_gridspec().nrows, axes[0].get_gridspec().ncols) == (2, 3)
+
+
+def test_a_loss_that_is_another_is_named_below_the_panels(tmp_path):
+    """SGPT trains two blocks in a round, and reports a mean over the steps of both."""
+    filled({"round": [1, 2], "train_loss": [2.0, 1.0]}, "rounds").to_parquet(tmp_path / "r.parquet")
+    plain = shown(rounds=tmp_path / "r.parquet")
+    other = replace(plain, method="o", title="Other", other_loss="it is a mean of " + "steps " * 20)
+    assert draw("convergence", [plain], metric="loss").get_supxlabel() == ""
+    figure = draw("convergence", [plain, other], metric="loss")
+    below = figure.get_supxlabel()
+    assert " ".join(below.split()).startswith(
+        "Other's loss is not comparable: it is a mean of steps"
+    )
+    with style.house_style():
+        figure.draw_without_rendering()
+        (text,) = [each for each in figure.texts if each.get_text() == below]
+        place = text.get_window_extent()
+        panel = figure.axes[0].get_tightbbox()
+        assert place.x0 >= 0 and place.x1 <= figure.bbox.width and place.y1 <= panel.y0
 
 
 @pytest.mark.parametrize("low", [0.13, 470])

@@ -11,7 +11,7 @@ from default_config import default_config
 from fedloom.common.errors import FedLoomError
 from fedloom.config.settings import GridMember, ReportedRounds
 from fedloom.planning.load_plan import resolve
-from fedloom.report import tables
+from fedloom.report import metrics, tables
 from shown_runs import shown, table_job
 
 
@@ -51,6 +51,21 @@ def _built(kind, series, published=None, **settings):
 
 def _rows(built):
     return built.texts.cells.to_numpy().tolist()
+
+
+def test_tables_show_the_titles_of_axes_and_keep_their_names_in_files(runs):
+    series = runs(["lengths.0", "lengths.1"], {"p": LENGTHS})
+    titles = {"lengths.1": "Length of Domain 2 (oil)"}
+    named = [
+        replace(run, member=replace(metrics.member(run), axis_titles=titles)) for run in series
+    ]
+    ranked = _built("ranked", named)
+    assert ranked.texts.titles[1:3] == ["lengths.0", "Length of Domain 2 (oil)"]
+    assert "combinations of lengths.0, Length of Domain 2 (oil) by" in ranked.caption
+    averages = _built("grid_averages", named)
+    assert averages.texts.titles[0] == "Length of Domain 2 (oil) / lengths.0"
+    for table in (ranked, averages):
+        assert {"lengths.0", "lengths.1"} <= {*table.frame}
 
 
 def test_combinations_are_ranked_and_the_middle_is_left_out(runs):

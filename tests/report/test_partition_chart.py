@@ -4,7 +4,7 @@ import numpy as np
 
 from fedloom.common.files import write_table
 from fedloom.report import partition_chart
-from partitioned import CLASSES, make, with_domains
+from partitioned import CLASSES, DOMAINS, make, with_domains
 
 
 def test_a_chart_has_the_same_bytes_every_time_whatever_its_names(tmp_path):
@@ -19,6 +19,19 @@ def test_a_chart_has_the_same_bytes_every_time_whatever_its_names(tmp_path):
     for kind in ("png", "pdf"):
         first, second = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("a", "b"))
         assert first == second and len(first) > 1000
+
+
+def test_test_images_of_no_domain_are_not_taken_for_a_further_domain(tmp_path, monkeypatch):
+    """Every user of federated iNaturalist is one domain, and gets test images without a user."""
+    labels, test, domains = with_domains(0)
+    spec = {"scheme": "domain", "clients_per_domain": 1}
+    table = make(spec, 0, (labels, test, np.where(test, "", domains)))
+    write_table(tmp_path / "p.parquet", table)
+    labelled = []
+    monkeypatch.setattr(partition_chart, "_label_domains", lambda _, names: labelled.extend(names))
+    out = (tmp_path / "p.png", tmp_path / "p.pdf")
+    partition_chart.draw_partition(tmp_path / "p.parquet", [""] * CLASSES, *out)
+    assert labelled == DOMAINS
 
 
 def test_the_chart_shows_every_count_and_names_the_domains():

@@ -1,13 +1,15 @@
 """Papers' numbers: read alike everywhere, in agreement with themselves, and shown beside ours."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedloom.common import schema
 from fedloom.config.reading import read
 from fedloom.machine.install import ROOT
-from fedloom.report.tables import costs, layout, published, summary
-from shown_runs import filled, shown, table_kind
+from fedloom.report.tables import build_table, costs, layout, published, summary
+from shown_runs import filled, shown, table_job, table_kind
 
 FILES = {
     path.parent.name: path for path in sorted((ROOT / "workflow/papers").glob("*/numbers.yaml"))
@@ -165,7 +167,20 @@ def test_published_numbers_stand_beside_the_measured_ones():
         texts = _beside({"params_up": value, "rounds": [12]})
         assert texts.cells["params_up_published"].tolist() == [text, "-"]
         assert not any(texts.marks["params_up_published"])
-        assert texts.titles == ["Method", "Sent by a client", "Published sent by a client"]
+        assert texts.titles == ["Method", "Sent by a client", "Sent by a client, published"]
+
+
+def test_a_heading_spells_a_domain_as_its_data_set_does():
+    """The domains Real World and clipart of data sets must not become real World or Clipart."""
+    numbers = {"domain_Real World": 10.0, "domain_clipart": 10.0}
+    printed = {metric: [number] for metric, number in numbers.items()}
+    frame = summary.summarise([shown()], [numbers])
+    entry = {"rows": {"m": "M"}, "values": {"M": {"X": printed}}}
+    texts = layout.summary_text(
+        published.join_published(frame, entry), table_kind("domains").column
+    )
+    domains = [title.removesuffix(", published") for title in texts.titles[1:]]
+    assert domains == ["Real World", "Real World", "clipart", "clipart"]
 
 
 def test_parameters_are_of_one_client_in_one_round(tmp_path):
@@ -199,3 +214,21 @@ def test_a_published_number_says_how_far_it_is_from_ours(mean, std, value, text)
         published.join_published(frame, entry), table_kind("parameters").column
     )
     assert table.cells["params_up_published"].tolist() == [text]
+
+
+@pytest.mark.parametrize(("seeds", "explained"), [(1, False), (2, True)])
+def test_the_unit_sd_is_explained_where_a_number_has_it(seeds, explained, tmp_path):
+    """A single seed has no deviation, so no difference is measured in deviations."""
+    runs = []
+    for seed in range(seeds):
+        file = tmp_path / f"{seed}.parquet"
+        filled({"clients": [2], "bytes_up": [64 + seed], "bytes_down": [80]}, "rounds").to_parquet(
+            file
+        )
+        runs.append(shown(seed=seed, rounds=file))
+    values = {"Ours": {"X": {"params_up": [99]}}}
+    entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}, "values": values}
+    entry |= {"citation": "A paper", "table": 3}
+    built = build_table(replace(table_job("parameters"), published=entry), runs)
+    assert ("SD: the standard deviation" in built.caption) == explained
+    assert built.caption.endswith("Published, in brackets or a column: A paper, Table 3.")

@@ -41,6 +41,14 @@ def test_every_format_says_that_a_loss_is_not_below_that_of_guessing(tmp_path):
         assert frame["marks"].fillna("").tolist() == ["", notes.GUESSING.text]
 
 
+def test_a_method_that_trains_nothing_is_not_told_that_its_loss_is_high(tmp_path):
+    runs = [measured(tmp_path, "a", [9.0], trains="nothing"), measured(tmp_path, "b", [9.0])]
+    text, *frames = written(tmp_path, runs)
+    assert "| a  " in text["md"] and "| b ‡ " in text["md"]
+    for frame in frames:
+        assert frame["marks"].fillna("").tolist() == ["", notes.GUESSING.text]
+
+
 @pytest.mark.parametrize(
     ("losses", "bad"),
     [

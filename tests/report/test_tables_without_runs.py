@@ -82,8 +82,11 @@ def test_a_papers_settings_stand_in_brackets_where_they_differ(tmp_path):
 
 
 def _store(name):
-    """Write a store of three training images of two classes and domains, and one test image."""
-    rows = [(0, False, "a"), (1, False, "b"), (1, False, "b"), (0, True, "a")]
+    """Write a store of three training images of two classes and domains, and a test image of none.
+
+    As in federated iNaturalist, nobody knows the domain of the test image.
+    """
+    rows = [(0, False, "a"), (1, False, "b"), (1, False, "b"), (0, True, "")]
     examples = [store.Example(np.zeros((1, 1, 1), np.uint8), y, t, d) for y, t, d in rows]
     path = paths.path_for(paths.STORE, dataset=name)
     path.parent.mkdir(parents=True)

@@ -28,7 +28,7 @@ def test_times_are_means_and_shares_of_training(tmp_path):
     texts = layout.summary_text(
         published.join_published(frame, entry), table_kind("timings").column
     )
-    assert texts.titles[:3] == ["Method", "Decomposition (ms)", "Published decomposition (ms)"]
+    assert texts.titles[:3] == ["Method", "Decomposition (ms)", "Decomposition (ms), published"]
     assert texts.cells["decomposition_percent_published"].tolist() == ["< 1.00"]
     assert not texts.marks.to_numpy().any(), "times of machines have no best"
 

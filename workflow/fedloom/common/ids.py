@@ -28,9 +28,14 @@ OTHER_DATASET_PREFIX = "dataset "
 NO_DOMAIN = ""
 
 
+def domain_names(domains: Iterable[str]) -> list[str]:
+    """Return the different domains of images, in alphabetical order; NO_DOMAIN is none."""
+    return sorted({*domains} - {NO_DOMAIN})
+
+
 def client_domain(domains: Iterable[str]) -> str:
     """Return the name of a client's domain, given those of its images; "+" joins several."""
-    return "+".join(sorted(set(domains)))
+    return "+".join(domain_names(domains))
 
 
 def entry_of(client: int, clients: int, entries: int) -> int:

@@ -122,7 +122,9 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
             else:
                 options[option] = _placed(options[option], entry, value)
         title = ", ".join([grid.title, *describe_options(options)])
-        result.append((label, title, GridMember(grid.label, position, at, options, grid.title)))
+        titles = dict(grid.axis_titles)
+        member = GridMember(grid.label, position, at, options, grid.title, titles)
+        result.append((label, title, member))
     return result
 
 

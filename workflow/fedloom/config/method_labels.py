@@ -52,10 +52,14 @@ def resolve_methods(
             errors[label] = broken[0]
             continue
 
+        for axis in entry.axis_titles:
+            (where / "axis_titles").check_known(axis, entry.grid or (), "the grid has no axis")
+
         # the method, or the members of its grid
         added = [_resolve_method(label, entry, training, where)]
         if entry.grid is not None:
             grid = _make_grid(added[0], entry.grid, where / "grid")
+            grid = replace(grid, axis_titles=tuple(entry.axis_titles.items()))
             all_grids[label] = grid
             added = _grid_members(added[0], grid, where)
         for method in added:

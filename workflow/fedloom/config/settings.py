@@ -189,6 +189,8 @@ class Grid:
     axes: tuple[tuple[str, list], ...]
     # the options that the axes change, with the values that the label gives them
     options: tuple[tuple[str, Any], ...]
+    # the titles of axes, if they are not their names
+    axis_titles: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,8 @@ class GridMember:
     options: JsonDict
     # the title of the grid
     title: str
+    # the titles of axes, if they are not their names
+    axis_titles: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

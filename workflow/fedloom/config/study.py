@@ -169,6 +169,9 @@ class MethodEntry(Keys):
     """Maps each axis to its values. An axis is an option, or a training option, written
     training.option, or an entry of a list, written option.position (from 0). The label then stands
     for one method per combination, such as <label>.4-8-12, wherever methods are named."""
+    axis_titles: dict[str, str] = Field(default={})
+    """Maps an axis of `grid` to its title in tables and figures. Default: the axis as `grid` names
+    it."""
     training: Training = Training()
     """Training options, which override those of the study and of the partition."""
     rounds: Rounds | None = None

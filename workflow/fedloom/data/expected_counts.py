@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedloom.common.errors import shorten
-from fedloom.common.ids import NO_DOMAIN
+from fedloom.common.ids import domain_names
 from fedloom.common.json_types import JsonDict
 from fedloom.data.image_list import Prepared
 
@@ -16,7 +16,7 @@ def differences_from_recipe(ready: Prepared, counts: JsonDict) -> list[str]:
     """Return a line for every number of images that differs from the recipe's `counts`."""
     # the whole dataset: images, classes and domains
     lines = _compared("", ready, np.ones(len(ready.labels), bool), counts)
-    domains = np.setdiff1d(ready.domains, [NO_DOMAIN]).tolist()
+    domains = domain_names(ready.domains.tolist())
     for key, names in (("classes", trained_classes(ready)), ("domains", domains)):
         if counts.get(key, len(names)) != len(names):
             shown = shorten(", ".join(names), 100)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError, check_known
-from fedloom.common.ids import UNASSIGNED
+from fedloom.common.ids import UNASSIGNED, domain_names
 from fedloom.common.key_path import KeyPath
 from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.common.seeds import numpy_generator
@@ -59,7 +59,7 @@ def _held_out(owner: np.ndarray, domains: np.ndarray, spec: dict, seed: int) -> 
     names = spec.get("held_out_domains")
     if names is not None:
         for name in names:
-            check_known(name, np.unique(domains).tolist(), "held_out_domains: no domain")
+            check_known(name, domain_names(domains.tolist()), "held_out_domains: no domain")
         held = np.unique(owner[np.isin(domains, names)])
         if len(held) == clients:
             raise FedLoomError("held_out_domains: must leave a domain to train on; remove one")

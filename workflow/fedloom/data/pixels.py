@@ -117,6 +117,10 @@ def to_pixels(
     if transparency != "ignore" and image.has_transparency_data:
         behind = Image.new("RGBA", image.size, transparency)
         image = Image.alpha_composite(behind, image.convert("RGBA"))
+
+    # Pillow warns if a palette with several transparent colours becomes RGB at once
+    if image.mode == "P" and image.has_transparency_data:
+        image = image.convert("RGBA")
     image = image.convert(mode)
 
     # a square

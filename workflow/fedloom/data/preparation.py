@@ -177,13 +177,14 @@ def _choose_large_domains(domains: np.ndarray, training: np.ndarray, least: int)
     `training`, bool [N], is True for training images. Images of NO_DOMAIN are always chosen.
     """
     names, domain = np.unique(domains, return_inverse=True)
-    large = np.bincount(domain[training], minlength=len(names)) >= least
+    unknown = names == NO_DOMAIN
+    large = ~unknown & (np.bincount(domain[training], minlength=len(names)) >= least)
     if not large.any():
         raise FedLoomError(
             f"min_images_per_domain: no domain has {least} training images; set a lower number"
         )
-    log.info("%d of %d domains have %d training images", large.sum(), len(names), least)
-    return (large | (names == NO_DOMAIN))[domain]
+    log.info("%d of %d domains have %d training images", large.sum(), (~unknown).sum(), least)
+    return (large | unknown)[domain]
 
 
 def _choose_by_caps(

@@ -36,6 +36,8 @@ CACHES_OF_FAMILY = {"vit": ("features", "prototypes"), "clip": ("features", "pat
 OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}
 # keys whose value is a condition (see `MethodManifest`)
 CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")
+# what clients train, as tables call it, if the method trains nothing
+NOTHING = "nothing"
 # what clients train, as tables call it, by the value of the option that `trains_weights` names
 TRAINED_PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
 # the beginning of an error about a method's name that does not come from a file
@@ -102,6 +104,9 @@ class MethodManifest(PluginManifest):
     unseen_classes: Condition = False
     """Condition with which `predict` chooses among the names in `task.data.classes`, also if they
     are classes that no client trained on (`novel_classes` of a partition)."""
+    other_loss: str = ""
+    """Why the training loss that the method reports cannot be compared with that of other methods.
+    Figures of the loss say so below their panels."""
     server_sees_held_out: bool = False
     """True if the server trains on images of held-out clients. Tables mark the accuracies of such a
     method."""
@@ -284,7 +289,7 @@ class MethodManifest(PluginManifest):
         """Return what clients train, as tables call it; "" if this is unknown."""
         pattern = self.cost.trains_weights
         if pattern is None and not self.trained:
-            return "nothing"
+            return NOTHING
         if pattern is None:
             return self.trains
         return TRAINED_PARTS.get(options[pattern], "some weights + head")

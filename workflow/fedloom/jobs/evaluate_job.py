@@ -12,8 +12,8 @@ log = logging.getLogger(__name__)
 def run_job(job: EvaluateJob, threads: int) -> None:
     """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet.
 
-    If the training loss after the last round is not below that of guessing, the log says so, unless
-    the run is a trial.
+    If `checks_loss` is set and the training loss after the last round is not below that of
+    guessing, the log says so.
     """
     # join each table of the run from the tables of its jobs
     ends = [paths.four_digits(end) for end in job.ends]
@@ -24,7 +24,7 @@ def run_job(job: EvaluateJob, threads: int) -> None:
         metrics.join(job_tables, run_table, job.run, made_by)
 
     # that a trial does not train is no news: trials find out which options train
-    if job.trial:
+    if not job.checks_loss:
         return
 
     rounds = metrics.frame(paths.path_for(paths.ROUNDS, job.run))

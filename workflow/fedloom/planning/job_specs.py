@@ -136,8 +136,9 @@ class EvaluateJob(Job):
     run: Run
     ends: tuple[int, ...]
     confusion: bool
-    # the run is a trial of study.tune; its loss may stay as high as that of guessing
-    trial: bool
+    # the log says so if the loss is not below that of guessing; a trial of study.tune may have such
+    # a loss, and so may a method that trains nothing
+    checks_loss: bool
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,8 @@ class PlottedMethod:
     trains: str = ""
     # the server trains on images of held-out clients
     sees_held_out: bool = False
+    # why its training loss cannot be compared with that of other methods; "" if it can
+    other_loss: str = ""
     grid: config.Grid | None = None
     # the positions of the members in the grid; thousands of members would not fit into a command
     # line of 128 KiB

@@ -180,19 +180,23 @@ def _versions() -> dict[str, str]:
 
 
 def summary_of_results(plan: Plan) -> str:
-    """Return the first table and the folders of all results, for the end of a run."""
-    logs = f"logs    {paths.LOGS}"
+    """Return what a run ends with: the first table, or else the figures, and folders of results.
 
-    # if the user asked for other files than the study's tables, only the logs are named
-    if not plan.tables or not Path(plan.tables[0]).is_file():
-        return logs
+    Only results that exist are named: the user may have asked for some of them only.
+    """
+    tables = [Path(file) for file in plan.tables if Path(file).is_file()]
+    figures = [Path(file).with_suffix(".png") for file in plan.figures if Path(file).is_file()]
 
-    table = Path(plan.tables[0])
-    lines = [table.read_text(), f"tables  {table.parent}"]
-    lines += [f"figures {Path(file).parent}" for file in plan.figures[:1]]
-    runs = paths.RUN.replace("{", "<").replace("}", ">")
-    lines += [f"runs    {runs}", logs]
-    return "\n".join(lines)
+    lines = list[str]()
+    if tables:
+        lines += [tables[0].read_text(), f"tables  {tables[0].parent}"]
+        lines += [f"figures {file.parent}" for file in figures[:1]]
+    else:
+        lines += [f"figure  {file}" for file in figures]
+
+    if lines and plan.runs:
+        lines.append(f"runs    {paths.RUN.replace('{', '<').replace('}', '>')}")
+    return "\n".join([*lines, f"logs    {paths.LOGS}"])
 
 
 def failures(since: float) -> str:

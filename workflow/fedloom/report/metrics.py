@@ -191,6 +191,11 @@ def axis_values(run: PlottedRun) -> dict[str, str]:
     return {axis: grids.value_text(value) for axis, value in member(run).at.items()}
 
 
+def axis_title(run: PlottedRun, axis: str) -> str:
+    """Return the title of an axis of a run's grid."""
+    return member(run).axis_titles.get(axis, axis)
+
+
 def accuracy_by_member(series: Sequence[PlottedRun]) -> pd.DataFrame:
     """Return a row per member of a grid, with its value on every axis.
 

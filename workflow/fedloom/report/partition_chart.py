@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from fedloom.common.files import read_table
-from fedloom.common.ids import UNASSIGNED, client_domain
+from fedloom.common.ids import UNASSIGNED, client_domain, domain_names
 from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.report.figures import style
 
@@ -37,7 +37,7 @@ def draw_partition(partition: Path, class_names: list[str], out_png: Path, out_p
 
     # every client's domain, by its training and its test images, if there are several domains
     domains = []
-    if table["domain"].nunique() > 1:
+    if len(domain_names(table["domain"])) > 1:
         domains = clients["domain"].agg(client_domain).tolist()
 
     held_out = ~clients["participating"].any().to_numpy()

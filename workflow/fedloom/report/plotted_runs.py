@@ -36,9 +36,10 @@ class PlottedRun(Run):
     artefact: Path | None = None
     # the member of a grid that its method is, if it is one
     member: GridMember | None = None
-    # the next two fields are copied from job_specs.PlottedMethod
+    # the next three fields are copied from job_specs.PlottedMethod
     trains: str = ""
     sees_held_out: bool = False
+    other_loss: str = ""
     # a figure gives each of its runs a style of its own
     style: LineStyle = LineStyle("#000000", 0, "o")
 
@@ -81,6 +82,7 @@ def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
             member=shown.member,
             trains=method.trains,
             sees_held_out=method.sees_held_out,
+            other_loss=method.other_loss,
         )
         items.append(item)
     return items

@@ -322,7 +322,7 @@ def _run_plan(study: Plan, arguments: list[str], reporting: bool) -> int:
 
 
 def _finish(study: Plan, reporting: bool) -> None:
-    """Write the record of a study that has run, and print its first table and its report's path."""
+    """Write the record of a study that has run, and print its results and its report's path."""
     write_record(study)
     print(f"\n{summary_of_results(study)}")
     if reporting:

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.ids import NO_DOMAIN
+from fedloom.common.ids import domain_names
 from fedloom.common.json_types import JsonDict
 from fedloom.common.schema import Count, Natural, Number, PositiveShare, Several, require_other_keys
 from fedloom.config.partitions import MinImages, SchemeKind
@@ -78,7 +78,7 @@ def groups(domains: np.ndarray, settings: JsonDict) -> list[ImageGroup]:
     Images of NO_DOMAIN are in no group. The keys `alpha` and `dominant_share` choose the scheme by
     which each group is divided. Raises a FedLoomError if there is only one domain.
     """
-    names = np.setdiff1d(domains.astype(str), [NO_DOMAIN])
+    names = domain_names(domains.tolist())
     if len(names) == 1:
         raise FedLoomError(
             f"all images of the dataset are of one domain ('{names[0]}'); use another scheme"

@@ -39,8 +39,7 @@ class Synthetic(ImageSource):
     test: Count
     """Number of test images of every class in every domain that has the class."""
     classes_per_domain: Count | None = None
-    """Number of classes that each domain has, dealt in turn. Default: all domains have all classes.
-    """
+    """Number of classes that each domain has, dealt in turn. Default: all classes."""
     test_domains: bool = True
     """Whether test images have domains. With false, they go, in a partition by domains, to clients
     that hold their class."""

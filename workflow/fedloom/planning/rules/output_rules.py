@@ -165,6 +165,7 @@ def _plotted_methods(settings: Settings, output: OutputEntry) -> Iterator[Plotte
             look=members[0].look,
             trains=trains,
             sees_held_out=plugin.server_sees_held_out,
+            other_loss=plugin.other_loss,
             grid=grid,
             positions=tuple(each.member.position for each in members if each.member),
         )

@@ -112,11 +112,12 @@ class EvaluateRule(Rule[EvaluateJob]):
     def make_job(self, settings: Settings, wildcards: Wildcards) -> EvaluateJob:
         """Return the job, which has the last rounds of all training jobs of the run."""
         study = study_of_run(settings, wildcards)
+        plugin = find_method(settings.methods[wildcards.method].plugin)
         return EvaluateJob(
             run=Run.from_labels(wildcards),
             ends=tuple(job_ends(study)),
             confusion=study.confusion,
-            trial=is_trial(settings, wildcards.partition),
+            checks_loss=plugin.trained and not is_trial(settings, wildcards.partition),
         )
 
     def inputs(self, job: EvaluateJob) -> list[Path]:

@@ -19,7 +19,7 @@ from fedloom.config.settings import KindSpec, OutputEntry, Settings
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.figures.convergence import side_by_side
-from fedloom.report.metrics import grouped, member, over_seeds
+from fedloom.report.metrics import axis_title, grouped, member, over_seeds
 from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables import clustering
 from fedloom.report.tables.accuracy import BaseToNovel, CrossDataset
@@ -251,7 +251,8 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
     lines: dict[tuple[str, str], list[PlottedRun]] = {}
     for run in runs:
         at = member(run).at
-        parts = [f"{name} = {value_text(at[name])}" for name in at if name != across(run)]
+        others = [name for name in at if name != across(run)]
+        parts = [f"{axis_title(run, name)} = {value_text(at[name])}" for name in others]
         if several:
             parts.insert(0, member(run).title)
         lines.setdefault((member(run).grid, ", ".join(parts)), []).append(run)
@@ -268,7 +269,8 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
     if not numeric and len(values) > 4:
         look = style.SLANTED
     axis.set_xticks(list(places.values()), list(values), **look)
-    axis.set_xlabel(", ".join(dict.fromkeys(map(across, runs))))
+    titles = [axis_title(run, across(run)) for run in runs]
+    axis.set_xlabel(", ".join(dict.fromkeys(titles)))
 
 
 def accuracy(

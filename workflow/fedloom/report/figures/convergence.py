@@ -33,7 +33,8 @@ class Convergence(RunsFigure):
     The metric is the mean test accuracy over participating clients; or the global accuracy on all
     test images, which is that of the server's model or, if a method has none, the mean over the
     participating clients' own models; or the training loss (log scale). A line is the mean over
-    seeds, and its band reaches one sample standard deviation to each side.
+    seeds, and its band reaches one sample standard deviation to each side. Below the losses, a line
+    names each method whose loss cannot be compared with the others'.
     """
 
     spec = KindSpec(requires=(requirements.global_test,))
@@ -50,7 +51,14 @@ class Convergence(RunsFigure):
         label = CURVE_AXES[self.metric]
         if self.metric == "accuracy":
             label += _clients_shown(series)
-        return style.by_scenario(series, panel, label)
+        figure = style.by_scenario(series, panel, label)
+
+        # say below the panels whose loss is another
+        if self.metric == "loss":
+            others = {run.title: run.other_loss for run in series if run.other_loss}
+            notes = [f"{title}'s loss is not comparable: {why}" for title, why in others.items()]
+            style.write_below(figure, notes)
+        return figure
 
     def curve(self, run: PlottedRun) -> pd.Series:
         """Return the metric of one run by round: percent at the evaluated rounds, or the loss."""

@@ -12,7 +12,7 @@ from fedloom.config.output_kinds import RunsFigure
 from fedloom.config.settings import KindSpec
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
-from fedloom.report.metrics import accuracy_by_member, axis_values, grouped, member
+from fedloom.report.metrics import accuracy_by_member, axis_title, axis_values, grouped, member
 from fedloom.report.plotted_runs import PlottedRun
 
 # from dark to light, the colours of this map have the same order with any colour vision
@@ -53,7 +53,7 @@ class Grid(RunsFigure):
 
             for value in ticks[first[0]]:
                 part = frame[frame[first[0]] == value]
-                title = [scenario, f"{first[0]} = {value}"]
+                title = [scenario, f"{axis_title(runs[0], first[0])} = {value}"]
                 panels.append((part, scale, ", ".join(filter(None, title))))
 
         # the members that are framed, if axes are entries of a list
@@ -65,7 +65,8 @@ class Grid(RunsFigure):
         figure, axes = style.panels(len(panels))
         for axis, (part, scale, title) in zip(axes, panels, strict=True):
             _heat_map(axis, part, ticks, scale, framed)
-            axis.set_title(title)
+            *_, x, y = ticks
+            axis.set(xlabel=axis_title(series[0], x), ylabel=axis_title(series[0], y), title=title)
             figure.colorbar(scale, ax=axis, label="Mean accuracy (%)")
         return figure
 
@@ -117,7 +118,6 @@ def _heat_map(
     axis.grid(visible=False)
     axis.set_xticks(range(len(ticks[x])), ticks[x])
     axis.set_yticks(range(len(ticks[y])), ticks[y])
-    axis.set(xlabel=x, ylabel=y)
 
 
 class Scatter3d(RunsFigure):
@@ -144,7 +144,7 @@ class Scatter3d(RunsFigure):
 
             for letter, (name, tick_labels) in zip("xyz", ticks.items(), strict=True):
                 getattr(axis, f"set_{letter}ticks")(range(len(tick_labels)), tick_labels)
-                getattr(axis, f"set_{letter}label")(name)
+                getattr(axis, f"set_{letter}label")(axis_title(runs[0], name))
 
             axis.set_title(style.name(runs[0], series))
             figure.colorbar(points, ax=axis, label="Mean accuracy (%)", shrink=0.6, pad=0.12)
@@ -178,7 +178,8 @@ class Boxes(RunsFigure):
 
             first = rows.iloc[0]
             title = [style.name(run, series), f"client {client}", first["domain"]]
-            axis.set(xlabel=f"{option}.{first['entry']}", title=", ".join(filter(None, title)))
+            label = axis_title(run, f"{option}.{first['entry']}")
+            axis.set(xlabel=label, title=", ".join(filter(None, title)))
         figure.supylabel("Test accuracy (%)")
         return figure
 

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +36,11 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # 7 and 8 have no common divisor: every pair comes once, and neighbours differ in colour and marker
 PAIRS = tuple((LINE_COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+# the size of small lines in points, and the number of their letters that surely fit into an inch
+SMALL = 7
+LETTERS_PER_INCH = 16
+# the most panels in a row, unless a figure's rows have a meaning
+MOST_IN_A_ROW = 3
 # the fill patterns of bars, one for each of LINES
 HATCHES = ("", "//", "..", "xx", "\\\\")
 # Paul Tol's "muted" colours and black: ten classes can be told apart with any colour vision
@@ -161,8 +168,8 @@ def grid(
 
 
 def panels(count: int, **more: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its `count` panels, at most three in a row."""
-    figure, axes = grid(-(-count // 3), min(count, 3), **more)
+    """Return a figure and its `count` panels, at most MOST_IN_A_ROW in a row."""
+    figure, axes = grid(-(-count // MOST_IN_A_ROW), min(count, MOST_IN_A_ROW), **more)
     for unused in axes.flat[count:]:
         unused.remove()
     return figure, list(axes.flat[:count])
@@ -188,8 +195,27 @@ def run_name(run: PlottedRun, series: Sequence[PlottedRun]) -> str:
 
 
 def by_run(series: Sequence[PlottedRun], **more: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure and a panel per run; its title is the run's `run_name`, or its method."""
-    figure, axes = panels(len(series), **more)
+    """Return a figure and a panel per run; its title is the run's `run_name`, or its method.
+
+    If several methods were run in the same scenarios, each method has a row of panels. If there are
+    more than MOST_IN_A_ROW scenarios, it has a column of panels.
+    """
+    methods = [run.method for run in series]
+    places = [(run.dataset, run.partition, run.backbone, run.seed) for run in series]
+    rows = list(dict.fromkeys(methods))
+    columns = list(dict.fromkeys(places))
+
+    if min(len(rows), len(columns)) == 1 or len(rows) * len(columns) != len(series):
+        figure, axes = panels(len(series), **more)
+    else:
+        if len(columns) <= MOST_IN_A_ROW:
+            figure, table = grid(len(rows), len(columns), **more)
+        else:
+            figure, table = grid(len(columns), len(rows), **more)
+            table = table.T
+        pairs = zip(methods, places, strict=True)
+        axes = [table[rows.index(method), columns.index(place)] for method, place in pairs]
+
     for axis, run in zip(axes, series, strict=True):
         axis.set_title(run_name(run, series) or run.title)
     return figure, axes
@@ -240,6 +266,14 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     drawn = figure.legend(*shown, loc="outside right upper", ncols=columns)
     wide = drawn.get_window_extent().width / figure.dpi
     figure.set_size_inches(float(width + wide) + 0.1, float(height))
+
+
+def write_below(figure: Figure, lines: Sequence[str]) -> None:
+    """Write small lines below the panels; long ones are continued on the next line."""
+    letters = int(figure.get_figwidth() * LETTERS_PER_INCH)
+    text = "\n".join(chain.from_iterable(wrap(line, letters) for line in lines))
+    if text:
+        figure.supxlabel(text, fontsize=SMALL)
 
 
 def shades(low: float, high: float, name: str = "viridis") -> ScalarMappable:

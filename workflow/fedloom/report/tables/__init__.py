@@ -83,9 +83,7 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "FinishedTab
     # add published numbers, chosen options and privacy
     if job.published is not None:
         frame = published.join_published(frame, job.published)
-        text += (
-            " SD: the standard deviation of the difference between the published number and ours."
-        )
+        text += published.explanation(frame)
     if job.tuned is not None:
         text += f" {notes.tuning(runs, job.tuned)}"
     text += notes.privacy([run for run in runs if run.artefact is None])

@@ -1,6 +1,7 @@
 """Write the rows of a table of claims as text, and its caption."""
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -119,6 +120,21 @@ def _number(value: float | None) -> str:
     if abs(value) < 1e4:
         return f"{value:+.2f}"
     return f"{value:+.0f}"
+
+
+def line_on_not_run(reasons: list[str], claims: int) -> tuple[str, ...]:
+    """Return a line on the claims that were not run, the most frequent reasons first; () if none.
+
+    `reasons` has an entry for each of them, and `claims` is the number of all claims of the paper.
+    """
+    if not reasons:
+        return ()
+    counted = [f"{reason} ({count})" for reason, count in Counter(reasons).most_common()]
+    line = (
+        f"{len(reasons)} of {claims} claims were not run: {'; '.join(counted)}. The CSV and "
+        "Parquet files of this table have a row for each."
+    )
+    return (line,)
 
 
 def caption_of_claims(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -> str:

@@ -24,6 +24,7 @@ from fedloom.report.tables.claim_numbers import (
 from fedloom.report.tables.claim_text import (
     caption_of_claims,
     cells_of_row,
+    line_on_not_run,
     name_of_comparison,
     name_of_place,
     seeds_to_decide,
@@ -92,7 +93,8 @@ class Claims(TableKind):
     def build(self, runs: list[PlottedRun], job: TableJob) -> FinishedTable:
         """Return a row per claim and scenario, if the scenario stands for a setting of the claim.
 
-        Claims that no scenario can decide come last. Each has one row, which states the reason.
+        Claims that no scenario can decide come last. Each has one row, which states the reason. The
+        text of the table leaves these rows out, and counts them in a line below.
         """
         # the runs of every scenario, by the paper's row that their method stands for
         by_row: RunsByScenario = {}
@@ -103,21 +105,27 @@ class Claims(TableKind):
         study = StudyNumbers(by_row, self.target)
 
         # the rows of claims that at least one scenario can test, and of all other claims
+        claims = job.settings["claims"]
         tested = []
         rest = []
-        for claim in job.settings["claims"]:
+        lacking = list[str]()
+        for claim in claims:
             rows, reasons = self._rows_of(claim, study)
             tested += rows
-            if not rows:
-                reason = claim.get("untested") or "; ".join(reasons) or "no such setting here"
-                rest.append(_row(claim, [*claim["in"]], "not run", reason))
+            if rows:
+                continue
+            lacking.append("; ".join(reasons) or "no such setting here")
+            if "untested" in claim:
+                lacking[-1] = "no run can decide it"
+            reason = claim.get("untested", lacking[-1])
+            rest.append(_row(claim, [*claim["in"]], "not run", reason))
 
+        # the rows as text, without those that were not run
         table = pd.DataFrame(tested + rest).assign(paper=self.paper)
         if not self.verdicts:
-            table = table.assign(
-                printed_low=None, printed_high=None, verdict="not judged", reason=""
-            )
-        texts = plain_text(pd.DataFrame(map(cells_of_row, table.to_dict("records"))), 3)
+            table = _without_verdicts(table)
+        cells = pd.DataFrame(map(cells_of_row, table.to_dict("records"))).head(len(tested))
+        texts = plain_text(cells, 3)._replace(notes=line_on_not_run(lacking, len(claims)))
         return FinishedTable(table, texts, caption_of_claims(job.settings["citation"], runs, table))
 
     def _rows_of(self, claim: dict, study: StudyNumbers) -> tuple[list[dict], list[str]]:
@@ -190,6 +198,17 @@ class Claims(TableKind):
             "high": high,
             "seeds": verdict.difference.seeds,
         }
+
+
+def _without_verdicts(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of claims without verdicts, their reasons, and the paper's differences."""
+    judged = table["verdict"] != "not run"
+    return table.assign(
+        printed_low=None,
+        printed_high=None,
+        verdict=table["verdict"].mask(judged, "not judged"),
+        reason=table["reason"].mask(judged, ""),
+    )
 
 
 def _check_names(

@@ -7,7 +7,7 @@ from fedloom.config.output_kinds import GridTable
 from fedloom.config.settings import KindSpec
 from fedloom.planning.job_specs import TableJob
 from fedloom.report import requirements
-from fedloom.report.metrics import accuracy_by_member, grouped, member
+from fedloom.report.metrics import accuracy_by_member, axis_title, grouped, member
 from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.accuracy import describe_rounds
 from fedloom.report.tables.layout import EMPTY, FinishedTable, TableText, cell, plain_text
@@ -43,16 +43,17 @@ class Ranked(GridTable):
         shown = pd.concat([self._shown(part, axes) for part in parts], ignore_index=True)
         keys = differing_columns(frame)
         columns = [*keys, "rank", *axes, "text"]
-        titles = [*map(str.capitalize, keys), "Rank", *axes, "Mean accuracy"]
+        axis_titles = [axis_title(runs[0], axis) for axis in axes]
+        titles = [*map(str.capitalize, keys), "Rank", *axis_titles, "Mean accuracy"]
         if job.published is not None:
             columns.append("published")
             titles.append("Published")
 
         caption = (
-            f"combinations of {', '.join(axes)} by the mean accuracy in % over participating "
-            f"clients, {describe_rounds(runs)}; mean ± standard deviation over seeds. The first "
-            "combination was found among many by its accuracy on these test images, so that it is "
-            "probably less accurate on other images."
+            f"combinations of {', '.join(axis_titles)} by the mean accuracy in % over "
+            f"participating clients, {describe_rounds(runs)}; mean ± standard deviation over "
+            "seeds. The first combination was found among many by its accuracy on these test "
+            "images, so that it is probably less accurate on other images."
         )
         return FinishedTable(frame, plain_text(shown[columns], len(keys) + 1, titles), caption)
 
@@ -119,7 +120,8 @@ class GridAverages(GridTable):
         where = f"over participating clients and {len({run.seed for run in runs})} seed(s)"
         when = describe_rounds(runs)
         caption = f"mean accuracy in % {where}, {when}, with averages of rows and columns."
-        return FinishedTable(frame, _panels_as_text(frame, across, down), caption)
+        titles = {axis: axis_title(runs[0], axis) for axis in (across, down)}
+        return FinishedTable(frame, _panels_as_text(frame, titles), caption)
 
 
 def _panel(runs: list[PlottedRun], across: str, down: str) -> pd.DataFrame:
@@ -153,8 +155,12 @@ def _with_published(
     return long.assign(**dict(zip(SCENARIO_COLUMNS, scenario, strict=True)))
 
 
-def _panels_as_text(frame: pd.DataFrame, across: str, down: str) -> TableText:
-    """Write the panels below each other, the paper's numbers in brackets."""
+def _panels_as_text(frame: pd.DataFrame, axis_titles: dict[str, str]) -> TableText:
+    """Write the panels below each other, the paper's numbers in brackets.
+
+    `axis_titles` has the titles of the axis of the columns and of that of the rows, in this order.
+    """
+    across, down = axis_titles
     texts = []
     for mean, published in zip(frame["accuracy"], frame["published"], strict=True):
         text = cell(mean)
@@ -170,5 +176,5 @@ def _panels_as_text(frame: pd.DataFrame, across: str, down: str) -> TableText:
     keys = differing_columns(frame[frame["dataset"] != AVERAGE])
     columns = [*keys, down, *frame[across].unique()]
     values = ["Average" if name == ALL else name for name in columns[len(keys) + 1 :]]
-    titles = [*map(str.capitalize, keys), f"{down} / {across}", *values]
+    titles = [*map(str.capitalize, keys), f"{axis_titles[down]} / {axis_titles[across]}", *values]
     return plain_text(shown[columns], len(keys) + 1, titles)

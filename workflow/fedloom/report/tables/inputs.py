@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedloom.common.ids import domain_names
 from fedloom.common.key_path import KeyPath
 from fedloom.config.output_kinds import Names, OfPaper, RunsTable, TableKind
 from fedloom.config.protocols import method_for, study_for
@@ -123,7 +124,7 @@ class Sizes(TableKind):
                 "classes": len(set(store.labels.tolist())),
                 "train": int((~store.test).sum()),
                 "test": int(store.test.sum()),
-                "domains": len(set(store.domains.tolist())),
+                "domains": len(domain_names(store.domains.tolist())),
             }
             rows.append({"dataset": dataset} | sizes)
 

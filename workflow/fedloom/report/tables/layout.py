@@ -135,7 +135,7 @@ def summary_text(frame: pd.DataFrame, column: Callable[[str], Column]) -> TableT
         if published in frame:
             verdicts = frame[f"{published}_verdict"].map(lambda text: f" ({text})" if text else "")
             cells[published] = _numbers(frame, published, shown.decimals) + verdicts
-            titles.append(f"Published {shown.title[0].lower()}{shown.title[1:]}")
+            titles.append(f"{shown.title}, published")
 
     # labels and published numbers have no marks
     marked = pd.DataFrame(marks, index=cells.index).reindex(columns=cells.columns).fillna("")

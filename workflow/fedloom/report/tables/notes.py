@@ -5,6 +5,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from fedloom.config.grids import describe_options
+from fedloom.hooks.manifest import NOTHING
 from fedloom.planning import paths
 from fedloom.planning.choices import at_edge, read_trials
 from fedloom.planning.job_specs import TableJob, Tuned
@@ -48,7 +49,9 @@ def marks_by_row(
         own = found.setdefault(tuple(getattr(shown, key) for key in row), set())
         if held_out and run.sees_held_out:
             own.add(STRANGERS)
-        if run.artefact is None and loss_not_below_guessing(frame(run.rounds)):
+        # a loss that no step has changed says nothing of the training
+        has_loss = run.artefact is None and run.trains != NOTHING
+        if has_loss and loss_not_below_guessing(frame(run.rounds)):
             own.add(GUESSING)
         if run in tuned and at_edge(*read_trials(paths.path_for(paths.TRIALS, run))):
             own.add(EDGE)

@@ -19,6 +19,8 @@ from fedloom.report.tables.summary import metrics
 # the deviation of equal numbers is not above this, which rounding may leave
 NO_DEVIATION = 1e-9
 NAN = float("nan")
+# the unit in which verdicts say how far a number is from ours
+DEVIATIONS = "SD"
 
 
 def printed_numbers(entry: dict | None, scenario: str, label: str) -> dict:
@@ -87,6 +89,17 @@ def join_published(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
     return frame
 
 
+def explanation(frame: pd.DataFrame) -> str:
+    """Return a sentence on the unit SD, if a verdict of `join_published` has it; else ""."""
+    verdicts = frame.filter(regex="_published_verdict$")
+    if not verdicts.map(lambda text: text.endswith(DEVIATIONS)).to_numpy().any():
+        return ""
+    return (
+        f" {DEVIATIONS}: the standard deviation of the difference between the published number "
+        "and ours."
+    )
+
+
 class PublishedNumber(NamedTuple):
     """A number of a paper with its standard deviation, each NaN if the paper prints none."""
 
@@ -134,5 +147,5 @@ def verdict(mean: float, std: float, published: PublishedNumber) -> str:
         return ""
     for number in (1, 2):
         if as_printed or apart <= number * deviation:
-            return f"within {number} SD"
-    return "beyond 2 SD"
+            return f"within {number} {DEVIATIONS}"
+    return f"beyond 2 {DEVIATIONS}"
