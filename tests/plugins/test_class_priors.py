@@ -9,8 +9,11 @@ import torch
 import fedloom.toolbox as fl
 from attacks import IDS, attacked_runs, heads
 from changed_plugin import plugin_with
+from fedloom.common.ids import BASE_CLASSES, OWN_IMAGES
 from fedloom.contract.tiny import tiny_backbone, tiny_task
+from fedloom.federated.cohorts import prepare_clients
 from fedloom.federated.evaluate import evaluate
+from fedloom.federated.evaluate_test_sets import evaluate_test_sets
 from fedloom.federated.logit_offsets import adding_to_logits
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
@@ -121,6 +124,31 @@ def test_without_a_servers_model_the_global_test_knows_no_shares(run):
     own, without = (after_two_rounds(task, each)[1] for each in (hooks, plain))
     assert own[-1] == without[-1]
     assert own[:-1] != without[:-1]
+
+
+def test_everyone_answers_everyones_images_with_its_own_shares(run):
+    """The table of test sets has both: the client's own images, and those of all clients."""
+    task, hooks = run("promptfl", train=False)
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    plain = loader.load_hooks(PLUGINS["promptfl"])
+    images = np.sort(np.concatenate(task.data.test))
+    rows = evaluate_test_sets(task.at(1), hooks, state)
+    for row in [each.evaluation for each in rows if each.test_set == BASE_CLASSES]:
+        received, clients = prepare_clients(task.at(1), plain, state, [row.client_id])
+        batch = task.data.batch([images])
+        logits = plain.predict(task=task.at(1), received=received, clients=clients, batch=batch)
+        shares = np.maximum(shares_by_hand(task, row.client_id), 1e-4)
+        chances = softmax_by_hand(logits[0].detach().double().numpy() + np.log(shares))
+        labels = task.data.labels[images].numpy()
+        loss = -np.log(chances[np.arange(len(labels)), labels]).mean()
+        assert row.loss == pytest.approx(loss, rel=1e-5)
+    own = {
+        each.evaluation.client_id: each.evaluation.loss
+        for each in rows
+        if each.test_set == OWN_IMAGES
+    }
+    answered = evaluate(task.at(1), hooks, state, sorted(own))
+    assert {row.client_id: row.loss for row in answered} == pytest.approx(own, rel=1e-5)
 
 
 def test_shares_over_the_floor_need_not_be_divided_by_their_sum():
