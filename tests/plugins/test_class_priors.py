@@ -11,6 +11,7 @@ from attacks import IDS, attacked_runs, heads
 from changed_plugin import plugin_with
 from fedloom.common.ids import BASE_CLASSES, OWN_IMAGES
 from fedloom.contract.tiny import tiny_backbone, tiny_task
+from fedloom.contract.tiny_run import upload
 from fedloom.federated.cohorts import prepare_clients
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.evaluate_test_sets import evaluate_test_sets
@@ -106,7 +107,7 @@ def test_clients_answer_with_the_log_of_their_shares(run, tau, floor):
 
 
 def test_equal_shares_change_no_prediction_and_no_bit_of_a_loss(run):
-    """They add exactly 0. Only the sum over the global test has another order."""
+    """Only the sum over the global test has another order, and so may differ in its last bit."""
     task, hooks = run()
     even = torch.full_like(task.data.priors, 1 / CLASSES)
     task = replace(task, data=replace(task.data, priors=even))
@@ -116,6 +117,12 @@ def test_equal_shares_change_no_prediction_and_no_bit_of_a_loss(run):
     assert own[1][:-1] == without[1][:-1]
     assert own[1][-1].num_correct == without[1][-1].num_correct
     assert own[1][-1].loss == pytest.approx(without[1][-1].loss, rel=1e-6)
+
+
+def test_nobody_asks_what_the_servers_model_adds(run):
+    task, hooks = run()
+    _, clients = prepare_clients(task.at(1), hooks, initial_state(task, hooks), [fl.SERVER_MODEL])
+    assert clients.logit_offsets is None
 
 
 def test_without_a_servers_model_the_global_test_knows_no_shares(run):
@@ -164,7 +171,7 @@ def test_shares_over_the_floor_need_not_be_divided_by_their_sum():
 
 @pytest.mark.parametrize("form", ["shares", "fedlc"])
 def test_a_training_step_is_that_of_the_shifted_logits(run, form):
-    """From a head of zeros: the gradient is the mean of (softmax(offsets) - y) x^T."""
+    """From a head of zeros, the gradient is the mean of (softmax(offsets) - y) x^T."""
     task, hooks = run(form=form, tau=0.7, floor=0.02)
     sent = heads(one_full_step(task), hooks)
     for client in IDS:
@@ -185,6 +192,47 @@ def test_training_knows_the_shares_only_if_asked(run, train):
     plain = heads(task, loader.load_hooks(PLUGINS["head_tuning"]))
     own = heads(task, hooks)
     assert all(torch.equal(plain[k], own[k]) is not train for k in IDS)
+
+
+def test_clients_that_finish_early_leave_the_others_their_own_shares(run):
+    """Clients have 10 to 16 images, hence other numbers of steps; each trains as it does alone."""
+    task, hooks = run()
+    start = initial_state(task, hooks)
+    together = heads(task, hooks)
+    for client in IDS:
+        _, (alone,) = upload(task, hooks, 1, start, [client])
+        head = alone.payload["params"]["head"]
+        torch.testing.assert_close(together[client], head, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedrep", "per_fedavg"])
+def test_a_client_that_personalises_trains_with_its_shares_too(run, name):
+    """All clients come from the same rounds, which knew no shares.
+
+    FedRep personalises by `train_locally`, and Per-FedAvg by gradients of its own.
+    """
+    task, hooks = run(name, test="none")
+    plain = loader.load_hooks(PLUGINS[name])
+    state, _ = train_round(task.at(1), plain, initial_state(task, plain))
+    own, without = (evaluate(task.at(1), each, state) for each in (hooks, plain))
+    same = [row == other for row, other in zip(own, without, strict=True)]
+    assert same == [not row.personalized for row in own]
+
+
+def test_losses_that_a_client_computes_beside_its_training_know_the_shares(run):
+    """Zero-Shot CLIP reports the loss of clients that train nothing; planning would refuse it."""
+    task, hooks = run("zero_shot_clip")
+    state = initial_state(task, hooks)
+    _, row = train_round(task.at(1), hooks, state)
+    for update in row.updates:
+        rows = task.data.train[update.client_id]
+        received, clients = prepare_clients(task.at(1), hooks, state, [update.client_id])
+        batch = task.data.batch([rows])
+        logits = hooks.predict(task=task.at(1), received=received, clients=clients, batch=batch)
+        shares = np.maximum(shares_by_hand(task, update.client_id), 1e-4)
+        chances = softmax_by_hand(logits[0].detach().double().numpy() + np.log(shares))
+        loss = -np.log(chances[np.arange(len(rows)), task.data.labels[rows].numpy()]).mean()
+        assert update.metrics["train_loss"] == pytest.approx(loss, rel=1e-4)
 
 
 def test_attackers_train_with_the_shares_of_their_false_labels(tmp_path):
@@ -281,6 +329,12 @@ def test_cross_entropy_adds_the_offsets_inside_of_their_block_alone():
         with adding_to_logits(None):
             assert torch.equal(fl.cross_entropy(logits, labels), before)
     assert torch.equal(fl.cross_entropy(logits, labels), before)
+
+    # a loss among a client's own classes takes none of them
+    every = torch.ones(2, CLASSES, dtype=torch.bool)
+    with adding_to_logits(offsets):
+        assert torch.equal(fl.cross_entropy_among(logits, labels, every), before)
+
     for k in range(2):
         shifted = logits[k].double().numpy() + offsets[k].double().numpy()
         wanted = -np.log(softmax_by_hand(shifted)[range(3), labels[k]])

@@ -204,8 +204,8 @@ def client_update(task: "Task", received: "Tree", clients: "Cohort") -> "list[Up
 def training_offsets(task: "Task", clients: "Cohort") -> "Tensor | None":
     """Return what is added to the logits of each client [K, C] in the losses of its training.
 
-    This hook is for wrappers, and so is `answer_offsets`. In `client_update` and `personalize`, every
-    `cross_entropy` of the toolbox adds the offsets. `task.data` is what the clients train on.
+    This hook is for wrappers, and so is `answer_offsets`. In `client_update` and `personalize`,
+    every `cross_entropy` of the toolbox adds the offsets. `task.data` is what the clients train on.
     Default: None, nothing is added.
     """
 

@@ -139,8 +139,8 @@ class MethodManifest(PluginManifest):
     """Condition with which the hook `training_offsets` of a wrapper returns offsets. The method
     must then take them (`takes_logit_offsets`)."""
     adds_offsets_at_test: Condition = False
-    """Condition with which the hook `answer_offsets` of a wrapper returns offsets. They belong to the
-    classes that clients train on, so a test on other classes is refused."""
+    """Condition with which the hook `answer_offsets` of a wrapper returns offsets. They belong to
+    the classes that clients train on, so a test on other classes is refused."""
     cost: Cost = Cost()
     """What the method adds to the memory and the time of a job."""
     look: Look = Look()
