@@ -14,7 +14,7 @@ WRAPPER = PLUGINS["class_priors"]
 QUICK = {
     "fedic": {"server_steps": 3},
     "creff": {"matching_steps": 3, "retraining_epochs": 5},
-    **dict.fromkeys(("fedbabu", "fedem", "fedrep", "per_fedavg"), {"train": r"^blocks\.2\."}),
+    **{key: {"train": r"^blocks\.2\."} for key in ("fedbabu", "fedem", "fedrep", "per_fedavg")},
 }
 # test_contract.py says why two ways of training FEDIC differ after few steps, and that SGPT's
 # learning is not checked
