@@ -4,18 +4,18 @@ Let p_c be the share of class c in a client's training images, and n_c their num
 
 - At test, tau log(max(p_c, floor)) is added to the logit of class c. With tau = 1, the softmax is
   then Bayes' rule under the client's shares, for a model that was trained under equal ones (Saerens
-  et al., Neural Computation 2002, Eq. 2.4).
+  et al., Neural Computation 2002).
 - In training, the same is added inside the client's loss (`form: shares`). The logits themselves
-  then learn to be those under equal shares: logit adjustment (Menon et al., ICLR 2021, Eq. 10), or
-  with tau = 1 the balanced softmax (Ren et al., NeurIPS 2020, Eq. 4).
-- `form: fedlc` adds -tau n_c^(-1/4) in training instead (FedLC: Zhang et al., ICML 2022, Eq. 10).
-  FedLC adds nothing at test, which is `test: none`.
+  then learn to be those under equal shares: logit adjustment (Menon et al., ICLR 2021), or with
+  tau = 1 the balanced softmax (Ren et al., NeurIPS 2020).
+- `form: fedlc` adds -tau n_c^(-1/4) in training instead (FedLC: Zhang et al., ICML 2022). FedLC
+  adds nothing at test, which is `test: none`.
 
 Choices:
 
 - The floor holds for both forms: a class of fewer than floor n images counts as one of floor n
-  images, where n is the number of all images of the client. FedLC's paper has no floor: a class
-  without images then drops out of the loss.
+  images, where n is the number of all images of the client. Without a floor, the logit of a class
+  without images would be minus infinity, and the class would drop out of the loss.
 - Everything is taken relative to the client's largest value, so that the most frequent class gets
   0. This changes no softmax, and equal shares change no bit.
 - Clients that never trained use the shares of their own training images, as in PEP-FedPT. A client
