@@ -104,6 +104,16 @@ def predict(task, received, clients, batch):
 
 
 @hookimpl
+def training_offsets(task, clients):
+    return changed("training_offsets", task, None)
+
+
+@hookimpl
+def answer_offsets(task, clients):
+    return changed("answer_offsets", task, None)
+
+
+@hookimpl
 def artefact(task, server, cohorts, name):
     return changed("artefact", task, {"norm": [server["params"]["head"].norm().item()]})
 

@@ -148,7 +148,7 @@ def _artefacts(
 
 def _check_wrappers(method: Method, where: KeyPath) -> None:
     """Raise an InvalidKeyError if the method, with its options, cannot have its wrappers."""
-    wrappers = [find_method(wrapper.plugin) for wrapper in method.wrappers]
+    wrappers = [find_method(w.plugin).with_defaults(w.options) for w in method.wrappers]
     reason = find_method(method.plugin).refused_wrappers(method.options, wrappers)
     if reason is not None:
         raise where.error(reason)

@@ -114,8 +114,11 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
         plugin = find_method(method.plugin)
         where = CONFIG / "methods" / method.label
         for key in UNSEEN & settings.partitions[partition].settings.keys():
-            reason = plugin.why_unseen_classes_unsupported(method.options)
-            if reason is not None:
+            reasons = [plugin.why_unseen_classes_unsupported(method.options)]
+            for wrapper in method.wrappers:
+                own = find_method(wrapper.plugin).with_defaults(wrapper.options)
+                reasons.append(own.why_unseen_classes_lack_offsets())
+            for reason in filter(None, reasons):
                 raise where.error(
                     f"partitions.{partition}.{key} tests clients on classes that none trains on, "
                     f"but {reason}; run one without the other"

@@ -357,6 +357,17 @@ def check_logits(task: Task, clients: Cohort, labels: Tensor, logits: object) ->
     return logits
 
 
+def check_offsets(task: Task, hook: str, clients: Cohort, offsets: Tensor | None) -> None:
+    """Check what a hook adds to the logits of clients: finite numbers [K, C], or None."""
+    if offsets is None:
+        return
+    where = describe_hook_call(task, hook, *clients.ids)
+    shape = [len(clients), task.num_classes]
+    if not isinstance(offsets, Tensor) or list(offsets.shape) != shape:
+        raise unexpected_value(f"{where}: must return offsets {shape} (clients, classes)", offsets)
+    require_finite([(f"{where}: the offsets", offsets)])
+
+
 def check_artefact(task: Task, hook: str, name: str, table: object) -> None:
     """Check the table that `hook` (artefact or audit_table) returns.
 

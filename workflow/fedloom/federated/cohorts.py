@@ -8,7 +8,8 @@ from torch import Tensor
 
 from fedloom.common.trees import Tree, leaves, stack, tensor_map
 from fedloom.federated import check_results, groups
-from fedloom.federated.round import download_to, personal_state
+from fedloom.federated.logit_offsets import adding_to_logits
+from fedloom.federated.round import download_to, personal_state, with_training_offsets
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
 from fedloom.hooks.run_hooks import Hooks
@@ -53,11 +54,22 @@ def prepare_clients(task: Task, hooks: Hooks, state: State, ids: list[int]) -> t
         states[client] = own
 
     check_results.check_states(task, "unseen_client_state", states, state.clients)
-    return stack(received), cohort(task, ids, list(states.values()))
+    clients = cohort(task, ids, list(states.values()))
+    if not clients.is_server_model:
+        offsets = hooks.answer_offsets(task=task, clients=clients)
+        check_results.check_offsets(task, "answer_offsets", clients, offsets)
+        clients = replace(clients, logit_offsets=offsets)
+    return stack(received), clients
 
 
-def all_received_the_same(server_model: Tree, received: Tree) -> bool:
-    """Return True if all K clients received [K, ...] the same as the server's model [1, ...]."""
+def all_answer_the_same(server_model: Tree, received: Tree, clients: Cohort) -> bool:
+    """Return True if K clients answer as the server's model, where `predict` takes no clients.
+
+    They do if all of them received [K, ...] the same as the server's model [1, ...], and no wrapper
+    adds to their logits.
+    """
+    if clients.logit_offsets is not None:
+        return False
 
     def equal(one: object, several: object) -> bool:
         """Return True if `several` [K, ...] is K copies of `one` [1, ...]."""
@@ -85,8 +97,9 @@ def personalize_cohort(task: Task, hooks: Hooks, received: Tree, clients: Cohort
         members = clients
         if len(group) != len(clients):
             members = clients.subset(group)
+        members = with_training_offsets(task, hooks, members)
         sent = _part_of_tree(received, group)
-        with torch.enable_grad():
+        with torch.enable_grad(), adding_to_logits(members.logit_offsets):
             states = hooks.personalize(task=task, received=sent, clients=members)
         if states is None:
             return None

@@ -16,7 +16,7 @@ from fedloom.data.federation import Federation
 from fedloom.federated import check_results, groups
 from fedloom.federated.check_trees import require_finite
 from fedloom.federated.cohorts import (
-    all_received_the_same,
+    all_answer_the_same,
     evaluation_cohorts,
     personalize_cohort,
     prepare_clients,
@@ -57,8 +57,8 @@ def evaluate(
     if triggered is not None:
         check_results.check_federation(task, "triggered", triggered)
 
-    # All clients' answers are those of the server's model if `predict` cannot tell clients apart
-    # and all of them received that model.
+    # All clients' answers are those of the server's model if `predict` cannot tell clients apart,
+    # no wrapper adds to their logits, and all of them received that model.
     everyone = ids is None or len(ids) == len(task.data.tested)
     is_one_model = everyone and not hooks.takes("predict", "clients")
 
@@ -67,7 +67,7 @@ def evaluate(
     scores_by_cohort: list[list[Score]] = []
     for received, clients in evaluation_cohorts(task, hooks, state, ids):
         if is_one_model and server_model is not None:
-            is_one_model = all_received_the_same(server_model[0], received)
+            is_one_model = all_answer_the_same(server_model[0], received, clients)
         result = _evaluate_cohort(task, hooks, received, clients, triggered)
         rows += result.rows
         scores_by_cohort.append(result.scores)
@@ -160,7 +160,8 @@ def _scores_on_all_images(
     """Return the score of the server's model on all test images.
 
     If the method has no such model, return the scores of clients' models on all test images instead
-    (SGPT's protocol). These are the participating clients, or the participating ones in `ids`.
+    (SGPT's protocol). These are the participating clients, or the participating ones in `ids`. No
+    wrapper adds to their logits, since the images are everyone's.
     """
     images = np.sort(np.concatenate(task.data.test))
     scores = scores_on(task, hooks, *server_model, [images])
@@ -172,6 +173,7 @@ def _scores_on_all_images(
     at_once = groups.clients_evaluated_at_once(task, state)
     for group in groups.equal_groups(len(chosen), at_once):
         received, clients = prepare_clients(task, hooks, state, [chosen[k] for k in group])
+        clients = replace(clients, logit_offsets=None)
         scores += scores_on(task, hooks, received, clients, [images] * len(clients))
     return scores
 
@@ -219,6 +221,7 @@ def scores_on(
         if logits is None and clients.is_server_model:
             return []
         logits = check_results.check_logits(task, clients, batch.labels, logits)
+        logits = _with_offsets(clients, logits)
         predictions.append(logits.argmax(-1))
 
         # count hits and losses, without the images that only fill up the batch
@@ -239,6 +242,13 @@ def scores_on(
         Score(rows, predicted[k, : len(rows)], int(correct[k]), loss[k])
         for k, rows in enumerate(images)
     ]
+
+
+def _with_offsets(clients: Cohort, logits: Tensor) -> Tensor:
+    """Return the logits [K, B, C] of the clients' answers plus what wrappers add to them."""
+    if clients.logit_offsets is None:
+        return logits
+    return logits + clients.logit_offsets[:, None]
 
 
 def evaluation_row(
@@ -314,7 +324,8 @@ def compute_artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[
         """Yield (clients, batch, logits [K, B, C]) over the same batches."""
         for received, clients, batch in batches(images):
             logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
-            yield clients, batch, check_results.check_logits(task, clients, batch.labels, logits)
+            logits = check_results.check_logits(task, clients, batch.labels, logits)
+            yield clients, batch, _with_offsets(clients, logits)
 
     # ask the wrappers for the table, and then the method
     hook = "audit_table"

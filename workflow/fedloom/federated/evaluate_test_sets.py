@@ -9,7 +9,7 @@ from fedloom.common.ids import BASE_CLASSES, OWN_IMAGES, SERVER_MODEL
 from fedloom.common.trees import Tree
 from fedloom.data.federation import Federation
 from fedloom.federated import groups
-from fedloom.federated.cohorts import all_received_the_same, prepare_clients
+from fedloom.federated.cohorts import all_answer_the_same, prepare_clients
 from fedloom.federated.evaluate import evaluation_row, scores_on
 from fedloom.federated.round import attacking_clients
 from fedloom.federated.rows import Score, TestSetRow
@@ -53,7 +53,7 @@ def evaluate_test_sets(task: Task, hooks: Hooks, state: State) -> list[TestSetRo
         # if all models are the server's, all clients give its answers to a set that they share
         is_one_model = False
         if not hooks.takes("predict", "clients"):
-            is_one_model = all_received_the_same(server_model[0], received)
+            is_one_model = all_answer_the_same(server_model[0], received, clients)
         for name, tested in sets.items():
             if is_one_model and name != OWN_IMAGES:
                 if name not in server_scores:

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 
 from fedloom.backbones.compiled import compile_blocks
+from fedloom.common.errors import FedLoomError
 from fedloom.common.trees import Tree, leaves, tensor_map
 from fedloom.data.batch import Batch
 from fedloom.federated import check_results
 from fedloom.federated.local_steps import ActiveClients, iterate_steps
+from fedloom.federated.logit_offsets import adding_to_logits
 from fedloom.federated.task import Cohort, Task, TrainingOptions
 
 # loss(task, params, received, clients, batch) -> losses [K, B], or (losses, extras); extras are
@@ -211,7 +213,15 @@ def _add_gradients(
         counted: the counters, which remember what the images add.
     """
     mask = micro_batch.mask
-    result = loss(task, params, active.received, active.clients, micro_batch)
+    offsets = active.clients.logit_offsets
+    with adding_to_logits(offsets) as announced:
+        result = loss(task, params, active.received, active.clients, micro_batch)
+    if offsets is not None and not announced.used:
+        raise FedLoomError(
+            f"{task.method}: its loss must call cross_entropy of the toolbox, since a wrapper adds "
+            "offsets to the logits in training; declare takes_logit_offsets = false in its "
+            "method.toml, or leave the wrapper out"
+        )
     values, extras = check_results.check_loss(
         task, active.clients.ids, mask, result, counted.values
     )

@@ -11,9 +11,10 @@ import torch
 
 from fedloom.common.trees import Tree, count_bytes, on_device, stack
 from fedloom.federated import check_results, groups
+from fedloom.federated.logit_offsets import adding_to_logits
 from fedloom.federated.rows import ClientRow, RoundRow
 from fedloom.federated.state import Participation, State
-from fedloom.federated.task import History, Task, Update, cohort
+from fedloom.federated.task import Cohort, History, Task, Update, cohort
 from fedloom.hooks.run_hooks import Hooks
 from fedloom.machine.device import exact_float32
 
@@ -240,9 +241,12 @@ def collect_updates(
             [on_device(state.wrappers.get(client, {}), device) for client in group_ids],
         )
 
+        members = with_training_offsets(training_task, hooks, members)
+
         # train the group, and check what its clients send and keep
         received = stack([delivered[k] for k in group])
-        returned = hooks.client_update(task=training_task, received=received, clients=members)
+        with adding_to_logits(members.logit_offsets):
+            returned = hooks.client_update(task=training_task, received=received, clients=members)
         before = personal[group.start : group.stop]
         check_results.check_updates(task, members, returned, before, attacking)
         updates += returned
@@ -252,6 +256,13 @@ def collect_updates(
         update.client = client
         update.received = received
     return updates, sent
+
+
+def with_training_offsets(task: Task, hooks: Hooks, clients: Cohort) -> Cohort:
+    """Return the cohort with what wrappers add to the logits of its clients in training."""
+    offsets = hooks.training_offsets(task=task, clients=clients)
+    check_results.check_offsets(task, "training_offsets", clients, offsets)
+    return replace(clients, logit_offsets=offsets)
 
 
 def select_for_round(task: Task, hooks: Hooks, state: State) -> list[int]:

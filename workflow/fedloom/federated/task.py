@@ -297,6 +297,8 @@ class Cohort:
         work: share of its local steps that each client completes [K]. `train_locally` obeys it.
         wrapper_states: what wrappers keep on each client [K], by the wrapper's name, without a
             client axis. It is {} before the client's first round, and in evaluations.
+        logit_offsets: what wrappers add to the logits of each client [K, C]: in the losses of its
+            training, or in an evaluation to its answers. None if no wrapper adds anything.
     """
 
     ids: tuple[int, ...]
@@ -305,6 +307,7 @@ class Cohort:
     num_examples: tuple[int, ...]
     work: tuple[float, ...]
     wrapper_states: tuple[Tree, ...] = ()
+    logit_offsets: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -317,6 +320,9 @@ class Cohort:
     def subset(self, chosen: Sequence[int]) -> "Cohort":
         """Return a cohort of the clients at these positions of this one."""
         positions = to_device(np.array(chosen, np.int64), self.priors.device)
+        offsets = self.logit_offsets
+        if offsets is not None:
+            offsets = offsets[positions]
         return Cohort(
             ids=tuple(self.ids[k] for k in chosen),
             state=tensor_map(lambda value: value[positions], self.state),
@@ -324,6 +330,7 @@ class Cohort:
             num_examples=tuple(self.num_examples[k] for k in chosen),
             work=tuple(self.work[k] for k in chosen),
             wrapper_states=tuple(self.wrapper_states[k] for k in chosen),
+            logit_offsets=offsets,
         )
 
 

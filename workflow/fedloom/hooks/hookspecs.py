@@ -201,6 +201,25 @@ def client_update(task: "Task", received: "Tree", clients: "Cohort") -> "list[Up
 
 
 @hookspec(firstresult=True)
+def training_offsets(task: "Task", clients: "Cohort") -> "Tensor | None":
+    """Return what is added to the logits of each client [K, C] in the losses of its training.
+
+    This hook is for wrappers, and so is `answer_offsets`. In `client_update` and `personalize`,
+    every `cross_entropy` of the toolbox adds the offsets. `task.data` is what the clients train on.
+    Default: None, nothing is added.
+    """
+
+
+@hookspec(firstresult=True)
+def answer_offsets(task: "Task", clients: "Cohort") -> "Tensor | None":
+    """Return what is added to the logits [K, C] with which each client answers its images.
+
+    The runtime adds the offsets to the result of `predict`. It asks for clients alone: nothing is
+    added in the global test, where the server's model answers. Default: None, nothing is added.
+    """
+
+
+@hookspec(firstresult=True)
 @hookimpl
 def receive(task: "Task", server: "Tree", updates: "list[Update]") -> "list[Update]":
     """Return the updates that `aggregate` gets, from those that the clients of the round sent.

@@ -11,6 +11,7 @@ The other kinds of plugins (sources, schemes, tables and figures) have a file `s
 on, and a group `fedloom.sources`, and so on (see fedloom.config.kind_plugins).
 """
 
+import json
 from collections.abc import Sequence
 from functools import cache, reduce
 from operator import or_
@@ -33,9 +34,22 @@ from fedloom.machine.install import plugin_folders
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}
 CACHES_OF_FAMILY = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
 # keys that only a wrapper may have
-OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}
+OF_WRAPPERS = {
+    "preserves",
+    "updates",
+    "rejects_non_finite",
+    "adds_offsets_in_training",
+    "adds_offsets_at_test",
+}
 # keys whose value is a condition (see `MethodManifest`)
-CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")
+CONDITIONS = (
+    "couples_images",
+    "whole_cohorts",
+    "unseen_classes",
+    "takes_logit_offsets",
+    "adds_offsets_in_training",
+    "adds_offsets_at_test",
+)
 # what clients train, as tables call it, if the method trains nothing
 NOTHING = "nothing"
 # what clients train, as tables call it, by the value of the option that `trains_weights` names
@@ -107,6 +121,10 @@ class MethodManifest(PluginManifest):
     other_loss: str = ""
     """Why the training loss that the method reports cannot be compared with that of other methods.
     Figures of the loss say so below their panels."""
+    takes_logit_offsets: Condition = True
+    """Condition with which clients train by `cross_entropy` of the logits of all classes, on their
+    own images, and with no class shares of the method's own beside these logits. Otherwise a
+    wrapper must not add to the logits in training (hook `training_offsets`)."""
     server_sees_held_out: bool = False
     """True if the server trains on images of held-out clients. Tables mark the accuracies of such a
     method."""
@@ -122,6 +140,12 @@ class MethodManifest(PluginManifest):
     rejects_non_finite: bool = False
     """True if the hook `receive` of a wrapper leaves out updates that hold NaN or infinity. Such
     updates then reach that hook. Without such a wrapper they end the run with an error."""
+    adds_offsets_in_training: Condition = False
+    """Condition with which the hook `training_offsets` of a wrapper returns offsets. The method
+    must then take them (`takes_logit_offsets`)."""
+    adds_offsets_at_test: Condition = False
+    """Condition with which the hook `answer_offsets` of a wrapper returns offsets. They belong to
+    the classes that clients train on, so a test on other classes is refused."""
     cost: Cost = Cost()
     """What the method adds to the memory and the time of a job."""
     look: Look = Look()
@@ -236,7 +260,14 @@ class MethodManifest(PluginManifest):
         2. No other wrapper may read or change an update.
         3. A wrapper that drops updates must be listed after it. On the server the last wrapper
            comes first, and so drops the updates before their sum is restored.
+
+        A wrapper may add to the logits in training only if the method takes such offsets.
         """
+        for wrapper in wrappers:
+            reason = self._refused_offsets(options, wrapper)
+            if reason is not None:
+                return reason
+
         for position, mask in enumerate(wrappers):
             if mask.preserves is None:
                 continue
@@ -260,6 +291,33 @@ class MethodManifest(PluginManifest):
                     )
                     return f"{line}; list {mask.name} before {other.name}"
         return None
+
+    def _refused_offsets(self, options: dict, wrapper: "MethodManifest") -> str | None:
+        """Return why the method cannot have what a wrapper adds to logits in training, or None."""
+        own = wrapper.complete_options({})
+        if not _holds(wrapper.adds_offsets_in_training, own):
+            return None
+        if not self.trained:
+            reason = f"{self.name} trains nothing"
+        elif not _holds(self.takes_logit_offsets, options):
+            reason = (
+                f"with these options clients of {self.name} do not train by a plain softmax of "
+                "all classes on their own images (takes_logit_offsets)"
+            )
+        else:
+            return None
+        what = _with_values(wrapper.name, wrapper.adds_offsets_in_training)
+        return f"{what} adds to the logits in training, but {reason}; change or remove it"
+
+    def why_unseen_classes_lack_offsets(self) -> str | None:
+        """Return why a wrapper, with its default options, does not suit a test on other classes.
+
+        Return None if it does.
+        """
+        if not _holds(self.adds_offsets_at_test, self.complete_options({})):
+            return None
+        what = _with_values(self.name, self.adds_offsets_at_test)
+        return f"{what} adds to the logits at test, by the client's shares of its own classes"
 
     def trains_weights(self, options: dict) -> bool:
         """Return True if clients may train weights of the backbone."""
@@ -324,6 +382,14 @@ def _holds(condition: Condition, options: dict) -> bool:
     if isinstance(condition, bool):
         return condition
     return condition.items() <= options.items()
+
+
+def _with_values(name: str, condition: Condition) -> str:
+    """Return a wrapper's name with the values of options that a condition names."""
+    if isinstance(condition, bool):
+        return name
+    values = ", ".join(f"{key}: {json.dumps(value)}" for key, value in condition.items())
+    return f"{name} with {values}"
 
 
 def _names_in(value: object) -> list[str]:

@@ -179,6 +179,12 @@ class Hooks:
     def client_update(self, *, task: "Task", received: "Tree", clients: "Cohort") -> "list[Update]":
         return self._call("client_update", task=task, received=received, clients=clients)
 
+    def training_offsets(self, *, task: "Task", clients: "Cohort") -> "Tensor | None":
+        return self._call("training_offsets", task=task, clients=clients)
+
+    def answer_offsets(self, *, task: "Task", clients: "Cohort") -> "Tensor | None":
+        return self._call("answer_offsets", task=task, clients=clients)
+
     def receive(self, *, task: "Task", server: "Tree", updates: "list[Update]") -> "list[Update]":
         return self._call("receive", task=task, server=server, updates=updates)
 

@@ -9,28 +9,34 @@ from torch import Tensor
 
 from fedloom.common.trees import Tree, build_tree, leaves, unstack
 from fedloom.federated.local_training import Trained
+from fedloom.federated.logit_offsets import add_offsets
 from fedloom.federated.task import Cohort, Update
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy [K, B] of every example.
 
+    In training, a wrapper may add offsets to the logits of each client (`training_offsets`).
+
     Args:
         logits: [K, B, C].
         labels: [K, B].
     """
-    return F.cross_entropy(logits.mT, labels, reduction="none")
+    return F.cross_entropy(add_offsets(logits).mT, labels, reduction="none")
 
 
 def cross_entropy_among(logits: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
     """Return the cross-entropy [K, B] of every example, with only its client's classes.
+
+    The offsets of wrappers are not added.
 
     Args:
         logits: logits of all classes [K, B, C].
         labels: [K, B]. If a label is not among its client's classes, its loss is infinite.
         classes: the classes of each client, bool [K, C].
     """
-    return cross_entropy(logits.masked_fill(~classes[:, None], float("-inf")), labels)
+    among = logits.masked_fill(~classes[:, None], float("-inf"))
+    return F.cross_entropy(among.mT, labels, reduction="none")
 
 
 def guessing_losses(classes: Tensor) -> Tensor:
