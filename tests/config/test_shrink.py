@@ -74,6 +74,10 @@ def test_superclasses_name_the_classes(shrunk):
     _, small = shrunk("sgpt/figure5")
     assert "apple" in small.settings.datasets["cifar100"].settings["classes"]
 
+    # the file is found from any folder
+    figure = small.settings.figures["figure5"]
+    assert Path(figure.settings["superclasses"]).is_absolute()
+
 
 def test_a_long_tail_keeps_an_image_of_the_last_class(shrunk):
     _, small = shrunk("pfpt/table5")

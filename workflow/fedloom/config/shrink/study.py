@@ -372,6 +372,10 @@ def _outputs(entries: JsonDict, chosen: Iterable[str], dropped: set[str]) -> Jso
         for key in ("scenarios", "methods"):
             if key in entry:
                 entry[key] = _without(entry[key], dropped)
+
+        # the shrunk study runs in another folder
+        if entry.get("superclasses"):
+            entry["superclasses"] = str(resource(entry["superclasses"]))
         shrunk[label] = entry
     return shrunk
 
