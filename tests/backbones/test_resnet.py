@@ -47,6 +47,24 @@ def _backbone(network, size=SIZE):
     return backbone
 
 
+def test_a_large_resnet_has_torchvisions_bits_and_no_operator_per_client(recwarn):
+    """torch warns if it must compute an operator client by client, which is slow."""
+    entry = {"name": "resnet18", "weights": "none", "image_size": 64}
+    backbone = load_backbone("resnet", entry)
+    images = torch.randint(0, 256, (1, 4, 64, 64, 3), dtype=torch.uint8)
+    own = {name: value[None] for name, value in backbone.model.named_parameters()}
+    with torch.no_grad():
+        shared = backbone.features(images)
+        features = backbone.features(images, own)
+        backbone.model.avgpool = nn.AdaptiveAvgPool2d(1)
+        assert torch.equal(backbone.features(images), shared)
+        torch.testing.assert_close(features, shared)
+        assert not recwarn.list
+        assert torch.equal(backbone.features(images, own), features)
+    (warning,) = recwarn.list
+    assert "batching rule" in str(warning.message), "torch's own pooling"
+
+
 def _images():
     return torch.randint(0, 256, (K, B, SIZE, SIZE, 3), dtype=torch.uint8)
 

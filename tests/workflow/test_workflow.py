@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ import pytest
 
 import checkout
 import one_process
+from fedloom.cli.run import launch
 from fedloom.planning.load_plan import load_plan
 
 pytestmark = pytest.mark.slow
@@ -59,8 +61,22 @@ def _study(folder: Path, rounds: int) -> None:
 LAUNCH = ("fedloom", "run", "--")
 
 
+def _hear_ctrl_c() -> None:
+    """Let the process hear Ctrl-C, to which a shell makes all processes in its background deaf."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _ignore_ctrl_c() -> None:
+    """Make the process deaf to Ctrl-C, as a script does with what it starts in its background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _start(
-    folder: Path, words: tuple[str, ...] = LAUNCH, extra: tuple = (), **options
+    folder: Path,
+    words: tuple[str, ...] = LAUNCH,
+    extra: tuple = (),
+    prepare: Callable[[], None] = _hear_ctrl_c,
+    **options,
 ) -> subprocess.Popen:
     configs = ("--configfile", "small.yaml", *extra)
     command = [sys.executable, "-m", *words, *configs]
@@ -72,14 +88,9 @@ def _start(
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        preexec_fn=_hear_ctrl_c,
+        preexec_fn=prepare,
         **options,
     )
-
-
-def _hear_ctrl_c() -> None:
-    """Let the process hear Ctrl-C, to which a shell makes all processes in its background deaf."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _run(folder: Path, *words: str) -> str:
@@ -233,16 +244,22 @@ def _wait_for(folder: Path, pattern: str, process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number):
-    """Ctrl-C reaches the launcher and all below it; SIGTERM here reaches the launcher alone."""
+@pytest.mark.parametrize(
+    ("number", "prepare"), [(signal.SIGINT, _hear_ctrl_c), (signal.SIGTERM, _ignore_ctrl_c)]
+)
+def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number, prepare):
+    """Ctrl-C reaches the launcher and all below it; SIGTERM here reaches the launcher alone.
+
+    With SIGTERM, the run is one that a script has started in its background, so that it is born
+    deaf to SIGINT, on which Snakemake ends its jobs. It must end long before it would be killed.
+    """
     folder = tmp_path / "untrained"  # data and caches are there
     shutil.copytree(finished[0], folder, ignore=RUNS)
     _study(folder, rounds=1)
-    process = _start(folder, start_new_session=True)
+    process = _start(folder, prepare=prepare, start_new_session=True)
     _wait_for(folder, "results/runs/digits/six/micro_vit/*/seed0/rounds/.lock", process)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    output, _ = process.communicate(timeout=90)
+    output, _ = process.communicate(timeout=launch.STOP_TIMEOUT / 2)
     assert process.returncode == 128 + number
     assert "stopped; run the same command again" in output
     assert "failed" not in output

@@ -110,6 +110,18 @@ class _Halved(nn.Module):
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, before, x.shape[1] - before))
 
 
+class _MeanOfPixels(nn.Module):
+    """The pooling of torchvision's ResNets, to the bit, by an operator that has a batching rule.
+
+    torch.vmap computes AdaptiveAvgPool2d client by client if the channels of a pixel lie side by
+    side, and warns of it.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features [B, c, 1, 1] for feature maps [B, c, H, W]."""
+        return x.mean((-1, -2), keepdim=True)
+
+
 class SmallResNet(nn.Module):
     """The ResNet of 6 n + 2 layers for images of 32 pixels (He et al., CVPR 2016, Section 4.2).
 
@@ -289,6 +301,7 @@ def load(spec: JsonDict, device: Device = "cpu") -> FrozenResNet:
             model: Any = SmallResNet(*SMALL_RESNETS[name])
         else:
             model = torchvision.models.get_model(name, weights=None)
+            model.avgpool = _MeanOfPixels()
             model.fc = nn.Identity()
 
     if weights != "none":
