@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fedloom.cli.run.bundled_studies import all_studies, study_name
 
 # a line about a table or figure begins with one of these words (fedloom.report.smoke_check)
-OUTPUTS = ("table ", "figure ")
+OUTPUTS = ("  table ", "  figure ")
 
 
 class Outcome(NamedTuple):
@@ -43,7 +43,7 @@ def run_study(study: str, options: list[str]) -> Outcome:
 
 def describe(outcome: Outcome) -> str:
     """Write a line about a study, and below it a line for each table or figure that failed."""
-    tables = sum(line.startswith("table ") for line in outcome.outputs)
+    tables = sum(line.startswith("  table ") for line in outcome.outputs)
     figures = len(outcome.outputs) - tables
     verdict = "ok"
     if outcome.status != 0:
@@ -55,7 +55,7 @@ def describe(outcome: Outcome) -> str:
     failed = [line for line in outcome.outputs if "FAILED" in line]
     if outcome.status != 0 and not failed:
         failed = [outcome.last]
-    return "\n    ".join([text, *failed])
+    return "\n    ".join([text, *(line.strip() for line in failed)])
 
 
 def main() -> None:

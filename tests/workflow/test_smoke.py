@@ -36,7 +36,9 @@ def test_a_study_of_a_paper_runs_shrunk(tmp_path, study):
     name = study.replace("/", "_")
 
     # a line for each table and figure, and where the pictures are
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("table ", "figure "))]
+    lines = [
+        line for line in done.stdout.splitlines() if line.startswith(("  table ", "  figure "))
+    ]
     assert lines
     assert all(line.endswith(" ok") for line in lines)
     assert done.stdout.endswith(f"are below results/smoke/{name}\n")

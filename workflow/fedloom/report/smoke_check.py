@@ -39,7 +39,7 @@ class CheckedOutput:
         verdict = "ok"
         if self.problem:
             verdict = f"FAILED: {self.problem}"
-        return f"{self.name:<32} {self.found:<44} {verdict}"
+        return f"  {self.name:<32} {self.found:<44} {verdict}"
 
 
 def check_outputs(plan: Plan) -> list[CheckedOutput]:

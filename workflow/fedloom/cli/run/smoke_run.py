@@ -61,7 +61,7 @@ def run_shrunk(
         steps = list[str]()
         if left.real:
             steps = smoke_check.steps_beside_plan(shrunk)
-    print("\n".join(["", *steps, *(each.line for each in checked)]))
+    print("\n".join(["", *steps, "tables and figures:", *(each.line for each in checked)]))
     print(f"\nsmoke run of {plan.name}: all of these paths are below {folder}")
     return int(any(each.problem for each in checked))
 

@@ -21,6 +21,8 @@ from fedloom.machine.install import resource
 # partitions of at most this number of clients keep all of them; of others, a tenth stays
 FEW_CLIENTS = 20
 LEAST_CLIENTS = 10
+# the most images that a scheme may demand of every client
+LEAST_IMAGES = 2
 # a study that would still have more runs than this gets one seed
 MOST_RUNS = 200
 # side of small images, in pixels
@@ -280,6 +282,8 @@ def _partition(
         shrunk["clients"] = _fewer_clients(entry, divided)
     if "clients_per_domain" in entry:
         shrunk["clients_per_domain"] = _fewer_clients_of_domain(entry)
+    if entry.get("min_images"):
+        shrunk["min_images"] = min(entry["min_images"], LEAST_IMAGES)
     trained = _count_training(shrunk, divided)
 
     # rounds in which parts arrive
