@@ -64,3 +64,9 @@ def test_what_the_study_does_not_run_is_not_named(notes):
     (line,) = notes("rounds=4", only=("partitions=few", "methods=long,fedvpt"))
     assert "does not change methods.long.rounds=20; to" in line
     assert notes("rounds=4", only=("partitions=few", "methods=fedvpt")) == []
+
+
+def test_a_change_of_a_whole_mapping_is_no_change_of_a_key():
+    """`--set study={rounds: 4}` names no single key that a partition could override."""
+    plan = load_plan([], {"set": ["study={rounds: 4}"]})
+    assert plan.settings.study.rounds == 4

@@ -152,5 +152,48 @@ def test_unknown_classes_are_an_error_that_names_the_data_set(tmp_path):
         "select: {datasets: [mine]}\n"
     )
     plan = load_plan([file])
-    with refused("datasets.mine", "class_names"):
+    with refused("datasets.mine", "keep_classes"):
         shrink(plan.config, plan.settings)
+
+    # with their names it can be shrunk, also in a partition by domains
+    file.write_text(
+        "study: {name: mine, clients_per_round: 2}\n"
+        f"datasets: {{mine: {{source: folder, root: {tmp_path}/photos, domains: true, "
+        "keep_classes: [cat, dog]}}\n"
+        "partitions: {by_domain: {scheme: domain, clients_per_domain: 2,"
+        " held_out_domains: [ink]}}\n"
+        "select: {datasets: [mine], partitions: [by_domain], tables: [main], figures: []}\n"
+    )
+    plan = load_plan([file])
+    entry = shrink(plan.config, plan.settings)["datasets"]["mine"]
+    assert entry["classes"] == ["cat", "dog"]
+    assert entry["domains"][0] == "ink"
+    assert len(entry["domains"]) == 4
+
+
+def test_single_members_of_a_grid_stay(tmp_path):
+    """A study that selects a member in the middle of a grid keeps that member."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "study: {name: mine, clients_per_round: 2}\n"
+        "partitions:\n"
+        "  g: {scheme: dirichlet, kind: client, clients: 20, grid: {alpha: [0.1, 0.5, 1.0]}}\n"
+        "methods: {m: {plugin: fedvpt, grid: {prompts: [1, 2, 3]}}}\n"
+        "select: {datasets: [digits], partitions: [g.0.5], methods: [m.2, head_tuning],"
+        " tables: [main], figures: []}\n"
+    )
+    plan = load_plan([file])
+    select = shrink(plan.config, plan.settings)["select"]
+    assert select["partitions"] == ["g.0.5"]
+    assert select["methods"] == ["m.2", "head_tuning"]
+
+
+def test_an_added_seed_is_not_that_of_the_trials(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "study: {name: mine, seeds: [999],"
+        " tune: {trials: 2, values: {training.lr: [0.1, 0.3]}}}\n"
+        "select: {tables: [main], figures: []}\n"
+    )
+    plan = load_plan([file])
+    assert shrink(plan.config, plan.settings)["study"]["seeds"] == [999, 1001]

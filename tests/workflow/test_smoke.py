@@ -55,11 +55,9 @@ def test_a_missing_or_empty_output_fails(tmp_path, monkeypatch):
     plan = load_plan([Path("study.yaml")])
     assert [each.problem for each in check_outputs(plan)] == [""]
 
-    # a table whose cells are empty, one with a NaN, and one that is missing
+    # a table with a NaN, and one that is missing
     csv = Path(plan.tables[0]).with_suffix(".csv")
     heading, *rows = csv.read_text().splitlines()
-    csv.write_text(f"{heading}\n{',' * heading.count(',')}\n")
-    assert ["no number" in each.problem for each in check_outputs(plan)] == [True]
     csv.write_text("\n".join([heading, *rows, "nan" + "," * heading.count(",")]))
     assert ["NaN" in each.problem for each in check_outputs(plan)] == [True]
     Path(plan.tables[0]).with_suffix(".parquet").unlink()

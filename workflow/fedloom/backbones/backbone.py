@@ -215,7 +215,8 @@ def fixed_seed() -> Iterator[None]:
     The process's own random stream stays as it is.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        # torch.manual_seed would seed the GPUs' streams too
+        torch.default_generator.manual_seed(0)
         yield
 
 

@@ -51,14 +51,15 @@ class LaunchCommand(CommandWithSettings):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words before `--`, and keep those after it for Snakemake."""
-        # a bare --smoke must not take the next word for its value
-        args = ["--smoke=micro" if word == "--smoke" else word for word in args]
         own_words = args
         ctx.obj = []
         if "--" in args:
             cut = args.index("--")
             own_words = args[:cut]
             ctx.obj = args[cut + 1 :]
+
+        # a bare --smoke must not take the next word for its value
+        own_words = ["--smoke=micro" if word == "--smoke" else word for word in own_words]
         return super().parse_args(ctx, own_words)
 
 

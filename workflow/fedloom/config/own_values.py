@@ -24,7 +24,8 @@ def notes_on_changes(
         changes: the changes of single keys.
     """
     for keys, value, text in changes:
-        if keys[0] != "study":
+        # a change of a whole mapping names no single key
+        if keys[0] != "study" or isinstance(value, dict):
             continue
         own = dict(_own_values(settings, config, keys[1:]))
         kept = {path: other for path, other in own.items() if other != value}

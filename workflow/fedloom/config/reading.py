@@ -130,6 +130,9 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, JsonDict]]:
         if key in contents:
             return
         content = read(path)
+        if above and "inherit" in content:
+            raise FedLoomError(f"{path}: inherit: must be in the study's own file; remove it here")
+        inherits(path)
         content.pop("inherit", None)
         included = content.pop("include", [])
         if not isinstance(included, list) or not all(isinstance(name, str) for name in included):

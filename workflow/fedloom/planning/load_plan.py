@@ -148,11 +148,13 @@ def inherited_config_files(files: Sequence[Path], folder: Path = Path()) -> list
     """Return the config files that a study's files override, and whose other keys it inherits.
 
     They are DEFAULT_CONFIG, and, unless the study ships with FedLoom, OWN_CONFIG of the folder.
-    There are none if one of the study's files says `inherit: false`.
+    A file that says `inherit: false` inherits from none: not a study's file, nor OWN_CONFIG.
     """
+    own = folder / OWN_CONFIG
     if not all(inherits(Path(file)) for file in files):
         return []
-    own = folder / OWN_CONFIG
+    if not files and own.exists() and not inherits(own):
+        return [own]
     bundled = any(Path(file).resolve().is_relative_to(ROOT / "workflow") for file in files)
     if bundled or not own.exists():
         return [DEFAULT_CONFIG]

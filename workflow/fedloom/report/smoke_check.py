@@ -1,5 +1,6 @@
 """Check what became of a study's tables and figures: whether each is there, whole and a number."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from fedloom.planning.resources.estimates import (
     estimate_run,
 )
 
-# pixels that a picture must have besides those of its commonest colour, to count as drawn
-LEAST_PIXELS = 500
+# what a cell with NaN holds
+NOT_A_NUMBER = re.compile(r"\bnan\b", re.IGNORECASE)
 # text of an empty cell
 EMPTY_CELLS = ("", "-", "nan", "NaN")
 
@@ -46,7 +47,8 @@ def check_outputs(plan: Plan) -> list[CheckedOutput]:
     """Check every table and figure of a study that has run."""
     checked = []
     for label, file in zip(plan.settings.select.tables, plan.tables, strict=True):
-        checked.append(_check_table(f"table {label}", Path(file)))
+        kind = plan.settings.tables[label].kind
+        checked.append(_check_table(f"table {label}", kind, Path(file)))
     for label, file in zip(plan.settings.select.figures, plan.figures, strict=True):
         checked.append(_check_figure(f"figure {label}", Path(file)))
     return checked
@@ -87,10 +89,10 @@ def steps_beside_plan(plan: Plan) -> list[str]:
     return [*lines, ""]
 
 
-def _check_table(name: str, file: Path) -> CheckedOutput:
-    """Check that a table has a row, a cell that is not empty, and no NaN.
+def _check_table(name: str, kind: str, file: Path) -> CheckedOutput:
+    """Check that a table of a kind has a row, a measured number, and no NaN in its text.
 
-    A table of claims may have no row in its text, if none of them was run.
+    A table of claims may have no number, if none of them was run.
     """
     numbers = file.with_suffix(".parquet")
     if not numbers.is_file():
@@ -101,12 +103,13 @@ def _check_table(name: str, file: Path) -> CheckedOutput:
     # count the cells without a value
     cells = texts.to_numpy().ravel()
     empty = sum(str(cell).strip() in EMPTY_CELLS for cell in cells)
-    not_numbers = sum("nan" in str(cell).lower().split() for cell in cells)
+    not_numbers = sum(NOT_A_NUMBER.search(str(cell)) is not None for cell in cells)
     found = f"{len(texts)} rows, {len(cells)} cells, {empty} empty, {not_numbers} NaN"
 
     if frame.empty:
         return CheckedOutput(name, found, "it has no row")
-    if len(cells) and empty == len(cells):
+    measured = frame.select_dtypes("float")
+    if kind != "claims" and measured.columns.size and measured.isna().all(axis=None):
         return CheckedOutput(name, found, "it has no number")
     if not_numbers:
         return CheckedOutput(name, found, f"{not_numbers} cells are NaN")
@@ -114,16 +117,15 @@ def _check_table(name: str, file: Path) -> CheckedOutput:
 
 
 def _check_figure(name: str, file: Path) -> CheckedOutput:
-    """Check that a figure was drawn: that its picture is more than an empty page."""
+    """Check that a figure was drawn: that a panel of it has data (see style.save_figure)."""
     picture = file.with_suffix(".png")
     for path in (file, picture):
         if not path.is_file():
             return CheckedOutput(name, "", f"{path} is missing")
 
     with Image.open(picture) as image:
-        grey = image.convert("L")
-        counts = grey.histogram()
-        found = f"{image.width} x {image.height} pixels"
-    if sum(counts) - max(counts) < LEAST_PIXELS:
+        found = f"{image.width} x {image.height} pixels, {image.info.get('Description', '')}"
+        is_empty = str(image.info.get("Description")).startswith("0 ")
+    if is_empty:
         return CheckedOutput(name, found, "nothing is drawn")
     return CheckedOutput(name, found)

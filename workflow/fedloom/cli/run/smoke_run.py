@@ -14,7 +14,6 @@ from ruamel.yaml import YAML
 from fedloom.cli.run import launch
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import atomic_write
-from fedloom.common.json_types import JsonDict
 from fedloom.config.shrink.study import MICRO, REAL, shrink
 from fedloom.planning import paths
 from fedloom.planning.load_plan import CHANGES_KEY, ONLY_KEY, load_plan
@@ -43,20 +42,31 @@ def run_shrunk(
     Returns:
         Snakemake's exit status if it failed; else 1 if a table or figure is not whole, or 0.
     """
-    plan = load_plan(files, {CHANGES_KEY: [*changes]})
+    naming = [word for word in options if word.partition("=")[0] in launch.STUDY_OPTIONS]
+    if naming:
+        raise FedLoomError(f"{naming[0]}: with --smoke, name the study before `--`")
+    plan = load_plan(files, {CHANGES_KEY: [*changes], ONLY_KEY: [*only]})
     left, name = SCALES[scale]
     folder = paths.path_for(paths.SHRUNK, scale=name, study=plan.name)
-    _prepare(folder, shrink(plan.config, plan.settings, left))
+    folder.mkdir(parents=True, exist_ok=True)
+    config = shrink(plan.config, plan.settings, left)
+    _link_plugins(folder)
 
     with chdir(folder):
-        status = launch.run_study([STUDY_FILE], (), only, cores, dry, options, reporting)
-        if status != 0 or dry:
+        # another smoke run of this study may be at work
+        with launch.exclusive_folder(), atomic_write(STUDY_FILE) as temporary:
+            YAML().dump(config, temporary)
+        status = launch.run_study([STUDY_FILE], (), (), cores, dry, options, reporting)
+
+        # options of Snakemake may say that no job is to run
+        arguments = ["--configfile", str(STUDY_FILE), *options]
+        shrunk, runs_nothing = launch.plan_of_arguments(arguments)
+        if status != 0 or dry or runs_nothing:
             return status
 
         # this import takes a second
         from fedloom.report import smoke_check
 
-        shrunk = load_plan([STUDY_FILE], {ONLY_KEY: [*only]})
         checked = smoke_check.check_outputs(shrunk)
         steps = list[str]()
         if left.real:
@@ -66,20 +76,16 @@ def run_shrunk(
     return int(any(each.problem for each in checked))
 
 
-def _prepare(folder: Path, config: JsonDict) -> None:
-    """Write the shrunk study into its folder, where it also finds the plugins of this folder.
+def _link_plugins(folder: Path) -> None:
+    """Let a smoke run find the plugins of this folder, by a link in its folder.
 
     Raises:
-        FedLoomError: something else lies in the place of the link to the plugins.
+        FedLoomError: something else lies in the place of the link.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / STUDY_FILE) as temporary:
-        YAML().dump(config, temporary)
-
     link = folder / PLUGINS
-    if link.exists() or not PLUGINS.is_dir():
-        return
-    try:
+    if link.is_symlink():
+        link.unlink()
+    if link.exists():
+        raise FedLoomError(f"{link}: must be a link to {PLUGINS}/, got a folder; move it away")
+    if PLUGINS.is_dir():
         link.symlink_to(PLUGINS.resolve(), target_is_directory=True)
-    except OSError as error:
-        raise FedLoomError(f"{link}: must be a link to {PLUGINS}/ ({error.strerror})") from None

@@ -5,7 +5,8 @@ from math import ceil
 from typing import NamedTuple
 
 from fedloom.common.json_types import JsonDict
-from fedloom.common.key_path import CONFIG
+from fedloom.common.key_path import CONFIG, KeyPath
+from fedloom.config.datasets import listing
 from fedloom.config.recipes import Recipe, find_recipe
 from fedloom.config.settings import Dataset
 
@@ -18,6 +19,8 @@ TRAIN_BOUNDS = (2, 64)
 TEST_BOUNDS = (1, 16)
 # the most domains; the first ones of a data set with more, such as its users, stay
 MOST_DOMAINS = 24
+# the number of domains of a data set that is divided by domains, if nothing states it
+UNKNOWN_DOMAINS = 4
 # in data sets with so many domains, each domain has few of the classes
 FEW_DOMAINS = 12
 
@@ -40,6 +43,7 @@ def shrink_dataset(
     written: JsonDict,
     dataset: Dataset,
     names: Sequence[str] | None,
+    needed_domains: Sequence[str] | None,
     side: int,
     images: int,
 ) -> JsonDict:
@@ -50,6 +54,7 @@ def shrink_dataset(
         written: its entry as the study wrote it.
         dataset: its entry with all keys.
         names: names of its classes that are known from elsewhere.
+        needed_domains: domains that partitions name; None if none divides it by domains.
         side: the side of the images in pixels.
         images: about the number of training images; there are more if there are many classes.
 
@@ -66,19 +71,33 @@ def shrink_dataset(
         made = {}
         for name, part in parts.items():
             own = dataset.settings["parts"][name]
-            shape = _shape(f"{label}.parts.{name}", own, _recipe_of(part), None)
+            reads_files = listing(own) is not None or own.get("download")
+            if "recipe" not in part and not reads_files:
+                made[name] = _capped(part)
+                continue
+            where = CONFIG / "datasets" / label / "parts" / name
+            shape = _shape(where, own, _recipe_of(part), None)
             made[name] = _synthetic(shape, own, side, images / len(parts))
         return {"source": "several", "parts": made, "image_size": side}
 
     # images that come with FedLoom or with a package stay, but fewer of them
-    if recipe is None and dataset.listing is None and not dataset.settings.get("download"):
-        caps = {}
-        for key, most in EMBEDDED_CAPS.items():
-            caps[key] = min(most, written.get(key, most))
-        return written | caps
+    reads_files = dataset.listing is not None or dataset.settings.get("download")
+    if recipe is None and not reads_files:
+        return _capped(written)
 
-    shape = _shape(label, dataset.settings, recipe, names)
+    # domains that only the files would name get made-up names
+    shape = _shape(CONFIG / "datasets" / label, dataset.settings, recipe, names)
+    if needed_domains is not None and (recipe is None or not {*needed_domains} <= {*shape.domains}):
+        count = max(len(shape.domains), len(needed_domains) + 1, UNKNOWN_DOMAINS)
+        made_up = [f"domain {number}" for number in range(1, count + 1)]
+        shape = shape._replace(domains=[*needed_domains, *made_up][:count])
     return _synthetic(shape, dataset.settings, side, images)
+
+
+def _capped(written: JsonDict) -> JsonDict:
+    """Return an entry, as it was written, with fewer images."""
+    caps = {key: min(most, written.get(key, most)) for key, most in EMBEDDED_CAPS.items()}
+    return written | caps
 
 
 def _written_parts(written: JsonDict, recipe: Recipe | None) -> dict[str, JsonDict]:
@@ -96,12 +115,19 @@ def _recipe_of(entry: JsonDict) -> Recipe | None:
 
 
 def _shape(
-    label: str, settings: JsonDict, recipe: Recipe | None, names: Sequence[str] | None
+    where: KeyPath, settings: JsonDict, recipe: Recipe | None, names: Sequence[str] | None
 ) -> Shape:
-    """Return the classes and domains of a data set, as its keys and its recipe state them."""
+    """Return the classes and domains of a data set, as its keys and its recipe state them.
+
+    Raises:
+        InvalidKeyError: neither states the classes; the error is about the entry at `where`.
+    """
     known = _class_names(settings, recipe, names)
     if known is None:
-        known = _listed_classes(label, settings)
+        raise where.error(
+            "the classes of the data set must be known for a smoke run, got neither a recipe nor "
+            "their names; set keep_classes to the names of all classes"
+        )
     only_tests = settings.get("test_fraction") == 1
     if recipe is None:
         return Shape(known, [], only_tests)
@@ -132,14 +158,6 @@ def _class_names(
         if known is not None and len(known) == count:
             return list(known)
     return [f"class {number}" for number in range(1, count + 1)]
-
-
-def _listed_classes(label: str, settings: JsonDict) -> list[str]:
-    """Refuse a data set whose classes neither its keys nor a recipe state."""
-    raise (CONFIG / "datasets" / label).error(
-        "the classes of the data set must be known for a smoke run, got neither a recipe nor "
-        "class_names; set class_names"
-    )
 
 
 def _synthetic(shape: Shape, settings: JsonDict, side: int, images: float) -> JsonDict:

@@ -7,10 +7,10 @@ tables and figures. Its images are made up, its backbones are small, and it trai
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedloom.common.json_types import JsonDict
-from fedloom.config.grids import combinations
+from fedloom.config.grids import combinations, combine_axes
 from fedloom.config.reading import read
 from fedloom.config.settings import MICRO as SHIPPED_BACKBONES
 from fedloom.config.settings import Settings
@@ -77,6 +77,8 @@ REAL = Scale(
     remark="Smoke run: made-up images, random weights and one step a client, so that the numbers "
     "mean nothing.",
 )
+# the axes of a grid, with the values of each
+Axes = dict[str, list]
 # the keys of `study` that are taken over as they are
 KEPT_KEYS = (
     "name",
@@ -101,18 +103,23 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
         InvalidKeyError: the classes of a data set are unknown.
     """
     config = deepcopy(config)
+    select = settings.select
+    grids = _shrunk_grids(config["partitions"], select.partitions)
+    grids |= _shrunk_grids(config.get("methods", {}), select.methods)
+    dropped = {*_lost_members(config["partitions"], grids)}
+    dropped |= {*_lost_members(config.get("methods", {}), grids)}
+
     datasets = _datasets(config, settings, scale)
-    methods = config.get("methods", {})
     partitions = {}
     for label, entry in config["partitions"].items():
-        partitions[label] = _partition(label, entry, settings, datasets, scale)
-
-    # members of grids that the shrunk study lacks
-    dropped = {*_lost_members(config["partitions"]), *_lost_members(methods)}
+        partitions[label] = _partition(label, entry, settings, datasets, scale, grids.get(label))
+    methods = {}
+    for label, entry in config.get("methods", {}).items():
+        methods[label] = _method(entry, scale, grids.get(label))
 
     # seeds, without which tables have no deviations
-    methods_left = [label for label in settings.select.methods if label not in dropped]
-    scenarios_left = [each for each in settings.select.scenarios if each.partition not in dropped]
+    methods_left = [label for label in select.methods if label not in dropped]
+    scenarios_left = [each for each in select.scenarios if each.partition not in dropped]
     seeds = scale.seeds
     if len(methods_left) * len(scenarios_left) * seeds > MOST_RUNS:
         seeds = 1
@@ -132,10 +139,18 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
         "datasets": datasets,
         "partitions": partitions,
         "backbones": backbones,
-        "methods": {label: _method(entry, scale) for label, entry in methods.items()},
+        "methods": methods,
         "tables": tables,
         "figures": figures,
-        "select": _select(config["select"], settings, dropped),
+        "select": {
+            "datasets": list(select.datasets),
+            "partitions": sorted({each.partition for each in scenarios_left}),
+            "scenarios": [str(each) for each in scenarios_left],
+            "backbones": list(select.backbones),
+            "methods": methods_left,
+            "tables": list(select.tables),
+            "figures": list(select.figures),
+        },
     }
 
 
@@ -144,13 +159,35 @@ def _ends(axes: Mapping[str, list]) -> dict[str, list]:
     return {axis: values[:1] + values[1:][-1:] for axis, values in axes.items()}
 
 
-def _lost_members(entries: Mapping[str, JsonDict]) -> set[str]:
-    """Return the labels of the members of grids that are not at the ends of all axes."""
-    lost = set[str]()
+def _shrunk_grids(entries: Mapping[str, JsonDict], selected: Iterable[str]) -> dict[str, Axes]:
+    """Return the axes of each grid that a study runs: the ends of the values that it selects."""
+    names = {*selected}
+    grids = dict[str, Axes]()
     for label, entry in entries.items():
-        if entry.get("grid"):
-            kept = {name for name, _ in combinations(label, _ends(entry["grid"]))}
-            lost |= {name for name, _ in combinations(label, entry["grid"])} - kept
+        if not entry.get("grid"):
+            continue
+        chosen = [at for name, at in combinations(label, entry["grid"]) if name in names]
+        if not chosen:
+            continue
+
+        used = {}
+        for axis, values in entry["grid"].items():
+            used[axis] = [value for value in values if any(at[axis] == value for at in chosen)]
+        grids[label] = _ends(used)
+
+        # of single members, perhaps none is at the ends of all axes
+        if not any(name in names for name, _ in combinations(label, grids[label])):
+            grids[label] = {axis: [value] for axis, value in chosen[0].items()}
+    return grids
+
+
+def _lost_members(entries: Mapping[str, JsonDict], grids: Mapping[str, Axes]) -> set[str]:
+    """Return the labels of the members of grids that the shrunk grids lack."""
+    lost = set[str]()
+    for label, axes in grids.items():
+        if label in entries:
+            kept = {name for name, _ in combinations(label, axes)}
+            lost |= {name for name, _ in combinations(label, entries[label]["grid"])} - kept
     return lost
 
 
@@ -176,8 +213,24 @@ def _datasets(config: JsonDict, settings: Settings, scale: Scale) -> JsonDict:
         side = SMALL_SIDE
         if scale.real:
             side = dataset.settings.get("image_size", SMALL_SIDE)
-        shrunk[label] = shrink_dataset(label, entry, dataset, names, side, scale.images)
+        needed = _needed_domains(settings, label)
+        shrunk[label] = shrink_dataset(label, entry, dataset, names, needed, side, scale.images)
     return shrunk
+
+
+def _needed_domains(settings: Settings, dataset: str) -> list[str] | None:
+    """Return the domains that partitions of a dataset name; None if none divides it by domains."""
+    needed = list[str]()
+    is_divided = False
+    for scenario in settings.select.scenarios:
+        partition = settings.partitions[scenario.partition]
+        arrivals = partition.settings.get("arrivals", {})
+        if scenario.dataset != dataset:
+            continue
+        if partition.scheme == "domain" or arrivals.get("of") == "domains":
+            is_divided = True
+        needed += partition.settings.get("held_out_domains", [])
+    return needed if is_divided else None
 
 
 def _backbone(entry: JsonDict, scale: Scale) -> JsonDict:
@@ -185,7 +238,7 @@ def _backbone(entry: JsonDict, scale: Scale) -> JsonDict:
     if not scale.real:
         return dict(SMALL_BACKBONES[entry["library"]])
     if entry["name"] in SHIPPED_BACKBONES:
-        return entry
+        return entry | {"weights": str(resource(entry["weights"]))}
     return entry | {"weights": "none"}
 
 
@@ -202,7 +255,7 @@ def _study(study: Study, scale: Scale, seeds: int) -> JsonDict:
         "rounds_per_job": scale.rounds,
         "evaluate_every": 1,
         "clients_per_round": study.clients_per_round,
-        "seeds": _first_seeds(study.seeds, seeds),
+        "seeds": _first_seeds(study, seeds),
         "report": _report(study.report.model_dump(exclude_none=True), scale),
         "training": study.training.given | _limits(study.training.given, scale),
     }
@@ -238,10 +291,16 @@ def _tune(tune: JsonDict) -> JsonDict:
     return shrunk
 
 
-def _first_seeds(seeds: list[int], count: int) -> list[int]:
-    """Return the first seeds; if a study has fewer, the numbers after its last one are added."""
-    more = range(seeds[-1] + 1, seeds[-1] + count)
-    return [*seeds, *more][:count]
+def _first_seeds(study: Study, count: int) -> list[int]:
+    """Return the first seeds of a study; if it has fewer, larger numbers are added."""
+    seeds = study.seeds[:count]
+    while len(seeds) < count:
+        following = max(study.seeds + seeds) + 1
+        # the trials have a seed of their own
+        if study.tune is not None and study.tune.seed == following:
+            following += 1
+        seeds = [*seeds, following]
+    return seeds
 
 
 def _report(report: JsonDict, scale: Scale) -> JsonDict:
@@ -259,7 +318,12 @@ def _training(training: JsonDict, scale: Scale) -> JsonDict:
 
 
 def _partition(
-    label: str, entry: JsonDict, settings: Settings, datasets: JsonDict, scale: Scale
+    label: str,
+    entry: JsonDict,
+    settings: Settings,
+    datasets: JsonDict,
+    scale: Scale,
+    grid: Axes | None,
 ) -> JsonDict:
     """Return a shrunk partition: a tenth of the clients, but enough for its scheme.
 
@@ -276,15 +340,16 @@ def _partition(
 
     # fewer members, and fewer clients
     shrunk = dict(entry)
-    if entry.get("grid"):
-        shrunk["grid"] = _ends(entry["grid"])
+    if grid is not None:
+        shrunk["grid"] = grid
     if "clients" in entry:
         shrunk["clients"] = _fewer_clients(entry, divided)
     if "clients_per_domain" in entry:
         shrunk["clients_per_domain"] = _fewer_clients_of_domain(entry)
     if entry.get("min_images"):
         shrunk["min_images"] = min(entry["min_images"], LEAST_IMAGES)
-    trained = _count_training(shrunk, divided)
+    counts = [_count_training(shrunk | at, divided) for at in combine_axes(shrunk.get("grid", {}))]
+    trained = min((count for count in counts if count is not None), default=None)
 
     # rounds in which parts arrive
     protocol = dict(entry.get("protocol", {}))
@@ -356,11 +421,11 @@ def _count_training(entry: JsonDict, divided: list[JsonDict]) -> int | None:
     return min(counts)
 
 
-def _method(entry: JsonDict, scale: Scale) -> JsonDict:
+def _method(entry: JsonDict, scale: Scale, grid: Axes | None) -> JsonDict:
     """Return a shrunk method: fewer rounds, less training, and of a grid the ends of its axes."""
     shrunk = dict(entry)
-    if entry.get("grid"):
-        shrunk["grid"] = _ends(entry["grid"])
+    if grid is not None:
+        shrunk["grid"] = grid
     if entry.get("rounds"):
         shrunk["rounds"] = min(entry["rounds"], scale.rounds)
     if entry.get("training"):
@@ -387,18 +452,3 @@ def _outputs(entries: JsonDict, chosen: Iterable[str], dropped: set[str]) -> Jso
 def _without(names: list[str], dropped: set[str]) -> list[str]:
     """Return labels or scenarios without dropped ones."""
     return [name for name in names if name.rpartition("/")[2] not in dropped]
-
-
-def _select(select: JsonDict, settings: Settings, dropped: set[str]) -> JsonDict:
-    """Return the shrunk key `select`."""
-    shrunk: dict[str, Any] = {
-        key: _without(value, dropped) if isinstance(value, list) else value
-        for key, value in select.items()
-    }
-    shrunk["datasets"] = list(settings.select.datasets)
-    shrunk["backbones"] = list(settings.select.backbones)
-    shrunk["tables"] = list(settings.select.tables)
-    shrunk["figures"] = list(settings.select.figures)
-    if shrunk.get("scenarios"):
-        shrunk["partitions"] = sorted({name.rpartition("/")[2] for name in shrunk["scenarios"]})
-    return shrunk

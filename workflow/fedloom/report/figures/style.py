@@ -336,7 +336,13 @@ def add_remark(figure: Figure, remark: str) -> None:
 
 
 def save_figure(figure: Figure, outputs: dict[str, Path]) -> None:
-    """Write every format; equal figures give equal bytes."""
+    """Write every format; equal figures give equal bytes.
+
+    The description of the PNG says how many panels have data, which `fedloom run --smoke` checks.
+    """
+    with_data = sum(axes.has_data() for axes in figure.axes)
+    described = {"pdf": {}, "png": {"Description": f"{with_data} panels with data"}}
     for file_format, path in outputs.items():
+        metadata = METADATA[file_format] | described[file_format]
         with atomic_write(path) as temporary:
-            figure.savefig(temporary, format=file_format, metadata=METADATA[file_format])
+            figure.savefig(temporary, format=file_format, metadata=metadata)
