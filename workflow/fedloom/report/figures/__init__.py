@@ -31,10 +31,15 @@ def write_figure(
 ) -> None:
     """Draw a figure into the paths of its `pdf` and `png`."""
     # imported here, because a plan imports figures only for their keys
+    from matplotlib.figure import Figure
+
     from fedloom.report.figures import style
 
     def draw_and_save() -> None:
         figure = draw_figure(job, series)
+        if not isinstance(figure, Figure):
+            type_name = type(figure).__name__
+            raise TypeError(f"draw must return a matplotlib Figure, got {type_name}")
         if job.remark is not None:
             style.add_remark(figure, job.remark)
         style.save_figure(figure, outputs)
