@@ -1,6 +1,6 @@
 # make run    the study in config.yaml, or a bundled one:  make run STUDY=pep_fedpt/table1
 # make report the same, and results/report/<study>.html: tables, curves, figures, and all runs
-# make smoke  all bundled studies, shrunk, on made-up images: hours; or one:  make smoke STUDY=pfpt/table1
+# make smoke  all bundled studies, shrunk, on made-up images; or one:  make smoke STUDY=pfpt/table1
 # make test   make lint, and all tests; one of them builds the documentation
 # make fast   make lint, and the tests without whole workflows: before a commit
 # make lint   style, spelling, types, import contract: seconds

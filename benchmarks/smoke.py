@@ -16,7 +16,7 @@ OUTPUTS = ("  table ", "  figure ")
 
 
 class Outcome(NamedTuple):
-    """What became of a study."""
+    """The result of a study that ran shrunk."""
 
     study: str
     status: int

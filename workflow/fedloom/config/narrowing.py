@@ -23,7 +23,7 @@ Narrowing = dict[str, tuple[str, ...]]
 
 
 def read_narrowing(words: Iterable[str]) -> Narrowing:
-    """Read words such as "methods=fedvpt,pep_fedpt", each of which has one of KEYS.
+    """Return the labels that words such as "methods=fedvpt,pep_fedpt" name, by their KEYS.
 
     Raises:
         FedLoomError: a word is not of this form, or its key is unknown or was named before.

@@ -12,7 +12,7 @@ from fedloom.config.settings import Dataset
 
 # sources that need no file, and are small: they stay, with fewer images
 EMBEDDED_CAPS = {"max_train_per_class": 8, "max_test_per_class": 4}
-# a data set has about so many training images for each test image
+# the number of training images for each test image
 TRAIN_PER_TEST = 3
 # the fewest and the most training images, and test images, of a class in a domain
 TRAIN_BOUNDS = (2, 64)
@@ -21,12 +21,12 @@ TEST_BOUNDS = (1, 16)
 MOST_DOMAINS = 24
 # the number of domains of a data set that is divided by domains, if nothing states it
 UNKNOWN_DOMAINS = 4
-# in data sets with so many domains, each domain has few of the classes
+# a data set with more domains than this has few of the classes in each of them
 FEW_DOMAINS = 12
 
 
 class Shape(NamedTuple):
-    """What made-up images keep of a data set."""
+    """The classes and domains that made-up images take over from a data set."""
 
     # names of the classes, in the order of their numbers
     classes: list[str]
@@ -61,9 +61,7 @@ def shrink_dataset(
     Raises:
         InvalidKeyError: the number of its classes is unknown.
     """
-    recipe = None
-    if "recipe" in written:
-        recipe = find_recipe(written["recipe"])
+    recipe = _recipe_of(written)
 
     # a data set of several: each part has its own classes, and is a domain
     if "parts" in dataset.settings:
@@ -200,7 +198,7 @@ def _bounded(number: float, bounds: tuple[int, int]) -> int:
 def count_classes(entry: JsonDict) -> int | None:
     """Return the number of classes of a shrunk entry; None if its keys do not state it."""
     if "parts" in entry:
-        return sum(len(part["classes"]) for part in entry["parts"].values())
+        return sum(count_classes(part) or 0 for part in entry["parts"].values())
     classes = entry.get("classes")
     if isinstance(classes, list):
         return len(classes)

@@ -1,4 +1,4 @@
-"""Shrink a study, so that all of it runs once in a minute: `fedloom run STUDY --smoke`.
+"""Shrink a study, so that all of it runs once in minutes: `fedloom run STUDY --smoke`.
 
 The shrunk study is a whole config. It has the same classes, partitions, methods, options, wrappers,
 tables and figures. Its images are made up, its backbones are small, and it trains two rounds.
@@ -44,7 +44,7 @@ SMALL_BACKBONES: dict[str, JsonDict] = {
 
 
 class Scale(NamedTuple):
-    """What is left of a study."""
+    """The numbers to which a study is shrunk."""
 
     rounds: int
     seeds: int
@@ -57,7 +57,7 @@ class Scale(NamedTuple):
     remark: str
 
 
-# all of a study in a minute on two cores
+# all of a study in minutes on two cores
 MICRO = Scale(
     rounds=2,
     seeds=2,

@@ -6,7 +6,6 @@ functions that draw.
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -76,8 +75,6 @@ METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software":
 SLANTED = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
 # inches of a panel
 PANEL = (3.2, 2.5)
-# inches of a line of a remark
-REMARK_LINE = 0.12
 # the labels of a frozen backbone
 BACKBONE = ("dataset", "backbone")
 
@@ -310,29 +307,8 @@ def whole_numbers(axis: Axes) -> None:
 
 
 def add_remark(figure: Figure, remark: str) -> None:
-    """Write the sentence of `study.remark` below a figure, in small letters.
-
-    It is wrapped to the figure's width; the figure becomes higher by the lines.
-    """
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    lines = textwrap.wrap(remark, width=max(40, round(figure.get_figwidth() * 18)))
-    added = REMARK_LINE * (len(lines) + 1)
-    height = figure.get_figheight() + added
-    figure.set_figheight(height)
-
-    # the layout keeps to the part above the lines
-    share = added / height
-    engine = figure.get_layout_engine()
-    if isinstance(engine, ConstrainedLayoutEngine):
-        engine.set(rect=(0, share, 1, 1 - share))
-
-    # the layout would put a label of the whole figure among the lines; empty lines lift it
-    label = figure.get_supxlabel()
-    if label:
-        figure.supxlabel(label + "\n" * len(lines))
-    below = {"ha": "center", "va": "center", "fontsize": 6, "color": "#666666"}
-    figure.text(0.5, share / 2, "\n".join(lines), **below)
+    """Write the sentence of `study.remark` below a figure, and below what stands there already."""
+    write_below(figure, [*figure.get_supxlabel().splitlines(), remark])
 
 
 def save_figure(figure: Figure, outputs: dict[str, Path]) -> None:
