@@ -108,7 +108,11 @@ def main() -> None:
 
     # steps in turn
     steps = [make_step(given.batch, precision) for precision in PRECISIONS]
-    pairs = [[processor_seconds(step) for step in steps] for _ in range(given.pairs + 1)][1:]
+    # the first pair only warms up
+    pairs = []
+    for _ in range(given.pairs + 1):
+        pairs.append([processor_seconds(step) for step in steps])
+    pairs = pairs[1:]
     float32_seconds, bf16_seconds = (statistics.median(times) for times in zip(*pairs, strict=True))
     ratios = sorted(in_float32 / in_bf16 for in_float32, in_bf16 in pairs)
     print(

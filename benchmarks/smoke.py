@@ -70,8 +70,12 @@ def main() -> None:
     if arguments.cores:
         options += ["--cores", arguments.cores]
 
+    studies = arguments.studies
+    if not studies:
+        studies = [study_name(file) for file in all_studies()]
+
     outcomes = []
-    for study in arguments.studies or [study_name(file) for file in all_studies()]:
+    for study in studies:
         outcomes.append(run_study(study, options))
         print(describe(outcomes[-1]), flush=True)
 

@@ -147,7 +147,10 @@ def test_transparent_grey_and_palettes():
 def test_a_palette_with_transparent_colours_is_read_without_a_warning(recwarn):
     """The hidden colours are those of the palette: here, colour k has a red of k."""
     palette = Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4)).convert("P")
-    palette.putpalette([value for k in range(256) for value in (k, 7, 9)])
+    colours = []
+    for red in range(256):
+        colours += [red, 7, 9]
+    palette.putpalette(colours)
     image = stored(palette, "PNG", transparency=bytes([0, 100, 255, 3]))
     assert image.mode == "P" and isinstance(image.info["transparency"], bytes)
     expected = np.stack([np.arange(16), np.full(16, 7), np.full(16, 9)], axis=-1)

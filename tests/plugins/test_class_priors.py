@@ -112,7 +112,8 @@ def test_equal_shares_change_no_prediction_and_no_bit_of_a_loss(run):
     even = torch.full_like(task.data.priors, 1 / CLASSES)
     task = replace(task, data=replace(task.data, priors=even))
     plain = loader.load_hooks(PLUGINS["head_tuning"])
-    own, without = after_two_rounds(task, hooks), after_two_rounds(task, plain)
+    own = after_two_rounds(task, hooks)
+    without = after_two_rounds(task, plain)
     assert own[0] == without[0]
     assert own[1][:-1] == without[1][:-1]
     assert own[1][-1].num_correct == without[1][-1].num_correct
@@ -140,7 +141,8 @@ def test_everyone_answers_everyones_images_with_its_own_shares(run):
     plain = loader.load_hooks(PLUGINS["promptfl"])
     images = np.sort(np.concatenate(task.data.test))
     rows = evaluate_test_sets(task.at(1), hooks, state)
-    for row in [each.evaluation for each in rows if each.test_set == BASE_CLASSES]:
+    on_base_classes = [each.evaluation for each in rows if each.test_set == BASE_CLASSES]
+    for row in on_base_classes:
         received, clients = prepare_clients(task.at(1), plain, state, [row.client_id])
         batch = task.data.batch([images])
         logits = plain.predict(task=task.at(1), received=received, clients=clients, batch=batch)

@@ -12,18 +12,19 @@ class Options:
     """The class of task.wrappers["class_priors"]."""
 
     test: Literal["own", "none"]
-    """What a client adds to its logits at test: tau times the log of its own shares of the classes
-    (`own`), or nothing (`none`)."""
+    """The offset of a client's logits at test. `own`: tau times the log of the client's shares of
+    the classes. `none`: no offset."""
 
     train: bool
-    """Whether a client adds to the logits in its training loss what the option form names."""
+    """Whether the logits in a client's training loss get an offset, too. The option form names
+    it."""
 
     form: Literal["shares", "fedlc"]
-    """What is added in training: tau log(share) of each class (`shares`), or FedLC's calibration,
-    -tau n^(-1/4) for n images of the class (`fedlc`)."""
+    """The offset in training. `shares`: tau times the log of the client's share of each class.
+    `fedlc`: FedLC's calibration, -tau n^(-1/4) for a class of n images."""
 
     tau: float
-    """Factor of what is added, in training and at test."""
+    """Factor of the offsets, in training and at test."""
 
     floor: float
     """Smallest share of a class: smaller ones, such as that of a class that a client lacks, count
