@@ -33,8 +33,9 @@ import torch
 from torch import Tensor
 
 import fedloom.toolbox as fl
-from fedloom.toolbox import Cohort, Task, Update
+from fedloom.toolbox import Answers, Cohort, Task, Update
 
+from .label_shift import answers_under_label_shift
 from .options import Options
 
 
@@ -105,3 +106,16 @@ def client_update(clients: Cohort) -> Generator[None, list[Update], list[Update]
     for update, guess in zip(updates, guesses.tolist(), strict=True):
         changed.append(replace(update, metrics=update.metrics | {"guessing_loss": guess}))
     return changed
+
+
+@fl.hookimpl(wrapper=True)
+def audit_table(
+    task: Task, answers: Answers, name: str
+) -> Generator[None, dict | None, dict | None]:
+    """Return the table `label_shift`, whose offsets have this wrapper's `tau` and `floor`."""
+    table = yield
+    if name != "label_shift":
+        return table
+    options: Options = task.wrappers["class_priors"]
+    offsets = log_shares(task.data.priors, options.tau, options.floor)
+    return answers_under_label_shift(task, answers, offsets)

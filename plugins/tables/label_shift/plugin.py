@@ -1,0 +1,43 @@
+"""A table of accuracy under label shift: test labels that are unlike those of training."""
+
+from typing import ClassVar
+
+from fedloom.report.output_toolbox import Column, KindSpec, PlottedRun, RunsTable, metrics
+
+LABELS = {"own": "Own labels", "equal": "All classes alike"}
+SHARES = {"none": "as they are", "own": "own shares", "estimated": "estimated shares"}
+COLUMNS = {
+    f"{labels}_{shares}": Column(f"{title}, {how}")
+    for labels, title in LABELS.items()
+    for shares, how in SHARES.items()
+}
+
+
+class LabelShift(RunsTable):
+    """Accuracy with no, own and estimated class shares, on own labels and on equal ones.
+
+    Runs have the wrapper `class_priors`, whose artefact has the answers.
+    """
+
+    spec = KindSpec(artefact="label_shift")
+    column: ClassVar = COLUMNS.__getitem__
+
+    def measure(self, run: PlottedRun) -> dict[str, float]:
+        """Return the mean accuracy of a run's participating clients by column, in %."""
+        rows = metrics.artefact(run)
+        rows = rows[rows["participating"]]
+        means = rows.groupby(["labels", "shares"])["accuracy"].mean()
+        return {
+            f"{labels}_{shares}": 100 * float(means[labels, shares])
+            for labels in LABELS
+            for shares in SHARES
+        }
+
+    def describe(self, runs: list[PlottedRun]) -> str:
+        """Return a caption that says what the numbers are."""
+        return (
+            "mean test accuracy in % of participating clients after the last round, on their own "
+            "test images and on others in which all classes are alike; each with the method's "
+            "logits as they are, with the log of the shares of the client's training classes "
+            "added, and with that of shares estimated from the unlabelled test images"
+        )
