@@ -281,6 +281,18 @@ def test_fedics_teacher_is_fine_tuned_and_then_calibrated(server_round):
     assert (found - answer(task, flat, pixels)).abs().max() > 1e-3
 
 
+def test_fedics_models_have_weights_where_all_of_them_are_hardly_sure(case):
+    """A sigmoid of -200 is 0 in float32; the ratio of two such weights is still exp(5)."""
+    task, _ = case("fedic")
+    calibration = sys.modules["fedloom_plugins.fedic.calibration"]
+    params = tensor_map(torch.Tensor.float, calibration.init_calibration(task))
+    logits = torch.tensor([[[-50.0] * 4], [[-51.25] * 4]])  # sums of -200 and -205
+    found = calibration.calibrate(params, torch.zeros(1, 16), logits, torch.zeros(1, 4))
+    share = np.exp(5) / (1 + np.exp(5))
+    expected = 0.5 * (share * -50 + (1 - share) * -51.25)  # the gate is half open
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+
+
 def test_fedics_server_distils_its_teacher_into_the_average(server_round):
     """Clients' models count by their 2, 3 and 5 images, in whatever order they arrive."""
     task, hooks, start, models, average = server_round

@@ -1,6 +1,7 @@
 """The calibration of an ensemble of S models, which FEDIC's server trains on its own images."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.toolbox import Task, Tree
@@ -38,8 +39,9 @@ def calibrate(params: Tree, features: Tensor, logits: Tensor, tuned: Tensor) -> 
         logits: z, of each of the S models [S, n, C].
         tuned: logits of the fine-tuned average of the models [n, C].
     """
-    weights = torch.sigmoid(logits @ params["client"] + params["client_bias"])  # [S, n]
-    weights = weights / weights.sum(0)
+    # in logarithms, since all models' sigmoids may be too small for a float
+    strengths = F.logsigmoid(logits @ params["client"] + params["client_bias"])  # [S, n]
+    weights = strengths.softmax(0)
     ensemble = (weights[..., None] * logits).sum(0)  # [n, C]
     adjusted = ensemble * params["scale"] + params["shift"]
     gate = torch.sigmoid(features @ params["gate"] + params["gate_bias"])[:, None]  # [n, 1]
