@@ -6,7 +6,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from fedloom.cli.run.bundled_studies import all_studies, find_study_file, study_name
-from fedloom.config.shrink.study import MICRO, REAL, shrink
+from fedloom.config.shrink.scale import MICRO, REAL
+from fedloom.config.shrink.study import shrink
 from fedloom.planning.load_plan import load_plan, read_plan
 from fedloom.planning.plan import Plan
 from refusals import refused

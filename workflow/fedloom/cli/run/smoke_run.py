@@ -14,7 +14,8 @@ from ruamel.yaml import YAML
 from fedloom.cli.run import launch
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import atomic_write
-from fedloom.config.shrink.study import MICRO, REAL, shrink
+from fedloom.config.shrink.scale import MICRO, REAL
+from fedloom.config.shrink.study import shrink
 from fedloom.planning import paths
 from fedloom.planning.load_plan import CHANGES_KEY, ONLY_KEY, load_plan
 

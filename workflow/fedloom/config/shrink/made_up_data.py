@@ -63,24 +63,11 @@ def shrink_dataset(
     """
     recipe = _recipe_of(written)
 
-    # a data set of several: each part has its own classes, and is a domain
     if "parts" in dataset.settings:
-        parts = _written_parts(written, recipe)
-        made = {}
-        for name, part in parts.items():
-            own = dataset.settings["parts"][name]
-            reads_files = listing(own) is not None or own.get("download")
-            if "recipe" not in part and not reads_files:
-                made[name] = _capped(part)
-                continue
-            where = CONFIG / "datasets" / label / "parts" / name
-            shape = _shape(where, own, _recipe_of(part), None)
-            made[name] = _synthetic(shape, own, side, images / len(parts))
-        return {"source": "several", "parts": made, "image_size": side}
+        return _shrink_parts(label, _written_parts(written, recipe), dataset, side, images)
 
     # images that come with FedLoom or with a package stay, but fewer of them
-    reads_files = dataset.listing is not None or dataset.settings.get("download")
-    if recipe is None and not reads_files:
+    if recipe is None and not _reads_files(dataset.settings, dataset.listing):
         return _capped(written)
 
     # domains that only the files would name get made-up names
@@ -90,6 +77,31 @@ def shrink_dataset(
         made_up = [f"domain {number}" for number in range(1, count + 1)]
         shape = shape._replace(domains=[*needed_domains, *made_up][:count])
     return _synthetic(shape, dataset.settings, side, images)
+
+
+def _shrink_parts(
+    label: str, written: dict[str, JsonDict], dataset: Dataset, side: int, images: int
+) -> JsonDict:
+    """Return an entry for a data set of several: each part has its own classes, and is a domain.
+
+    `written` holds the parts as they were written; `shrink_dataset` explains the other arguments.
+    """
+    shrunk = {}
+    for name, part in written.items():
+        settings = dataset.settings["parts"][name]
+        recipe = _recipe_of(part)
+        if recipe is None and not _reads_files(settings, listing(settings)):
+            shrunk[name] = _capped(part)
+            continue
+        where = CONFIG / "datasets" / label / "parts" / name
+        shape = _shape(where, settings, recipe, None)
+        shrunk[name] = _synthetic(shape, settings, side, images / len(written))
+    return {"source": "several", "parts": shrunk, "image_size": side}
+
+
+def _reads_files(settings: JsonDict, files: JsonDict | None) -> bool:
+    """Return True if a source reads the user's files, or downloads files."""
+    return files is not None or bool(settings.get("download"))
 
 
 def _capped(written: JsonDict) -> JsonDict:
