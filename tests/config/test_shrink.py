@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 from fedloom.cli.run.bundled_studies import all_studies, find_study_file, study_name
 from fedloom.config.shrink.scale import MICRO, REAL
 from fedloom.config.shrink.study import shrink
-from fedloom.planning.load_plan import load_plan, read_plan
+from fedloom.planning.load_plan import ONLY_KEY, load_plan, read_plan
 from fedloom.planning.plan import Plan
 from refusals import refused
 
@@ -187,6 +187,76 @@ def test_single_members_of_a_grid_stay(tmp_path):
     select = shrink(plan.config, plan.settings)["select"]
     assert select["partitions"] == ["g.0.5"]
     assert select["methods"] == ["m.2", "head_tuning"]
+
+
+def test_members_of_a_grid_of_partitions_have_fewer_clients(tmp_path):
+    """They keep their labels, by which tables name them: the grid's label stands for all."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "study: {name: mine, clients_per_round: 30}\n"
+        "partitions:\n"
+        "  g: {scheme: dirichlet, kind: client, grid: {clients: [30, 50, 400], alpha: [0.5]}}\n"
+        "  d: {scheme: dirichlet, kind: class, alpha: 0.5, clients: 30, grid: {min_images: [9]}}\n"
+        "tables: {mine: {kind: accuracy, scenarios: [digits/g]}}\n"
+        "select: {datasets: [digits], partitions: [g, d], methods: [head_tuning],"
+        " tables: [main, mine], figures: []}\n"
+    )
+    plan = load_plan([file])
+    small = tmp_path / "shrunk.yaml"
+    YAML().dump(shrink(plan.config, plan.settings), small)
+    settings = load_plan([small]).settings
+
+    assert settings.partitions["g.30-0.5"].settings["clients"] == 10
+    assert settings.partitions["g.400-0.5"].settings["clients"] == 40
+    assert settings.partitions["d.9"].settings["min_images"] == 2
+    assert {*settings.select.partitions} == {"g.30-0.5", "g.400-0.5", "d.9"}
+    shown = [scenario.partition for scenario in settings.tables["mine"].scenarios]
+    assert shown == ["g.30-0.5", "g.400-0.5"]
+
+    # no more clients train in a round than there are
+    assert settings.protocols["g.30-0.5"].clients_per_round == 10
+    assert settings.protocols["g.400-0.5"].clients_per_round == 30
+
+
+def test_each_member_of_a_grid_has_clients_enough_for_its_scheme(tmp_path):
+    """10 classes of 100 need 10 clients, and 2 need 50, wherever the grid has its values."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "study: {name: mine, clients_per_round: 2}\n"
+        "partitions:\n"
+        "  p: {scheme: pathological, clients: 100, grid: {classes_per_client: [10, 2]}}\n"
+        "datasets: {cifar100: {recipe: cifar100}}\n"
+        "select: {datasets: [cifar100], partitions: [p], methods: [head_tuning],"
+        " tables: [main], figures: []}\n"
+    )
+    plan = read_plan([file])
+    partitions = shrink(plan.config, plan.settings)["partitions"]
+    assert partitions["p.10"]["clients"] == 10
+    assert partitions["p.2"]["clients"] == 50
+
+
+def test_a_table_of_lost_members_alone_shows_what_is_left(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "study: {name: mine}\n"
+        "methods: {m: {plugin: fedvpt, grid: {prompts: [1, 2, 3]}}}\n"
+        "tables: {mine: {kind: accuracy, methods: [m.2]}, both: {kind: accuracy, methods: [m]}}\n"
+        "select: {methods: [m], tables: [mine, both], figures: []}\n"
+    )
+    plan = load_plan([file])
+    tables = shrink(plan.config, plan.settings)["tables"]
+    assert "methods" not in tables["mine"]
+    assert tables["both"]["methods"] == ["m"]
+
+
+def test_outputs_of_a_narrowed_study_name_only_what_is_left():
+    """`--only` leaves labels in the config that the study does not run any more."""
+    plan = read_plan([find_study_file("pep_fedpt/table1")], {ONLY_KEY: ["methods=pep_5"]})
+    config = shrink(plan.config, plan.settings)
+    assert config["select"]["methods"] == ["pep_5"]
+    named = [table["methods"] for table in config["tables"].values() if "methods" in table]
+    assert named
+    assert all(methods == ["pep_5"] for methods in named)
 
 
 def test_an_added_seed_is_not_that_of_the_trials(tmp_path):

@@ -1,11 +1,11 @@
 """Shrink partitions: a tenth of the clients, but enough for the scheme."""
 
+from collections.abc import Sequence
 from math import ceil
 
 from fedloom.common.json_types import JsonDict
-from fedloom.config.grids import combine_axes
-from fedloom.config.settings import Settings
-from fedloom.config.shrink.grids import Axes
+from fedloom.config.grids import partition_members
+from fedloom.config.settings import Scenario
 from fedloom.config.shrink.made_up_data import count_classes, count_domains
 from fedloom.config.shrink.scale import Scale, limit_report, limit_training
 
@@ -17,46 +17,40 @@ LEAST_IMAGES = 2
 
 
 def shrink_partitions(
-    config: JsonDict, settings: Settings, datasets: JsonDict, scale: Scale, grids: dict[str, Axes]
+    written: JsonDict, scenarios: Sequence[Scenario], datasets: JsonDict, sampled: int, scale: Scale
 ) -> JsonDict:
     """Return the config's `partitions`, of which those that a study runs are shrunk.
 
-    Those that it does not run stay as they are, since tables may name them.
+    The members of a grid stand in its place, under their own labels. A partition that the study
+    does not run stays as it is, since tables may name it.
 
     Args:
-        config: the merged config of the study.
-        settings: its settings, of the same config.
+        written: the config's `partitions`.
+        scenarios: what is left of the study's scenarios.
         datasets: the shrunk data sets, by label.
+        sampled: the clients of a round, unless a partition's protocol has a number of its own.
         scale: what is left of the study.
-        grids: the axes of grids of partitions that are left, by label.
     """
-    shrunk = dict(config["partitions"])
-    for label, entry in config["partitions"].items():
-        # the data sets that the partition divides
-        divided = [
-            datasets[scenario.dataset]
-            for scenario in settings.select.scenarios
-            if scenario.partition == label or scenario.partition.startswith(f"{label}.")
-        ]
-        if label in grids:
-            entry = entry | {"grid": grids[label]}
-        if divided:
-            sampled = settings.study.clients_per_round
-            shrunk[label] = _shrink_partition(entry, divided, sampled, scale)
+    # the data sets that each partition divides
+    divided = dict[str, list[JsonDict]]()
+    for scenario in scenarios:
+        divided.setdefault(scenario.partition, []).append(datasets[scenario.dataset])
+
+    shrunk = {}
+    for label, entry in written.items():
+        members = partition_members(label, entry)
+        running = [(name, member) for name, member in members if name in divided]
+        for name, member in running:
+            shrunk[name] = _shrink_partition(member, divided[name], sampled, scale)
+        if not running:
+            shrunk[label] = entry
     return shrunk
 
 
 def _shrink_partition(
     entry: JsonDict, divided: list[JsonDict], sampled: int, scale: Scale
 ) -> JsonDict:
-    """Return a shrunk partition.
-
-    Args:
-        entry: its entry in the config.
-        divided: the shrunk data sets that it divides.
-        sampled: the clients of a round, unless the partition's protocol has a number of its own.
-        scale: what is left of the study.
-    """
+    """Return the shrunk entry of a partition that is no grid, and that divides these data sets."""
     # fewer clients
     shrunk = dict(entry)
     if "clients" in entry:
@@ -65,8 +59,6 @@ def _shrink_partition(
         shrunk["clients_per_domain"] = _fewer_clients_of_domain(entry)
     if entry.get("min_images"):
         shrunk["min_images"] = min(entry["min_images"], LEAST_IMAGES)
-    counts = [_count_training(shrunk | at, divided) for at in combine_axes(shrunk.get("grid", {}))]
-    trained = min((count for count in counts if count is not None), default=None)
 
     # rounds in which parts arrive
     rounds = scale.rounds
@@ -79,6 +71,7 @@ def _shrink_partition(
     # the protocol
     protocol = entry.get("protocol", {})
     sampled = protocol.get("clients_per_round", sampled)
+    trained = _count_training(shrunk, divided)
     shrunk["protocol"] = {
         "rounds": rounds,
         "evaluate_every": 1,

@@ -4,12 +4,12 @@ The shrunk study is a whole config. It has the same classes, partitions, methods
 tables and figures. Its images are made up, its backbones are small, and it trains two rounds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 
 from fedloom.common.json_types import JsonDict
 from fedloom.config.settings import MICRO as SHIPPED_BACKBONES
-from fedloom.config.settings import Settings
+from fedloom.config.settings import OutputEntry, Settings
 from fedloom.config.shrink.datasets import shrink_datasets
 from fedloom.config.shrink.grids import Axes, lost_members, shrink_grids
 from fedloom.config.shrink.partitions import shrink_partitions
@@ -62,12 +62,23 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
     if len(methods) * len(scenarios) * scale.seeds > MOST_RUNS:
         scale = scale._replace(seeds=1)
 
+    # tables and figures name methods by their labels, or by those of grids
+    members = [settings.methods[label].member for label in methods]
+    left = {
+        "scenarios": [str(each) for each in scenarios],
+        "backbones": list(select.backbones),
+        "methods": [*methods, *(member.grid for member in members if member)],
+    }
+
     datasets = shrink_datasets(config, settings, scale)
+    partitions = shrink_partitions(
+        config["partitions"], scenarios, datasets, settings.study.clients_per_round, scale
+    )
     return {
         "inherit": False,
         "study": shrink_study_keys(settings.study, scale),
         "datasets": datasets,
-        "partitions": shrink_partitions(config, settings, datasets, scale, partition_grids),
+        "partitions": partitions,
         "backbones": {
             label: _shrink_backbone(config["backbones"][label], scale) for label in select.backbones
         },
@@ -75,13 +86,13 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
             label: _shrink_method(entry, scale, method_grids.get(label))
             for label, entry in written_methods.items()
         },
-        "tables": _shrink_outputs(config["tables"], select.tables, dropped),
-        "figures": _shrink_outputs(config["figures"], select.figures, dropped),
+        "tables": _shrink_outputs(config["tables"], settings.tables, left),
+        "figures": _shrink_outputs(config["figures"], settings.figures, left),
         "select": {
             "datasets": list(select.datasets),
             "partitions": sorted({each.partition for each in scenarios}),
-            "scenarios": [str(each) for each in scenarios],
-            "backbones": list(select.backbones),
+            "scenarios": left["scenarios"],
+            "backbones": left["backbones"],
             "methods": methods,
             "tables": list(select.tables),
             "figures": list(select.figures),
@@ -110,15 +121,30 @@ def _shrink_method(entry: JsonDict, scale: Scale, grid: Axes | None) -> JsonDict
     return shrunk
 
 
-def _shrink_outputs(entries: JsonDict, chosen: Iterable[str], dropped: set[str]) -> JsonDict:
-    """Return the chosen tables or figures, without published numbers and dropped labels."""
+def _shrink_outputs(
+    written: JsonDict, outputs: Mapping[str, OutputEntry], left: Mapping[str, Collection[str]]
+) -> JsonDict:
+    """Return the tables or figures of a shrunk study, without published numbers.
+
+    Args:
+        written: all tables or all figures of the config.
+        outputs: those that the study makes.
+        left: what is left of the labels that an output may name, by key, such as "methods".
+    """
     shrunk = {}
-    for label in chosen:
-        entry = {key: value for key, value in entries[label].items() if key != "published"}
-        for key in ("scenarios", "methods"):
-            if key in entry:
-                entry[key] = _without(entry[key], dropped)
-        if entry["kind"] == "claims":
+    for label, output in outputs.items():
+        entry = {key: value for key, value in written[label].items() if key != "published"}
+        for key, labels in left.items():
+            # in the checked entry, the members of a grid of partitions stand in its place
+            names = getattr(output.entry, key, None)
+            if names is None:
+                continue
+            entry[key] = [name for name in names if name in labels]
+
+            # what names only lost members of grids shows all that is left
+            if not entry[key]:
+                del entry[key]
+        if output.kind == "claims":
             entry["verdicts"] = False
 
         # the shrunk study runs in another folder
@@ -126,8 +152,3 @@ def _shrink_outputs(entries: JsonDict, chosen: Iterable[str], dropped: set[str])
             entry["superclasses"] = str(resource(entry["superclasses"]))
         shrunk[label] = entry
     return shrunk
-
-
-def _without(names: list[str], dropped: set[str]) -> list[str]:
-    """Return labels or scenarios without dropped ones."""
-    return [name for name in names if name.rpartition("/")[2] not in dropped]
