@@ -259,6 +259,40 @@ def test_outputs_of_a_narrowed_study_name_only_what_is_left():
     assert all(methods == ["pep_5"] for methods in named)
 
 
+def test_paths_in_the_keys_of_a_plugins_figure_become_absolute(tmp_path, monkeypatch):
+    """A shrunk study runs in another folder; the type FilePath says which keys are paths."""
+    plugin = tmp_path / "plugins" / "marked"
+    plugin.mkdir(parents=True)
+    (plugin / "figure.toml").write_text('name = "marked"\n')
+    (plugin / "plugin.py").write_text(
+        "from fedloom.report.output_toolbox import FilePath, RunsFigure\n"
+        "class Marked(RunsFigure):\n"
+        '    "Marks of a file."\n'
+        "    marks: FilePath\n"
+        '    "File of marks."\n'
+        "    names: FilePath | None = None\n"
+        '    "File of names."\n'
+        "    extra: FilePath | None = None\n"
+        '    "File of more."\n'
+        '    unit: str = "m"\n'
+        '    "Unit of the marks."\n'
+        "    def draw(self, series): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(
+        "study: {name: mine}\n"
+        "figures: {mine: {kind: marked, marks: marks.csv, names: n.csv, unit: km}}\n"
+        "select: {tables: [], figures: [mine]}\n"
+    )
+    plan = load_plan([Path("mine.yaml")])
+    assert shrink(plan.config, plan.settings)["figures"]["mine"] == {
+        "kind": "marked",
+        "marks": str(tmp_path / "marks.csv"),
+        "names": str(tmp_path / "n.csv"),
+        "unit": "km",
+    }
+
+
 def test_an_added_seed_is_not_that_of_the_trials(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(

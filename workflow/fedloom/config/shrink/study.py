@@ -148,7 +148,8 @@ def _shrink_outputs(
             entry["verdicts"] = False
 
         # the shrunk study runs in another folder
-        if entry.get("superclasses"):
-            entry["superclasses"] = str(resource(entry["superclasses"]))
+        for key in output.entry.path_keys():
+            if entry.get(key) is not None:
+                entry[key] = str(resource(entry[key]))
         shrunk[label] = entry
     return shrunk
