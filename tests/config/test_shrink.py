@@ -52,7 +52,9 @@ def test_every_bundled_study_can_be_shrunk(shrunk, file, scale):
     assert all(table.published is None for table in small.settings.tables.values())
     claims = [table for table in small.settings.tables.values() if table.kind == "claims"]
     assert all(table.settings["verdicts"] is False for table in claims)
-    assert small.settings.study.remark == scale.remark
+    remark = small.settings.study.remark
+    assert remark.startswith("Smoke run: made-up images")
+    assert remark.endswith("numbers mean nothing.")
 
 
 def test_classes_and_domains_keep_their_names(shrunk):
@@ -115,6 +117,42 @@ def test_rounds_seeds_and_steps_are_few(shrunk):
     assert small.settings.methods["creff"].rounds == 2
     assert small.settings.methods["creff"].training["epochs"] == 1
     assert len(small.settings.study.seeds) == 2
+
+
+@pytest.mark.parametrize(
+    ("axes", "seeds", "rounds"),
+    [
+        # 60 runs of each seed, which both seeds have
+        ({"prompts": [1, 2]}, 2, 2),
+        # 120 runs, which one seed has, and more than 120
+        ({"prompts": [1, 2], "training.lr": [0.1, 0.2]}, 1, 2),
+        ({"prompts": [1, 2], "training.lr": [0.1, 0.2], "training.batch_size": [4, 8]}, 1, 1),
+    ],
+)
+def test_a_study_of_many_runs_has_one_seed_and_then_one_round(tmp_path, axes, seeds, rounds):
+    """Captions do not promise more rounds than there are."""
+    partitions = {
+        f"p{number}": {"scheme": "iid", "clients": 2, "seed": number} for number in range(30)
+    }
+    file = tmp_path / "mine.yaml"
+    study = {
+        "study": {"name": "mine", "clients_per_round": 2},
+        "partitions": partitions,
+        "methods": {"m": {"plugin": "fedvpt", "grid": axes}},
+        "select": {
+            "datasets": ["digits"],
+            "partitions": [*partitions],
+            "methods": ["m"],
+            "tables": ["main"],
+            "figures": [],
+        },
+    }
+    YAML().dump(study, file)
+    plan = load_plan([file])
+    small = shrink(plan.config, plan.settings)["study"]
+    assert len(small["seeds"]) == seeds
+    assert small["rounds"] == rounds
+    assert {1: "one round", 2: "two rounds"}[rounds] in small["remark"]
 
 
 def test_a_stream_arrives_in_the_rounds_that_are_left(shrunk):

@@ -16,8 +16,20 @@ class Scale(NamedTuple):
     images: int
     # backbones keep their size and precision, with random weights; images keep their size
     real: bool
-    # the sentence that begins all captions
-    remark: str
+
+    @property
+    def remark(self) -> str:
+        """The sentence that begins all captions."""
+        if self.real:
+            return (
+                "Smoke run: made-up images, random weights and one step a client, so that the "
+                "numbers mean nothing."
+            )
+        rounds = {1: "one round", 2: "two rounds"}[self.rounds]
+        return (
+            f"Smoke run: made-up images, small backbones and {rounds}, so that the numbers mean "
+            "nothing."
+        )
 
 
 # all of a study in minutes on two cores
@@ -27,8 +39,6 @@ MICRO = Scale(
     training={"epochs": 1, "batch_size": 8, "local_steps": 2},
     images=240,
     real=False,
-    remark="Smoke run: made-up images, small backbones and two rounds, so that the numbers mean "
-    "nothing.",
 )
 # a step of each method at its real size
 REAL = Scale(
@@ -37,8 +47,6 @@ REAL = Scale(
     training={"local_steps": 1},
     images=640,
     real=True,
-    remark="Smoke run: made-up images, random weights and one step a client, so that the numbers "
-    "mean nothing.",
 )
 
 

@@ -6,10 +6,11 @@ tables and figures. Its images are made up, its backbones are small, and it trai
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
+from itertools import product
 
 from fedloom.common.json_types import JsonDict
 from fedloom.config.settings import MICRO as SHIPPED_BACKBONES
-from fedloom.config.settings import OutputEntry, Settings
+from fedloom.config.settings import OutputEntry, Scenario, Settings
 from fedloom.config.shrink.datasets import shrink_datasets
 from fedloom.config.shrink.grids import Axes, lost_members, shrink_grids
 from fedloom.config.shrink.partitions import shrink_partitions
@@ -17,8 +18,8 @@ from fedloom.config.shrink.scale import MICRO, Scale, limit_training
 from fedloom.config.shrink.study_keys import shrink_study_keys
 from fedloom.machine.install import resource
 
-# a study that would still have more runs than this gets one seed
-MOST_RUNS = 200
+# the most runs of two rounds: two cores need about 1.3 seconds for each, so three minutes for these
+MOST_RUNS = 120
 # the backbones in the place of a study's own, by library
 SMALL_BACKBONES: dict[str, JsonDict] = {
     "timm": {
@@ -58,9 +59,7 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
     scenarios = [each for each in select.scenarios if each.partition not in dropped]
     methods = [label for label in select.methods if label not in dropped]
 
-    # with one seed, tables have no deviations
-    if len(methods) * len(scenarios) * scale.seeds > MOST_RUNS:
-        scale = scale._replace(seeds=1)
+    scale = _scale_of_runs(scale, _count_runs(settings, scenarios, methods))
 
     # tables and figures name methods by their labels, or by those of grids
     members = [settings.methods[label].member for label in methods]
@@ -98,6 +97,31 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
             "figures": list(select.figures),
         },
     }
+
+
+def _count_runs(
+    settings: Settings, scenarios: Collection[Scenario], methods: Collection[str]
+) -> int:
+    """Return how many runs of each seed the study's tables and figures show.
+
+    Only runs of these scenarios and methods count.
+    """
+    shown = set[tuple[Scenario, str, str]]()
+    for output in (*settings.tables.values(), *settings.figures.values()):
+        shown |= {*product(output.scenarios, output.backbones, output.methods)}
+    return sum(scenario in scenarios and method in methods for scenario, _, method in shown)
+
+
+def _scale_of_runs(scale: Scale, runs_of_a_seed: int) -> Scale:
+    """Return the scale of a study with this number of runs of each seed.
+
+    Where there are many, it does without deviations over seeds, and then without a second round.
+    """
+    if runs_of_a_seed * scale.seeds > MOST_RUNS:
+        scale = scale._replace(seeds=1)
+    if runs_of_a_seed > MOST_RUNS:
+        scale = scale._replace(rounds=1)
+    return scale
 
 
 def _shrink_backbone(entry: JsonDict, scale: Scale) -> JsonDict:
