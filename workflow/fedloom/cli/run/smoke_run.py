@@ -66,7 +66,7 @@ def run_shrunk(scale: str, options: RunOptions) -> int:
         checked = smoke_check.check_outputs(shrunk)
         steps = list[str]()
         if left.real:
-            steps = smoke_check.steps_beside_plan(shrunk)
+            steps = [*smoke_check.steps_beside_plan(shrunk), ""]
     print("\n".join(["", *steps, "tables and figures:", *(each.line for each in checked)]))
     print(f"\nsmoke run of {plan.name}: all of these paths are below {folder}")
     return int(any(each.problem for each in checked))
