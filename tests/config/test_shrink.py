@@ -114,6 +114,19 @@ def test_a_data_set_of_several_keeps_its_parts(shrunk):
     }
 
 
+def test_images_that_come_with_fedloom_are_fewer_but_enough_for_each_domain(shrunk):
+    """8 training images of a class would leave one of six styles, or fonts, without any."""
+    _, small = shrunk("micro/micro_vit")
+    datasets = small.settings.datasets
+    assert datasets["styles"].settings["max_train_per_class"] == 6 * 8
+
+    # glyphs have four families of fonts, and other studies do not divide them by these
+    _, small = shrunk("micro/pep_micro_domains")
+    assert small.settings.datasets["glyphs"].settings["max_train_per_class"] == 4 * 8
+    _, small = shrunk("micro/micro_sgpt")
+    assert small.settings.datasets["glyphs"].settings["max_train_per_class"] == 8
+
+
 def test_clients_are_a_tenth_but_enough_for_the_scheme(shrunk):
     """Of 100 clients with 10 of 100 classes, 10 stay; 2 of 100 classes would need 50."""
     _, small = shrunk("pep_fedpt/table1")

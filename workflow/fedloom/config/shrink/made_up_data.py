@@ -10,7 +10,8 @@ from fedloom.config.datasets import listing
 from fedloom.config.recipes import Recipe, find_recipe
 from fedloom.config.settings import Dataset
 
-# sources that need no file, and are small: they stay, with fewer images
+# Sources that need no file, and are small, stay. The most images of a class are these; of a data
+# set that is divided by domains, these for each domain, so that every domain has some.
 EMBEDDED_CAPS = {"max_train_per_class": 8, "max_test_per_class": 4}
 # the number of training images for each test image
 TRAIN_PER_TEST = 3
@@ -68,7 +69,10 @@ def shrink_dataset(
 
     # images that come with FedLoom or with a package stay, but fewer of them
     if recipe is None and not _reads_files(dataset.settings, dataset.listing):
-        return _capped(written)
+        domains = 1
+        if needed_domains is not None:
+            domains = len(dataset.settings.get("styles", ())) or UNKNOWN_DOMAINS
+        return _capped(written, domains)
 
     # domains that only the files would name get made-up names
     shape = _shape(CONFIG / "datasets" / label, dataset.settings, recipe, names)
@@ -91,7 +95,7 @@ def _shrink_parts(
         settings = dataset.settings["parts"][name]
         recipe = _recipe_of(part)
         if recipe is None and not _reads_files(settings, listing(settings)):
-            shrunk[name] = _capped(part)
+            shrunk[name] = _capped(part, domains=1)
             continue
         where = CONFIG / "datasets" / label / "parts" / name
         shape = _shape(where, settings, recipe, None)
@@ -104,9 +108,11 @@ def _reads_files(settings: JsonDict, files: JsonDict | None) -> bool:
     return files is not None or bool(settings.get("download"))
 
 
-def _capped(written: JsonDict) -> JsonDict:
-    """Return an entry, as it was written, with fewer images."""
-    caps = {key: min(most, written.get(key, most)) for key, most in EMBEDDED_CAPS.items()}
+def _capped(written: JsonDict, domains: int) -> JsonDict:
+    """Return an entry, as it was written, with fewer images, of which each domain has some."""
+    caps = {}
+    for key, most in EMBEDDED_CAPS.items():
+        caps[key] = min(most * domains, written.get(key, most * domains))
     return written | caps
 
 
