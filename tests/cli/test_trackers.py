@@ -14,6 +14,7 @@ import pytest
 from command_line import invoked
 from fedloom.cli.inspect import track
 from fedloom.cli.run import launch
+from fedloom.cli.run.run_options import RunOptions
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_table
 from fedloom.common.receipts import receipt_path, write_receipt
@@ -264,7 +265,7 @@ def test_a_tracker_is_told_of_the_run_until_it_ends(monkeypatch, tmp_path, capsy
         return 1
 
     monkeypatch.setattr(launch, "run_snakemake", snakemake)
-    launch.run_study([Path("mine.yaml")])
+    launch.run_study(RunOptions([Path("mine.yaml")]))
     assert told == [("begin", RUN, 0.3), (1, 2.0), (2, 1.0), "end"]
     assert capsys.readouterr().out == "1 runs in results/tracked/mine\n"
 

@@ -4,6 +4,7 @@ import pytest
 
 from default_config import default_config
 from fedloom.hooks import manifest
+from fedloom.hooks.wrapper_rules import refused_wrappers
 from fedloom.planning.load_plan import resolve
 from refusals import refused
 
@@ -51,7 +52,7 @@ def test_it_may_still_answer_with_the_shares(plugin):
 def test_all_other_methods_take_class_priors():
     wrapper = PLUGINS["class_priors"]
     methods = [plugin for plugin in PLUGINS.values() if plugin.kind == "method"]
-    reasons = {m.name: m.refused_wrappers(m.complete_options({}), [wrapper]) for m in methods}
+    reasons = {m.name: refused_wrappers(m, m.complete_options({}), [wrapper]) for m in methods}
     assert {name for name, reason in reasons.items() if reason is not None} == NOT_IN_TRAINING
 
 

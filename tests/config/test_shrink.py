@@ -6,8 +6,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from fedloom.cli.run.bundled_studies import all_studies, find_study_file, study_name
-from fedloom.config.shrink.study import MICRO, REAL, shrink
-from fedloom.planning.load_plan import load_plan, read_plan
+from fedloom.common.json_types import JsonDict
+from fedloom.config.shrink.scale import MICRO, REAL
+from fedloom.config.shrink.study import shrink
+from fedloom.planning.load_plan import ONLY_KEY, read_plan
 from fedloom.planning.plan import Plan
 from refusals import refused
 
@@ -21,6 +23,19 @@ def shrunk(tmp_path):
         file = tmp_path / "shrunk.yaml"
         YAML().dump(shrink(whole.config, whole.settings, scale), file)
         return whole, read_plan([file])
+
+    return make
+
+
+@pytest.fixture
+def shrunk_text(tmp_path):
+    """Return shrunk_text(text): the shrunk config of a study that a file with this text states."""
+
+    def make(text: str) -> JsonDict:
+        file = tmp_path / "mine.yaml"
+        file.write_text(text)
+        plan = read_plan([file])
+        return shrink(plan.config, plan.settings)
 
     return make
 
@@ -51,7 +66,9 @@ def test_every_bundled_study_can_be_shrunk(shrunk, file, scale):
     assert all(table.published is None for table in small.settings.tables.values())
     claims = [table for table in small.settings.tables.values() if table.kind == "claims"]
     assert all(table.settings["verdicts"] is False for table in claims)
-    assert small.settings.study.remark == scale.remark
+    remark = small.settings.study.remark
+    assert remark.startswith("Smoke run: made-up images")
+    assert remark.endswith("numbers mean nothing.")
 
 
 def test_classes_and_domains_keep_their_names(shrunk):
@@ -97,6 +114,19 @@ def test_a_data_set_of_several_keeps_its_parts(shrunk):
     }
 
 
+def test_images_that_come_with_fedloom_are_fewer_but_enough_for_each_domain(shrunk):
+    """8 training images of a class would leave one of six styles, or fonts, without any."""
+    _, small = shrunk("micro/micro_vit")
+    datasets = small.settings.datasets
+    assert datasets["styles"].settings["max_train_per_class"] == 6 * 8
+
+    # glyphs have four families of fonts, and other studies do not divide them by these
+    _, small = shrunk("micro/pep_micro_domains")
+    assert small.settings.datasets["glyphs"].settings["max_train_per_class"] == 4 * 8
+    _, small = shrunk("micro/micro_sgpt")
+    assert small.settings.datasets["glyphs"].settings["max_train_per_class"] == 8
+
+
 def test_clients_are_a_tenth_but_enough_for_the_scheme(shrunk):
     """Of 100 clients with 10 of 100 classes, 10 stay; 2 of 100 classes would need 50."""
     _, small = shrunk("pep_fedpt/table1")
@@ -114,6 +144,36 @@ def test_rounds_seeds_and_steps_are_few(shrunk):
     assert small.settings.methods["creff"].rounds == 2
     assert small.settings.methods["creff"].training["epochs"] == 1
     assert len(small.settings.study.seeds) == 2
+
+
+@pytest.mark.parametrize(
+    ("axes", "seeds", "rounds"),
+    [
+        # 60 runs of each seed: both seeds are few enough
+        ("{prompts: [1, 2]}", 2, 2),
+        # 120, which are few enough with one seed; and 240
+        ("{prompts: [1, 2], training.lr: [0.1, 0.2]}", 1, 2),
+        ("{prompts: [1, 2], training.lr: [0.1, 0.2], training.batch_size: [4, 8]}", 1, 1),
+    ],
+)
+def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes, seeds, rounds):
+    """Captions do not promise more rounds than there are."""
+    labels = [f"p{number}" for number in range(30)]
+    partitions = ", ".join(f"{label}: {{scheme: iid, clients: 2}}" for label in labels)
+    study = shrunk_text(f"""
+        study: {{name: mine, clients_per_round: 2}}
+        partitions: {{{partitions}}}
+        methods: {{m: {{plugin: fedvpt, grid: {axes}}}}}
+        select:
+          datasets: [digits]
+          partitions: [{", ".join(labels)}]
+          methods: [m]
+          tables: [main]
+          figures: []
+    """)["study"]
+    assert len(study["seeds"]) == seeds
+    assert study["rounds"] == rounds
+    assert {1: "one round", 2: "two rounds"}[rounds] in study["remark"]
 
 
 def test_a_stream_arrives_in_the_rounds_that_are_left(shrunk):
@@ -142,58 +202,164 @@ def test_real_backbones_keep_their_size_and_have_random_weights(shrunk):
     assert small.settings.datasets["cifar10_224"].settings["side"] == 224
 
 
-def test_unknown_classes_are_an_error_that_names_the_data_set(tmp_path):
+def test_unknown_classes_are_an_error_that_names_the_data_set(shrunk_text, tmp_path):
     """A folder of images without a recipe does not say which classes it has."""
     (tmp_path / "photos").mkdir()
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        "study: {name: mine}\n"
-        f"datasets: {{mine: {{source: folder, root: {tmp_path}/photos}}}}\n"
-        "select: {datasets: [mine]}\n"
-    )
-    plan = load_plan([file])
     with refused("datasets.mine", "keep_classes"):
-        shrink(plan.config, plan.settings)
+        shrunk_text(f"""
+            study: {{name: mine}}
+            datasets: {{mine: {{source: folder, root: {tmp_path}/photos}}}}
+            select: {{datasets: [mine]}}
+        """)
 
-    # with their names it can be shrunk, also in a partition by domains
-    file.write_text(
-        "study: {name: mine, clients_per_round: 2}\n"
-        f"datasets: {{mine: {{source: folder, root: {tmp_path}/photos, domains: true, "
-        "keep_classes: [cat, dog]}}\n"
-        "partitions: {by_domain: {scheme: domain, clients_per_domain: 2,"
-        " held_out_domains: [ink]}}\n"
-        "select: {datasets: [mine], partitions: [by_domain], tables: [main], figures: []}\n"
-    )
-    plan = load_plan([file])
-    entry = shrink(plan.config, plan.settings)["datasets"]["mine"]
+
+def test_domains_that_only_files_would_name_are_made_up(shrunk_text, tmp_path):
+    """The domain that is held out keeps its name."""
+    (tmp_path / "photos").mkdir()
+    entry = shrunk_text(f"""
+        study: {{name: mine, clients_per_round: 2}}
+        datasets:
+          mine: {{source: folder, root: {tmp_path}/photos, domains: true, keep_classes: [cat, dog]}}
+        partitions:
+          by_domain: {{scheme: domain, clients_per_domain: 2, held_out_domains: [ink]}}
+        select: {{datasets: [mine], partitions: [by_domain], tables: [main], figures: []}}
+    """)["datasets"]["mine"]
     assert entry["classes"] == ["cat", "dog"]
     assert entry["domains"][0] == "ink"
     assert len(entry["domains"]) == 4
 
 
-def test_single_members_of_a_grid_stay(tmp_path):
+def test_single_members_of_a_grid_stay(shrunk_text):
     """A study that selects a member in the middle of a grid keeps that member."""
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        "study: {name: mine, clients_per_round: 2}\n"
-        "partitions:\n"
-        "  g: {scheme: dirichlet, kind: client, clients: 20, grid: {alpha: [0.1, 0.5, 1.0]}}\n"
-        "methods: {m: {plugin: fedvpt, grid: {prompts: [1, 2, 3]}}}\n"
-        "select: {datasets: [digits], partitions: [g.0.5], methods: [m.2, head_tuning],"
-        " tables: [main], figures: []}\n"
-    )
-    plan = load_plan([file])
-    select = shrink(plan.config, plan.settings)["select"]
+    select = shrunk_text("""
+        study: {name: mine, clients_per_round: 2}
+        partitions:
+          g: {scheme: dirichlet, kind: client, clients: 20, grid: {alpha: [0.1, 0.5, 1.0]}}
+        methods: {m: {plugin: fedvpt, grid: {prompts: [1, 2, 3]}}}
+        select:
+          datasets: [digits]
+          partitions: [g.0.5]
+          methods: [m.2, head_tuning]
+          tables: [main]
+          figures: []
+    """)["select"]
     assert select["partitions"] == ["g.0.5"]
     assert select["methods"] == ["m.2", "head_tuning"]
 
 
-def test_an_added_seed_is_not_that_of_the_trials(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        "study: {name: mine, seeds: [999],"
-        " tune: {trials: 2, values: {training.lr: [0.1, 0.3]}}}\n"
-        "select: {tables: [main], figures: []}\n"
-    )
-    plan = load_plan([file])
-    assert shrink(plan.config, plan.settings)["study"]["seeds"] == [999, 1001]
+def test_members_of_a_grid_of_partitions_have_fewer_clients(shrunk_text, tmp_path):
+    """They keep their labels, by which tables name them: the grid's label stands for all."""
+    small = tmp_path / "shrunk.yaml"
+    config = shrunk_text("""
+        study: {name: mine, clients_per_round: 30}
+        partitions:
+          g: {scheme: dirichlet, kind: client, grid: {clients: [30, 50, 400], alpha: [0.5]}}
+          d: {scheme: dirichlet, kind: class, alpha: 0.5, clients: 30, grid: {min_images: [9]}}
+        tables: {mine: {kind: accuracy, scenarios: [digits/g]}}
+        select:
+          datasets: [digits]
+          partitions: [g, d]
+          methods: [head_tuning]
+          tables: [main, mine]
+          figures: []
+    """)
+    YAML().dump(config, small)
+    settings = read_plan([small]).settings
+
+    assert settings.partitions["g.30-0.5"].settings["clients"] == 10
+    assert settings.partitions["g.400-0.5"].settings["clients"] == 40
+    assert settings.partitions["d.9"].settings["min_images"] == 2
+    assert {*settings.select.partitions} == {"g.30-0.5", "g.400-0.5", "d.9"}
+    shown = [scenario.partition for scenario in settings.tables["mine"].scenarios]
+    assert shown == ["g.30-0.5", "g.400-0.5"]
+
+    # no more clients train in a round than there are
+    assert settings.protocols["g.30-0.5"].clients_per_round == 10
+    assert settings.protocols["g.400-0.5"].clients_per_round == 30
+
+
+def test_each_member_of_a_grid_has_clients_enough_for_its_scheme(shrunk_text):
+    """10 of 100 classes a client need 10 clients, and 2 need 50."""
+    partitions = shrunk_text("""
+        study: {name: mine, clients_per_round: 2}
+        datasets: {cifar100: {recipe: cifar100}}
+        partitions:
+          p: {scheme: pathological, clients: 100, grid: {classes_per_client: [10, 2]}}
+        select:
+          datasets: [cifar100]
+          partitions: [p]
+          methods: [head_tuning]
+          tables: [main]
+          figures: []
+    """)["partitions"]
+    assert partitions["p.10"]["clients"] == 10
+    assert partitions["p.2"]["clients"] == 50
+
+
+def test_a_table_of_lost_members_alone_shows_what_is_left(shrunk_text):
+    tables = shrunk_text("""
+        study: {name: mine}
+        methods: {m: {plugin: fedvpt, grid: {prompts: [1, 2, 3]}}}
+        tables: {mine: {kind: accuracy, methods: [m.2]}, both: {kind: accuracy, methods: [m]}}
+        select: {methods: [m], tables: [mine, both], figures: []}
+    """)["tables"]
+    assert "methods" not in tables["mine"]
+    assert tables["both"]["methods"] == ["m"]
+
+
+def test_outputs_of_a_narrowed_study_name_only_what_is_left():
+    """`--only` leaves labels in the config that the study does not run any more."""
+    plan = read_plan([find_study_file("pep_fedpt/table1")], {ONLY_KEY: ["methods=pep_5"]})
+    config = shrink(plan.config, plan.settings)
+    assert config["select"]["methods"] == ["pep_5"]
+    named = [table["methods"] for table in config["tables"].values() if "methods" in table]
+    assert named
+    assert all(methods == ["pep_5"] for methods in named)
+
+
+MARKED = '''
+from fedloom.report.output_toolbox import FilePath, RunsFigure
+
+
+class Marked(RunsFigure):
+    """Marks of a file."""
+
+    marks: FilePath
+    """File of marks."""
+    names: FilePath | None = None
+    """File of names."""
+    extra: FilePath | None = None
+    """File of more."""
+    unit: str = "m"
+    """Unit of the marks."""
+
+    def draw(self, series): ...
+'''
+
+
+def test_paths_in_the_keys_of_a_plugins_figure_become_absolute(shrunk_text, tmp_path, monkeypatch):
+    """A shrunk study runs in another folder; the type FilePath says which keys are paths."""
+    plugin = tmp_path / "plugins" / "marked"
+    plugin.mkdir(parents=True)
+    (plugin / "figure.toml").write_text('name = "marked"\n')
+    (plugin / "plugin.py").write_text(MARKED)
+    monkeypatch.chdir(tmp_path)
+    figures = shrunk_text("""
+        study: {name: mine}
+        figures: {mine: {kind: marked, marks: marks.csv, names: n.csv, unit: km}}
+        select: {tables: [], figures: [mine]}
+    """)["figures"]
+    assert figures["mine"] == {
+        "kind": "marked",
+        "marks": str(tmp_path / "marks.csv"),
+        "names": str(tmp_path / "n.csv"),
+        "unit": "km",
+    }
+
+
+def test_an_added_seed_is_not_that_of_the_trials(shrunk_text):
+    study = shrunk_text("""
+        study: {name: mine, seeds: [999], tune: {trials: 2, values: {training.lr: [0.1, 0.3]}}}
+        select: {tables: [main], figures: []}
+    """)["study"]
+    assert study["seeds"] == [999, 1001]

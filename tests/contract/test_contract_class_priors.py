@@ -5,6 +5,7 @@ import pytest
 import three_blocks
 from fedloom.contract import checks
 from fedloom.hooks import manifest
+from fedloom.hooks.wrapper_rules import refused_wrappers
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ TAKE_THEM = [
     name
     for name, plugin in PLUGINS.items()
     if plugin.kind == "method"
-    and plugin.refused_wrappers(plugin.complete_options({}), [WRAPPER]) is None
+    and refused_wrappers(plugin, plugin.complete_options({}), [WRAPPER]) is None
 ]
 
 

@@ -9,6 +9,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks
 from fedloom.contract.tiny_run import TinyRun
 from fedloom.hooks import manifest
+from fedloom.hooks.wrapper_rules import refused_wrappers
 from fedloom.machine.install import ROOT
 from fedloom.planning.load_plan import resolve
 
@@ -40,18 +41,18 @@ EACH = "mask preserves the sum of the updates alone, and {} reads or changes eac
     ],
 )
 def test_around_what_keeps_the_sum_alone(wrappers, line):
-    told = PLUGINS["head_tuning"].refused_wrappers({"weighted": False}, wrappers)
+    told = refused_wrappers(PLUGINS["head_tuning"], {"weighted": False}, wrappers)
     assert told is None if line is None else told.startswith(line)
 
 
 def test_the_method_must_use_that_sum_alone_with_the_options_that_it_has():
     pep = PLUGINS["pep_fedpt"]
-    assert pep.refused_wrappers({"ccmp": False}, [MASK]) is None
-    assert pep.refused_wrappers({"ccmp": True}, [MASK]) == (
+    assert refused_wrappers(pep, {"ccmp": False}, [MASK]) is None
+    assert refused_wrappers(pep, {"ccmp": True}, [MASK]) == (
         "mask preserves the sum of the updates alone, but with these options pep_fedpt declares no "
         "aggregation in its method.toml: it may use each update; remove mask"
     )
-    assert pep.refused_wrappers({"ccmp": True}, [READS, DROPS]) is None
+    assert refused_wrappers(pep, {"ccmp": True}, [READS, DROPS]) is None
 
 
 @pytest.fixture

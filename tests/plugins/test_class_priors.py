@@ -19,6 +19,7 @@ from fedloom.federated.logit_offsets import adding_to_logits
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
+from fedloom.hooks.wrapper_rules import refused_wrappers
 from refusals import refused
 
 PLUGINS = manifest.discover_methods()
@@ -368,7 +369,7 @@ def test_a_loss_of_its_own_is_told_to_declare_it(tmp_path):
 def test_every_method_takes_the_shares_or_is_refused(run, name):
     """The runtime checks that the loss of a method which is not refused looks the shares up."""
     method = PLUGINS[name]
-    if method.refused_wrappers(method.complete_options({}), [WRAPPER]) is not None:
+    if refused_wrappers(method, method.complete_options({}), [WRAPPER]) is not None:
         assert not method.trained or method.takes_logit_offsets is not True
         return
     task, hooks = run(name)

@@ -16,6 +16,7 @@ import torch
 
 from fedloom.backbones import cache
 from fedloom.cli.run import launch
+from fedloom.cli.run.run_options import RunOptions
 from fedloom.common import files, tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_writable
@@ -145,7 +146,7 @@ def test_results_that_are_no_folder_are_one_line(tmp_path, monkeypatch, case):
         results.symlink_to("nowhere")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FedLoomError, match=r"^results: [^\n]+$"):
-        launch.run_study()
+        launch.run_study(RunOptions())
 
 
 def test_looking_needs_no_folder_that_can_be_written_to(tmp_path, monkeypatch):
@@ -156,9 +157,9 @@ def test_looking_needs_no_folder_that_can_be_written_to(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK and access(path, mode))
     assert load_plan().runs
     monkeypatch.setattr(sys, "executable", "true")  # this replaces Snakemake
-    assert launch.run_study(dry=True) == 0
+    assert launch.run_study(RunOptions(dry=True)) == 0
     with pytest.raises(FedLoomError, match=r"^results: "):
-        launch.run_study()
+        launch.run_study(RunOptions())
 
 
 def test_an_error_that_a_full_disk_keeps_out_of_the_log_is_printed(full, monkeypatch, capsys):

@@ -7,60 +7,38 @@ mistyped names therefore appear at once.
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from fedloom.cli.commands import (
+    LAUNCH_PARAMETERS,
+    ONLY_OPTION,
+    POSITIVE,
+    SET_OPTION,
+    CommandWithSettings,
+    LaunchCommand,
+)
 from fedloom.cli.inspect.doctor import print_findings
 from fedloom.cli.run.bundled_studies import find_study_file
+from fedloom.cli.run.run_options import RunOptions
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
 from fedloom.machine.exits import one_line_errors
 from fedloom.machine.process_log import log, log_to
 from fedloom.planning.run_labels import Run
 
-
-class CommandWithSettings(click.Command):
-    """A command whose options `--set` and `--only` take several settings each.
-
-    If a key is set several times, the last value counts.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words, with `--set` or `--only` before every KEY=VALUE.
-
-        A KEY=VALUE belongs to that of the two options which stands last before it, or to `--set`.
-        """
-        words = list[str]()
-        option = "--set"
-        for word in args:
-            # a word with = is a setting, unless it is the name of a file
-            is_setting = "=" in word and not word.startswith("-") and not Path(word).exists()
-            if is_setting and words[-1:] != [option]:
-                words.append(option)
-            words.append(word)
-
-            name = word.partition("=")[0]
-            if name in ("--set", "--only"):
-                option = name
-        return super().parse_args(ctx, words)
-
-
-class LaunchCommand(CommandWithSettings):
-    """A command that starts Snakemake, whose words stand after `--`; `ctx.obj` holds them."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words before `--`, and keep those after it for Snakemake."""
-        own_words = args
-        ctx.obj = []
-        if "--" in args:
-            cut = args.index("--")
-            own_words = args[:cut]
-            ctx.obj = args[cut + 1 :]
-
-        # a bare --smoke must not take the next word for its value
-        own_words = ["--smoke=micro" if word == "--smoke" else word for word in own_words]
-        return super().parse_args(ctx, own_words)
+STUDY_OPTION = click.Option(
+    ["--study"],
+    type=find_study_file,
+    metavar="STUDY",
+    help="The study by which the runs were made; default: config.yaml.",
+)
+ROOT_OPTION = click.Option(
+    ["--root"], help="Folder of the files; default: the recipe's, mostly data/<name>."
+)
+optional_name = click.argument("name", required=False)
 
 
 def read_options(text: str) -> JsonDict:
@@ -85,6 +63,13 @@ def read_rate(text: str) -> float:
     return rate
 
 
+def find_run(name: str) -> Run:
+    """Return the finished run that a folder is of."""
+    from fedloom.planning import runs
+
+    return runs.find_finished_run(name)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fedloom", message="%(prog)s %(version)s")
 def fedloom() -> None:
@@ -95,83 +80,14 @@ def fedloom() -> None:
     """
 
 
-SET_OPTION = click.Option(
-    ["--set", "changes"],
-    multiple=True,
-    metavar="KEY=VALUE ...",
-    help="Change keys of the config, such as study.rounds=4; `study.` may be left out.",
-)
-ONLY_OPTION = click.Option(
-    ["--only", "only"],
-    multiple=True,
-    metavar="KEY=LABEL,... ...",
-    help=(
-        "Narrow the study to some of its labels, such as methods=fedvpt,sgpt seeds=0. Keys: "
-        "scenarios, datasets, partitions, backbones, methods, seeds, tables, figures."
-    ),
-)
-
-
-def find_run(name: str) -> Run:
-    """Return the finished run that a folder is of."""
-    from fedloom.planning import runs
-
-    return runs.find_finished_run(name)
-
-
-STUDY_OPTION = click.Option(
-    ["--study"],
-    type=find_study_file,
-    metavar="STUDY",
-    help="The study by which the runs were made; default: config.yaml.",
-)
-POSITIVE = click.IntRange(min=1)
-optional_name = click.argument("name", required=False)
-
-# the parameters of the commands `run` and `report`
-LAUNCH_PARAMETERS = [
-    click.Argument(
-        ["study"], required=False, type=find_study_file, metavar="[STUDY] [-- SNAKEMAKE OPTIONS]"
-    ),
-    click.Option(
-        ["--cores"],
-        type=POSITIVE,
-        help="Most CPU cores that jobs use at a time; default: all of this machine.",
-    ),
-    click.Option(
-        ["-n", "--dry-run", "dry"], is_flag=True, help="Show which jobs would run, and run none."
-    ),
-    SET_OPTION,
-    click.Option(
-        ["--smoke"],
-        is_flag=False,
-        flag_value="micro",
-        type=click.Choice(["micro", "real"]),
-        help="Run the whole study shrunk, on made-up images, into results/smoke/<study>. With "
-        "--smoke=real, backbones keep their size, and each client takes one step.",
-    ),
-    ONLY_OPTION,
-]
-
-
 @fedloom.command(cls=LaunchCommand, params=LAUNCH_PARAMETERS)
-@click.pass_obj
-def run(
-    snakemake_options: list[str],
-    study: Path | None,
-    cores: int | None,
-    dry: bool,
-    changes: tuple[str, ...],
-    only: tuple[str, ...],
-    smoke: str | None,
-) -> int:
+def run(options: RunOptions, smoke: str | None) -> int:
     """Run a study and print its first table."""
     from fedloom.cli.run import launch, smoke_run
 
-    files = [] if study is None else [study]
     if smoke:
-        return smoke_run.run_shrunk(smoke, files, changes, only, cores, dry, snakemake_options)
-    return launch.run_study(files, changes, only, cores, dry, snakemake_options)
+        return smoke_run.run_shrunk(smoke, options)
+    return launch.run_study(options)
 
 
 @fedloom.command(
@@ -179,25 +95,14 @@ def run(
     params=LAUNCH_PARAMETERS,
     short_help="Run a study, and write its report in HTML.",
 )
-@click.pass_obj
-def report(
-    snakemake_options: list[str],
-    study: Path | None,
-    cores: int | None,
-    dry: bool,
-    changes: tuple[str, ...],
-    only: tuple[str, ...],
-    smoke: str | None,
-) -> int:
+def report(options: RunOptions, smoke: str | None) -> int:
     """Run a study; write its tables and figures into an HTML file."""
     from fedloom.cli.run import launch, smoke_run
 
-    files = [] if study is None else [study]
+    options = replace(options, reporting=True)
     if smoke:
-        return smoke_run.run_shrunk(
-            smoke, files, changes, only, cores, dry, snakemake_options, reporting=True
-        )
-    return launch.run_study(files, changes, only, cores, dry, snakemake_options, reporting=True)
+        return smoke_run.run_shrunk(smoke, options)
+    return launch.run_study(options)
 
 
 @fedloom.command(short_help="Show the progress of the run in this folder.")
@@ -415,11 +320,6 @@ def kinds(name: str | None) -> None:
 @fedloom.group(short_help="Download and check the data sets of the papers.")
 def data() -> None:
     """List, download and check the data sets of the papers."""
-
-
-ROOT_OPTION = click.Option(
-    ["--root"], help="Folder of the files; default: the recipe's, mostly data/<name>."
-)
 
 
 @data.command("list")

@@ -133,6 +133,17 @@ def describe_options(options: JsonDict) -> list[str]:
     return [f"{name.removeprefix(TRAINING)} {value_text(value)}" for name, value in options.items()]
 
 
+def partition_members(label: str, entry: JsonDict) -> list[tuple[str, JsonDict]]:
+    """List the partitions that an entry stands for, each after its label.
+
+    They are the members of its grid, or the entry itself if it has no grid.
+    """
+    if "grid" not in entry:
+        return [(label, entry)]
+    plain = {key: value for key, value in entry.items() if key != "grid"}
+    return [(name, deepcopy(plain | at)) for name, at in combinations(label, entry["grid"])]
+
+
 def with_partitions(keys: Config) -> Config:
     """Return the config with the members of each grid of partitions in the place of the grid.
 
@@ -144,12 +155,9 @@ def with_partitions(keys: Config) -> Config:
     for label, entry in keys.partitions.items():
         where = CONFIG / "partitions" / label
 
-        # the partition itself, or the members if it is a grid
-        plain = {key: value for key, value in entry.items() if key != "grid"}
-        added = [(label, plain)]
         if "grid" in entry:
-            grid = validate(PartitionGrid, {"grid": entry["grid"]}, where).grid
-            added = [(name, deepcopy(plain | at)) for name, at in combinations(label, grid)]
+            validate(PartitionGrid, {"grid": entry["grid"]}, where)
+        added = partition_members(label, entry)
 
         for name, member in added:
             if name in partitions or (name != label and name in keys.partitions):

@@ -17,6 +17,7 @@ from fedloom.config.study import Axes, MethodEntry, Tune
 from fedloom.hooks.discovery import PluginCatalogue
 from fedloom.hooks.manifest import MethodManifest, discover_methods, find_method
 from fedloom.hooks.training_options import Training
+from fedloom.hooks.wrapper_rules import refused_wrappers
 
 TUNE = CONFIG / "study" / "tune"
 
@@ -149,7 +150,7 @@ def _artefacts(
 def _check_wrappers(method: Method, where: KeyPath) -> None:
     """Raise an InvalidKeyError if the method, with its options, cannot have its wrappers."""
     wrappers = [find_method(w.plugin).with_defaults(w.options) for w in method.wrappers]
-    reason = find_method(method.plugin).refused_wrappers(method.options, wrappers)
+    reason = refused_wrappers(find_method(method.plugin), method.options, wrappers)
     if reason is not None:
         raise where.error(reason)
 

@@ -24,8 +24,11 @@ AccuracyMetric = Literal[
 ]
 PaperName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 Names = Annotated[dict[str, str], Field(min_length=1)]
+# the path of a file, relative to the current folder; a smoke run in another folder still finds it
+FilePath = Annotated[str, Field(json_schema_extra={"format": "path"})]
 Superclasses = Annotated[
-    str, Field(description="YAML file that maps the name of each class to that of its superclass.")
+    FilePath,
+    Field(description="YAML file that maps the name of each class to that of its superclass."),
 ]
 
 

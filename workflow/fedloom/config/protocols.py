@@ -14,6 +14,7 @@ from fedloom.config.partitions import participants
 from fedloom.config.settings import Method, ReportedRounds, Settings
 from fedloom.config.study import Study
 from fedloom.hooks.manifest import find_method
+from fedloom.hooks.wrapper_rules import why_unseen_classes_lack_offsets
 
 STUDY_KEY = CONFIG / "study"
 # the keys of a partition by which clients are tested on classes that no client trained on
@@ -117,7 +118,7 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
             reasons = [plugin.why_unseen_classes_unsupported(method.options)]
             for wrapper in method.wrappers:
                 own = find_method(wrapper.plugin).with_defaults(wrapper.options)
-                reasons.append(own.why_unseen_classes_lack_offsets())
+                reasons.append(why_unseen_classes_lack_offsets(own))
             for reason in filter(None, reasons):
                 raise where.error(
                     f"partitions.{partition}.{key} tests clients on classes that none trains on, "

@@ -295,6 +295,17 @@ class OutputKind(Keys):
     backbones: Several[str] | None = None
     """Labels of the backbones to show. Default: all of `select.backbones`."""
 
+    @classmethod
+    def path_keys(cls) -> list[str]:
+        """Return the keys whose value is the path of a file (`FilePath` of config.output_kinds)."""
+        found = []
+        for key, schema in cls.model_json_schema()["properties"].items():
+            # a key that may be null has a schema for each of its types
+            types = schema.get("anyOf", [schema])
+            if any(each.get("format") == "path" for each in types):
+                found.append(key)
+        return found
+
     @property
     def own(self) -> JsonDict:
         """The keys, with their values, that are handed on to its kind."""

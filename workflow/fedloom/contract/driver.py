@@ -20,6 +20,7 @@ from fedloom.federated import check_results
 from fedloom.federated.evaluate import evaluate
 from fedloom.hooks.manifest import MethodManifest
 from fedloom.hooks.plugin_code import run_plugin_code
+from fedloom.hooks.wrapper_rules import refused_wrappers
 
 log = logging.getLogger(__name__)
 DIRICHLET = dict(scheme="dirichlet", kind="client", clients=TINY_CLIENTS, alpha=0.5, held_out=0.2)
@@ -43,7 +44,7 @@ def check(plugin: MethodManifest, known: list[MethodManifest]) -> str:
 
     # for a wrapper, take the methods whose method.toml allows it and which it does not refuse
     methods = [m for m in known if m.kind == "method"]
-    fit = [m for m in methods if not m.refused_wrappers(m.complete_options({}), [plugin])]
+    fit = [m for m in methods if not refused_wrappers(m, m.complete_options({}), [plugin])]
     around = [m for m in fit if not refusal(plugin, m)]
     if not around:
         raise FedLoomError(f"{plugin.name}: refuses every method there is")
@@ -100,7 +101,7 @@ def other_options(method: MethodManifest, folder: Path, *wrappers: MethodManifes
     """
     for number, (words, changed, around) in enumerate(_variations(method, *wrappers)):
         # with another value of an option, the method may refuse its wrappers
-        if changed.refused_wrappers(changed.complete_options({}), around):
+        if refused_wrappers(changed, changed.complete_options({}), around):
             continue
 
         # all clients in the first run of this loop, then one, two, ...

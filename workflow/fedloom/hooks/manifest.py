@@ -11,8 +11,6 @@ The other kinds of plugins (sources, schemes, tables and figures) have a file `s
 on, and a group `fedloom.sources`, and so on (see fedloom.config.kind_plugins).
 """
 
-import json
-from collections.abc import Sequence
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
@@ -25,7 +23,16 @@ from fedloom.common.key_path import KeyPath
 from fedloom.common.renamed import renamed
 from fedloom.common.schema import Identifier
 from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_plugins
-from fedloom.hooks.manifest_sections import Artefact, Condition, Cost, Items, Look, Mean, Paper
+from fedloom.hooks.manifest_sections import (
+    Artefact,
+    Condition,
+    Cost,
+    Items,
+    Look,
+    Mean,
+    Paper,
+    holds,
+)
 from fedloom.hooks.options import check_schemas, fill_in
 from fedloom.hooks.training_options import DEFAULTS, REQUIRED_IN_METHOD_TOML, Training
 from fedloom.machine.install import plugin_folders
@@ -204,22 +211,22 @@ class MethodManifest(PluginManifest):
 
     def needs_whole_cohorts(self, options: dict) -> bool:
         """Return True if all clients of a round must train as one cohort."""
-        return _holds(self.whole_cohorts, options)
+        return holds(self.whole_cohorts, options)
 
     def artefacts_with(self, options: dict) -> list[str]:
         """Return the names of the tables that the artefact hook returns with these options."""
-        return [name for name, entry in self.artefacts.items() if _holds(entry.options, options)]
+        return [name for name, entry in self.artefacts.items() if holds(entry.options, options)]
 
     def all_artefacts(self, options: dict) -> tuple[str, ...]:
         """Return the names of all tables of a run: those of the hook, and the runtime's own."""
         tables = self.artefacts_with(options)
-        if _holds(self.unseen_classes, options):
+        if holds(self.unseen_classes, options):
             tables.append(TEST_SETS)
         return tuple(tables)
 
     def why_unseen_classes_unsupported(self, options: dict) -> str | None:
         """Return why clients cannot be tested on classes that none trained on; None if they can."""
-        if _holds(self.unseen_classes, options):
+        if holds(self.unseen_classes, options):
             return None
         if self.family == "clip":
             return f"{self.name} does not declare that it predicts among others (unseen_classes)"
@@ -231,7 +238,7 @@ class MethodManifest(PluginManifest):
         Return None if the study may divide them.
         """
         line = "with these options {} depends on the other {}; set {}"
-        if micro_batch is not None and _holds(self.couples_images, options):
+        if micro_batch is not None and holds(self.couples_images, options):
             loss = "the loss of an image", "images of its batch", "training.micro_batch: null"
             return line.format(*loss)
         if not stacked and self.needs_whole_cohorts(options):
@@ -242,82 +249,11 @@ class MethodManifest(PluginManifest):
         """Return the mean of the updates that the server takes; None if it uses each update."""
         if not isinstance(self.aggregation, dict):
             return self.aggregation
-        holds = [mean for mean, condition in self.aggregation.items() if _holds(condition, options)]
+        means = [mean for mean, condition in self.aggregation.items() if holds(condition, options)]
         # where the conditions of both hold, plain comes first
-        if "plain" in holds:
+        if "plain" in means:
             return "plain"
-        return next(iter(holds), None)
-
-    def refused_wrappers(self, options: dict, wrappers: "Sequence[MethodManifest]") -> str | None:
-        """Return why the method cannot have these wrappers in this order, and what to change.
-
-        Return None if it can have them. The innermost wrapper comes first.
-
-        After a wrapper that preserves only the sum of the updates, a single update means nothing.
-        Three rules follow:
-
-        1. The method must use only the mean of the updates.
-        2. No other wrapper may read or change an update.
-        3. A wrapper that drops updates must be listed after it. On the server the last wrapper
-           comes first, and so drops the updates before their sum is restored.
-
-        A wrapper may add to the logits in training only if the method takes such offsets.
-        """
-        for wrapper in wrappers:
-            reason = self._refused_offsets(options, wrapper)
-            if reason is not None:
-                return reason
-
-        for position, mask in enumerate(wrappers):
-            if mask.preserves is None:
-                continue
-
-            # the method must use the mean of the updates alone
-            line = f"{mask.name} preserves the sum of the updates alone, "
-            if self.aggregation_with(options) is None:
-                return (
-                    f"{line}but with these options {self.name} declares no aggregation in its "
-                    f"method.toml: it may use each update; remove {mask.name}"
-                )
-
-            # no other wrapper may read or change an update, or drop one too early
-            for other in (*wrappers[:position], *wrappers[position + 1 :]):
-                if other.updates == "read":
-                    return f"{line}and {other.name} reads or changes each; remove one of the two"
-            for other in wrappers[:position]:
-                if other.updates == "dropped":
-                    line += (
-                        f"and {other.name}, which comes before it, drops some of them afterwards"
-                    )
-                    return f"{line}; list {mask.name} before {other.name}"
-        return None
-
-    def _refused_offsets(self, options: dict, wrapper: "MethodManifest") -> str | None:
-        """Return why the method cannot have what a wrapper adds to logits in training, or None."""
-        own = wrapper.complete_options({})
-        if not _holds(wrapper.adds_offsets_in_training, own):
-            return None
-        if not self.trained:
-            reason = f"{self.name} trains nothing"
-        elif not _holds(self.takes_logit_offsets, options):
-            reason = (
-                f"with these options clients of {self.name} do not train by a plain softmax of "
-                "all classes on their own images (takes_logit_offsets)"
-            )
-        else:
-            return None
-        what = _with_values(wrapper.name, wrapper.adds_offsets_in_training)
-        return f"{what} adds to the logits in training, but {reason}; change or remove it"
-
-    def why_unseen_classes_lack_offsets(self) -> str | None:
-        """Return why a wrapper, with its default options, does not suit a test on other classes.
-
-        Return None if it does.
-        """
-        if not _holds(self.adds_offsets_at_test, self.complete_options({})):
-            return None
-        what = _with_values(self.name, self.adds_offsets_at_test)
-        return f"{what} adds to the logits at test, by the client's shares of its own classes"
+        return next(iter(means), None)
 
     def trains_weights(self, options: dict) -> bool:
         """Return True if clients may train weights of the backbone."""
@@ -354,7 +290,7 @@ class MethodManifest(PluginManifest):
 
     def has_server_model(self, options: dict) -> bool:
         """Return True if `predict` answers for the server's model."""
-        return not _holds(self.cost.no_server_model, options)
+        return not holds(self.cost.no_server_model, options)
 
     def merge_training(self, *overrides: dict) -> dict:
         """Return the paper's training options with these overrides, of which a later one wins."""
@@ -375,21 +311,6 @@ class MethodManifest(PluginManifest):
         for name, value in values.items():
             schemas[name] = {**schemas[name], "default": value}
         return self.model_copy(update={"option_schemas": schemas})
-
-
-def _holds(condition: Condition, options: dict) -> bool:
-    """Return True if a condition is true, or if the options have the values that it names."""
-    if isinstance(condition, bool):
-        return condition
-    return condition.items() <= options.items()
-
-
-def _with_values(name: str, condition: Condition) -> str:
-    """Return a wrapper's name with the values of options that a condition names."""
-    if isinstance(condition, bool):
-        return name
-    values = ", ".join(f"{key}: {json.dumps(value)}" for key, value in condition.items())
-    return f"{name} with {values}"
 
 
 def _names_in(value: object) -> list[str]:

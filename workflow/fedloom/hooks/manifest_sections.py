@@ -80,3 +80,10 @@ class Cost(Keys):
     no_server_model: Condition = False
     """Condition with which `predict` returns None for the server's model. In the global test, every
     client's model then answers in its place."""
+
+
+def holds(condition: Condition, options: dict) -> bool:
+    """Return True if a condition is true, or if the options have the values that it names."""
+    if isinstance(condition, bool):
+        return condition
+    return condition.items() <= options.items()

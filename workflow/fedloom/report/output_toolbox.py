@@ -6,6 +6,7 @@ from fedloom.common.errors import FedLoomError as FedLoomError
 from fedloom.common.renamed import renamed
 from fedloom.config.output_kinds import AccuracyTable as AccuracyTable
 from fedloom.config.output_kinds import ArtefactFigure as ArtefactFigure
+from fedloom.config.output_kinds import FilePath as FilePath
 from fedloom.config.output_kinds import Personalized as Personalized
 from fedloom.config.output_kinds import RunsFigure as RunsFigure
 from fedloom.config.output_kinds import RunsTable as RunsTable

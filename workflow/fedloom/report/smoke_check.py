@@ -8,6 +8,7 @@ import pandas as pd
 from PIL import Image
 
 from fedloom.common.files import read_table
+from fedloom.common.json_types import JsonDict
 from fedloom.machine.job_events import read_events
 from fedloom.planning import paths
 from fedloom.planning.plan import Plan
@@ -17,6 +18,7 @@ from fedloom.planning.resources.estimates import (
     LIBRARIES_MB,
     estimate_run,
 )
+from fedloom.planning.run_labels import Run
 
 # what a cell with NaN holds
 NOT_A_NUMBER = re.compile(r"\bnan\b", re.IGNORECASE)
@@ -55,38 +57,42 @@ def check_outputs(plan: Plan) -> list[CheckedOutput]:
 
 
 def steps_beside_plan(plan: Plan) -> list[str]:
-    """Return a line for each run: what its first round took, and what planning had estimated.
+    """Return a heading, and a line for each run: what its first round took, and what was planned.
 
-    The memory is that of the GPU if the job had one, else that of the job's process.
+    A run whose job was made before, and left no log, has no line.
     """
     lines = ["what the first round of each run took, and what `fedloom plan` had said:"]
     for run in plan.runs:
-        state = plan.job_files(run, paths.STATE)[0]
-        took = [
-            event
-            for event in read_events(Path(paths.log_path("train", state)))
-            if event["event"] == "took"
-        ]
-        if not took:
-            continue
-        rounds = read_table(paths.path_for(paths.ROUNDS, run)).to_pandas()
-        work = estimate_run(plan.settings, run)
+        log = Path(paths.log_path("train", plan.job_files(run, paths.STATE)[0]))
+        took = [event for event in read_events(log) if event["event"] == "took"]
+        if took:
+            lines.append(_step_beside_plan(plan, run, took[-1]))
+    return lines
 
-        # on a GPU, the rate of cost.RATES is assumed; else that of one core
-        used = took[-1]["gpu_megabytes"]
-        rate = RATES[plan.settings.study.precision]
-        planned = work.megabytes
-        if used is None:
-            used = took[-1]["megabytes"]
-            rate = CORE_OPERATIONS_PER_SECOND * float(rounds["cores"].max())
-            planned += LIBRARIES_MB
-        expected = work.operations / rate + work.seconds
-        lines.append(
-            f"  {run.path}: round {rounds['seconds'].iloc[0]:.1f} s, "
-            f"job {took[-1]['seconds']:.1f} s (planned {expected:.1f} s), "
-            f"{used:,.0f} MB (planned {planned:,.0f} MB)"
-        )
-    return [*lines, ""]
+
+def _step_beside_plan(plan: Plan, run: Run, took: JsonDict) -> str:
+    """Return the line for a run; `took` is what its job measured.
+
+    The memory is that of the GPU if the job had one, else that of the job's process.
+    """
+    rounds = read_table(paths.path_for(paths.ROUNDS, run)).to_pandas()
+    work = estimate_run(plan.settings, run)
+
+    # on a GPU, the rate of cost.RATES is assumed; else that of one core
+    used = took["gpu_megabytes"]
+    rate = RATES[plan.settings.study.precision]
+    planned = work.megabytes
+    if used is None:
+        used = took["megabytes"]
+        rate = CORE_OPERATIONS_PER_SECOND * float(rounds["cores"].max())
+        planned += LIBRARIES_MB
+    expected = work.operations / rate + work.seconds
+
+    return (
+        f"  {run.path}: round {rounds['seconds'].iloc[0]:.1f} s, "
+        f"job {took['seconds']:.1f} s (planned {expected:.1f} s), "
+        f"{used:,.0f} MB (planned {planned:,.0f} MB)"
+    )
 
 
 def _check_table(name: str, kind: str, file: Path) -> CheckedOutput:
@@ -123,9 +129,10 @@ def _check_figure(name: str, file: Path) -> CheckedOutput:
         if not path.is_file():
             return CheckedOutput(name, "", f"{path} is missing")
 
+    # the description says how many panels have data
     with Image.open(picture) as image:
-        found = f"{image.width} x {image.height} pixels, {image.info.get('Description', '')}"
-        is_empty = str(image.info.get("Description")).startswith("0 ")
-    if is_empty:
+        description = str(image.info.get("Description", ""))
+        found = f"{image.width} x {image.height} pixels, {description}"
+    if description.startswith("0 "):
         return CheckedOutput(name, found, "nothing is drawn")
     return CheckedOutput(name, found)

@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ import psutil
 from rich.console import Console
 
 from fedloom.cli.run.display import follow
+from fedloom.cli.run.run_options import RunOptions
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_writable
 from fedloom.common.locks import file_lock
@@ -40,7 +41,33 @@ LOCK = Path(".fedloom.lock")
 # seconds for Snakemake and its jobs to end after a signal
 STOP_TIMEOUT = 60
 WAITING = "another run is at work in this folder; waiting for it to end"
-STUDY_OPTIONS = ("--configfile", "--configfiles", "--config", "-C")
+
+
+def snakemake_arguments(options: RunOptions) -> list[str]:
+    """Return Snakemake's arguments for a study."""
+    arguments = [*options.snakemake_options]
+    if options.files:
+        arguments += ["--configfile", *map(str, options.files)]
+
+    # Snakemake takes all words after one --config, and forgets an earlier one
+    overrides = {CHANGES_KEY: options.changes, ONLY_KEY: options.only}
+    given = [f"{key}={json.dumps(words)}" for key, words in overrides.items() if words]
+    if given:
+        arguments += ["--config", *given]
+    if options.cores:
+        arguments += ["--cores", str(options.cores)]
+    if options.dry:
+        arguments += ["--dry-run"]
+    return arguments
+
+
+def plan_of_options(options: RunOptions) -> Plan:
+    """Return the plan of a study that no option of Snakemake names.
+
+    Raises:
+        FedLoomError: the study is wrong.
+    """
+    return load_plan(options.files, {CHANGES_KEY: [*options.changes], ONLY_KEY: [*options.only]})
 
 
 def plan_of_arguments(arguments: list[str]) -> tuple[Plan, bool]:
@@ -235,44 +262,26 @@ def exclusive_folder() -> AbstractContextManager[None]:
     return file_lock(LOCK, WAITING, partial(print, file=sys.stderr))
 
 
-def run_study(
-    files: Sequence[Path] = (),
-    changes: Sequence[str] = (),
-    only: Sequence[str] = (),
-    cores: int | None = None,
-    dry: bool = False,
-    options: Sequence[str] = (),
-    reporting: bool = False,
-) -> int:
+def run_study(options: RunOptions) -> int:
     """Run a study, and return Snakemake's exit status.
-
-    Args:
-        files: the study's files; default: config.yaml.
-        changes: changes of single keys, such as "study.rounds=4".
-        only: labels and seeds to which the study is narrowed, such as "methods=sgpt,pfedpg".
-        cores: the most CPU cores that jobs use at a time; default: as the profile says.
-        dry: only show what would run.
-        options: further arguments of Snakemake, which may name the study in the place of `files`.
-        reporting: also write the study's report.
 
     Raises:
         FedLoomError: the study is wrong, is named twice, or cannot run in this folder.
     """
     # the study must be named once: Snakemake would take the last one and ignore the other
-    naming = [word for word in options if word.partition("=")[0] in STUDY_OPTIONS]
-    if naming and (files or changes or only):
+    naming = options.naming_option
+    if naming and (options.files or options.changes or options.only):
         raise FedLoomError(
-            f"{naming[0]}: a study, --set or --only was given before `--` too; give only one of "
-            "them"
+            f"{naming}: a study, --set or --only was given before `--` too; give only one of them"
         )
 
     # Snakemake's options may name the study, or say that no job is to run
-    arguments = _snakemake_arguments(files, changes, only, cores, dry, options)
-    if options:
-        study, dry = plan_of_arguments(arguments)
+    arguments = snakemake_arguments(options)
+    if options.snakemake_options:
+        study, runs_nothing = plan_of_arguments(arguments)
     else:
-        study = load_plan(files, {CHANGES_KEY: [*changes], ONLY_KEY: [*only]})
-    if dry:
+        study, runs_nothing = plan_of_options(options), options.dry
+    if runs_nothing:
         return run_snakemake(arguments)
 
     check_writable(Path(paths.RESULTS))
@@ -280,32 +289,7 @@ def run_study(
         check_images(study)
         if is_locked():
             remove_stale_lock(arguments)
-        return _run_plan(study, arguments, reporting)
-
-
-def _snakemake_arguments(
-    files: Sequence[Path],
-    changes: Sequence[str],
-    only: Sequence[str],
-    cores: int | None,
-    dry: bool,
-    options: Sequence[str],
-) -> list[str]:
-    """Return Snakemake's arguments for a study; `run_study` explains the parameters."""
-    arguments = [*options]
-    if files:
-        arguments += ["--configfile", *map(str, files)]
-
-    # Snakemake takes all words after one --config, and forgets an earlier one
-    overrides = {CHANGES_KEY: changes, ONLY_KEY: only}
-    given = [f"{key}={json.dumps(words)}" for key, words in overrides.items() if words]
-    if given:
-        arguments += ["--config", *given]
-    if cores:
-        arguments += ["--cores", str(cores)]
-    if dry:
-        arguments += ["--dry-run"]
-    return arguments
+        return _run_plan(study, arguments, options.reporting)
 
 
 def _run_plan(study: Plan, arguments: list[str], reporting: bool) -> int:

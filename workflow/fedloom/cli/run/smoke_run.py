@@ -5,18 +5,19 @@ shrunk study as study.yaml, and its results. So a smoke run and a run of the stu
 share a result.
 """
 
-from collections.abc import Sequence
 from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
 from fedloom.cli.run import launch
+from fedloom.cli.run.run_options import RunOptions
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import atomic_write
-from fedloom.config.shrink.study import MICRO, REAL, shrink
+from fedloom.config.shrink.scale import MICRO, REAL
+from fedloom.config.shrink.study import shrink
 from fedloom.planning import paths
-from fedloom.planning.load_plan import CHANGES_KEY, ONLY_KEY, load_plan
 
 # the file of the shrunk study, in the folder of the smoke run
 STUDY_FILE = Path("study.yaml")
@@ -25,27 +26,22 @@ PLUGINS = Path("plugins")
 SCALES = {"micro": (MICRO, "smoke"), "real": (REAL, "smoke_real")}
 
 
-def run_shrunk(
-    scale: str,
-    files: Sequence[Path] = (),
-    changes: Sequence[str] = (),
-    only: Sequence[str] = (),
-    cores: int | None = None,
-    dry: bool = False,
-    options: Sequence[str] = (),
-    reporting: bool = False,
-) -> int:
-    """Run a shrunk study, print what became of each table and figure, and return an exit status.
+def run_shrunk(scale: str, options: RunOptions) -> int:
+    """Run a shrunk study, and print what became of each table and figure.
 
-    `scale` is "micro" or "real"; `launch.run_study` explains the other arguments.
+    Args:
+        scale: "micro" or "real".
+        options: the study itself, and how the shrunk one is run.
 
     Returns:
         Snakemake's exit status if it failed; else 1 if a table or figure is not whole, or 0.
+
+    Raises:
+        FedLoomError: the study is wrong, is named by options of Snakemake, or cannot be shrunk.
     """
-    naming = [word for word in options if word.partition("=")[0] in launch.STUDY_OPTIONS]
-    if naming:
-        raise FedLoomError(f"{naming[0]}: with --smoke, name the study before `--`")
-    plan = load_plan(files, {CHANGES_KEY: [*changes], ONLY_KEY: [*only]})
+    if options.naming_option:
+        raise FedLoomError(f"{options.naming_option}: with --smoke, name the study before `--`")
+    plan = launch.plan_of_options(options)
     left, name = SCALES[scale]
     folder = paths.path_for(paths.SHRUNK, scale=name, study=plan.name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,12 +52,12 @@ def run_shrunk(
         # another smoke run of this study may be at work
         with launch.exclusive_folder(), atomic_write(STUDY_FILE) as temporary:
             YAML().dump(config, temporary)
-        status = launch.run_study([STUDY_FILE], (), (), cores, dry, options, reporting)
+        shrunk_options = replace(options, files=[STUDY_FILE], changes=(), only=())
+        status = launch.run_study(shrunk_options)
 
         # options of Snakemake may say that no job is to run
-        arguments = ["--configfile", str(STUDY_FILE), *options]
-        shrunk, runs_nothing = launch.plan_of_arguments(arguments)
-        if status != 0 or dry or runs_nothing:
+        shrunk, runs_nothing = launch.plan_of_arguments(launch.snakemake_arguments(shrunk_options))
+        if status != 0 or runs_nothing:
             return status
 
         # this import takes a second
@@ -70,7 +66,7 @@ def run_shrunk(
         checked = smoke_check.check_outputs(shrunk)
         steps = list[str]()
         if left.real:
-            steps = smoke_check.steps_beside_plan(shrunk)
+            steps = [*smoke_check.steps_beside_plan(shrunk), ""]
     print("\n".join(["", *steps, "tables and figures:", *(each.line for each in checked)]))
     print(f"\nsmoke run of {plan.name}: all of these paths are below {folder}")
     return int(any(each.problem for each in checked))

@@ -10,7 +10,8 @@ from fedloom.config.datasets import listing
 from fedloom.config.recipes import Recipe, find_recipe
 from fedloom.config.settings import Dataset
 
-# sources that need no file, and are small: they stay, with fewer images
+# Sources that need no file, and are small, stay. The most images of a class are these; of a data
+# set that is divided by domains, these for each domain, so that every domain has some.
 EMBEDDED_CAPS = {"max_train_per_class": 8, "max_test_per_class": 4}
 # the number of training images for each test image
 TRAIN_PER_TEST = 3
@@ -63,25 +64,15 @@ def shrink_dataset(
     """
     recipe = _recipe_of(written)
 
-    # a data set of several: each part has its own classes, and is a domain
     if "parts" in dataset.settings:
-        parts = _written_parts(written, recipe)
-        made = {}
-        for name, part in parts.items():
-            own = dataset.settings["parts"][name]
-            reads_files = listing(own) is not None or own.get("download")
-            if "recipe" not in part and not reads_files:
-                made[name] = _capped(part)
-                continue
-            where = CONFIG / "datasets" / label / "parts" / name
-            shape = _shape(where, own, _recipe_of(part), None)
-            made[name] = _synthetic(shape, own, side, images / len(parts))
-        return {"source": "several", "parts": made, "image_size": side}
+        return _shrink_parts(label, _written_parts(written, recipe), dataset, side, images)
 
     # images that come with FedLoom or with a package stay, but fewer of them
-    reads_files = dataset.listing is not None or dataset.settings.get("download")
-    if recipe is None and not reads_files:
-        return _capped(written)
+    if recipe is None and not _reads_files(dataset.settings, dataset.listing):
+        domains = 1
+        if needed_domains is not None:
+            domains = len(dataset.settings.get("styles", ())) or UNKNOWN_DOMAINS
+        return _capped(written, domains)
 
     # domains that only the files would name get made-up names
     shape = _shape(CONFIG / "datasets" / label, dataset.settings, recipe, names)
@@ -92,9 +83,36 @@ def shrink_dataset(
     return _synthetic(shape, dataset.settings, side, images)
 
 
-def _capped(written: JsonDict) -> JsonDict:
-    """Return an entry, as it was written, with fewer images."""
-    caps = {key: min(most, written.get(key, most)) for key, most in EMBEDDED_CAPS.items()}
+def _shrink_parts(
+    label: str, written: dict[str, JsonDict], dataset: Dataset, side: int, images: int
+) -> JsonDict:
+    """Return an entry for a data set of several: each part has its own classes, and is a domain.
+
+    `written` holds the parts as they were written; `shrink_dataset` explains the other arguments.
+    """
+    shrunk = {}
+    for name, part in written.items():
+        settings = dataset.settings["parts"][name]
+        recipe = _recipe_of(part)
+        if recipe is None and not _reads_files(settings, listing(settings)):
+            shrunk[name] = _capped(part, domains=1)
+            continue
+        where = CONFIG / "datasets" / label / "parts" / name
+        shape = _shape(where, settings, recipe, None)
+        shrunk[name] = _synthetic(shape, settings, side, images / len(written))
+    return {"source": "several", "parts": shrunk, "image_size": side}
+
+
+def _reads_files(settings: JsonDict, files: JsonDict | None) -> bool:
+    """Return True if a source reads the user's files, or downloads files."""
+    return files is not None or bool(settings.get("download"))
+
+
+def _capped(written: JsonDict, domains: int) -> JsonDict:
+    """Return an entry, as it was written, with fewer images, of which each domain has some."""
+    caps = {}
+    for key, most in EMBEDDED_CAPS.items():
+        caps[key] = min(most * domains, written.get(key, most * domains))
     return written | caps
 
 
