@@ -1,5 +1,6 @@
 """Shrunk studies: what `fedloom run STUDY --smoke` keeps of a study, and what it makes small."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,12 @@ from ruamel.yaml import YAML
 
 from fedloom.cli.run.bundled_studies import all_studies, find_study_file, study_name
 from fedloom.common.json_types import JsonDict
+from fedloom.config.partitions import novel_numbers
 from fedloom.config.shrink.scale import MICRO, REAL
 from fedloom.config.shrink.study import shrink
+from fedloom.data.partition import divide_dataset
+from fedloom.data.preparation import prepare
+from fedloom.data.sources import read as read_source
 from fedloom.planning.load_plan import ONLY_KEY, read_plan
 from fedloom.planning.plan import Plan
 from refusals import refused
@@ -136,6 +141,34 @@ def test_clients_are_a_tenth_but_enough_for_the_scheme(shrunk):
     _, small = shrunk("pep_fedpt/table3")
     partition = small.settings.partitions["pep_path_100_held_out"].settings
     assert round(partition["clients"] * partition["held_out"]) >= 1
+
+
+def test_each_class_of_a_domain_is_dominant_in_some_client(shrunk):
+    """One of ten classes a client needs ten clients in a domain, and one of 14 needs 14."""
+    _, small = shrunk("pfpt/table4")
+    assert small.settings.partitions["pfpt_four_imbalance"].settings["clients_per_domain"] == 14
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", all_studies(), ids=study_name)
+def test_images_of_every_shrunk_study_can_be_divided(shrunk, file):
+    """For each data set and seed, every partition's scheme finds images and clients enough."""
+    _, small = shrunk(study_name(file))
+    settings = small.settings
+    for label in settings.select.datasets:
+        dataset = settings.datasets[label]
+        images = prepare(read_source(dataset.source, dataset.settings), dataset.settings)
+        for scenario, seed in product(settings.select.scenarios, settings.study.seeds):
+            partition = settings.partitions[scenario.partition]
+            if scenario.dataset != label:
+                continue
+            keys = {"scheme": partition.scheme, **partition.settings}
+            if "novel_classes" in keys:
+                keys["novel_classes"] = novel_numbers(keys["novel_classes"], images.classes)
+            table = divide_dataset(
+                images.labels, images.test, images.domains, keys, seed, images.classes
+            )
+            assert len(table) > 0
 
 
 def test_rounds_seeds_and_steps_are_few(shrunk):

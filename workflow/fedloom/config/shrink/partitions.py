@@ -56,7 +56,7 @@ def _shrink_partition(
     if "clients" in entry:
         shrunk["clients"] = _fewer_clients(entry, divided)
     if "clients_per_domain" in entry:
-        shrunk["clients_per_domain"] = _fewer_clients_of_domain(entry)
+        shrunk["clients_per_domain"] = _fewer_clients_of_domain(entry, divided)
     if entry.get("min_images"):
         shrunk["min_images"] = min(entry["min_images"], LEAST_IMAGES)
 
@@ -92,10 +92,12 @@ def _fewer_clients(entry: JsonDict, divided: list[JsonDict]) -> int:
     fewer = max(LEAST_CLIENTS, ceil(clients / 10))
 
     # every class must be some client's
-    if "classes_per_client" in entry:
-        for dataset in divided:
-            classes = count_classes(dataset) or 0
+    for dataset in divided:
+        classes = count_classes(dataset) or 0
+        if "classes_per_client" in entry:
             fewer = max(fewer, ceil(classes / entry["classes_per_client"]))
+        if "dominant_classes" in entry:
+            fewer = max(fewer, _clients_for_dominance(entry["dominant_classes"], classes))
 
     # one client or more is held out
     held_out = entry.get("held_out", 0)
@@ -104,10 +106,28 @@ def _fewer_clients(entry: JsonDict, divided: list[JsonDict]) -> int:
     return min(fewer, clients)
 
 
-def _fewer_clients_of_domain(entry: JsonDict) -> int:
+def _fewer_clients_of_domain(entry: JsonDict, divided: list[JsonDict]) -> int:
     """Return the number of clients of each domain of a shrunk partition."""
     clients = entry["clients_per_domain"]
-    return min(clients, max(2, ceil(clients / 10), entry.get("held_out_per_domain", 0) + 1))
+    fewer = max(2, ceil(clients / 10), entry.get("held_out_per_domain", 0) + 1)
+
+    # every class of a domain must be some client's; a domain may have any number of the classes
+    if entry.get("dominant_classes"):
+        share = entry["dominant_classes"]
+        for dataset in divided:
+            for classes in range(1, (count_classes(dataset) or 0) + 1):
+                fewer = max(fewer, _clients_for_dominance(share, classes))
+    return min(clients, fewer)
+
+
+def _clients_for_dominance(share: float, classes: int) -> int:
+    """Return how many clients it takes that each class is dominant in one or more of them.
+
+    `share` of the classes, rounded, are dominant in each client, but at least one
+    (fedloom/data/schemes/imbalance.py).
+    """
+    dominant = max(1, round(share * classes))
+    return ceil(classes / dominant)
 
 
 def _count_training(entry: JsonDict, divided: list[JsonDict]) -> int | None:
