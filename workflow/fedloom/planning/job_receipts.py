@@ -96,7 +96,9 @@ def stale(plan: Plan, asked: Jobs | None = None) -> dict[Path, str]:
     """
     # every job of the study, with its rule, by the first file that it writes
     jobs = dict[Path, tuple[str, Job]]()
-    for rule, by_file in (asked or jobs_of_study(plan)).items():
+    if asked is None:
+        asked = jobs_of_study(plan)
+    for rule, by_file in asked.items():
         for file, labels in by_file.items():
             jobs[file] = (rule, plan.job(rule, labels))
 
