@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from PIL import Image
 
 from fedloom.common.run_tables import ANSWERS_SCHEMA
 from fedloom.config.output_kinds import RunsFigure
@@ -48,22 +47,23 @@ class Answers(RunsFigure):
         """Draw a row of images for each run."""
         figure, axes = style.grid(len(series), 1, ROW)
         for axis, run in zip(axes[:, 0], series, strict=True):
-            _draw_row(axis, metrics.frame(run.artefact, ANSWERS_SCHEMA), metrics.class_names(run))
+            _draw_row(axis, metrics.artefact(run, ANSWERS_SCHEMA), metrics.class_names(run))
             axis.set_title(style.run_name(run, series) or run.title, loc="left")
         return figure
 
 
 def _draw_row(axis: Axes, rows: pd.DataFrame, names: list[str]) -> None:
     """Draw the images of a run side by side, each with its class and its client's answer."""
-    for place, row in enumerate(rows.itertuples()):
+    for place, row in enumerate(rows.to_dict("records")):
+        label, predicted = row["label"], row["predicted"]
         colour, sign = WRONG
-        if row.predicted == row.label:
+        if predicted == label:
             colour, sign = RIGHT
-        _draw_picture(axis, place, row.picture, colour)
+        _draw_picture(axis, place, row["picture"], colour)
 
         text = {"x": place, "ha": "center", "fontsize": POINTS}
-        answer = f"{sign} {100 * row.probability:.0f} %\n{_wrapped(names[row.predicted])}"
-        axis.text(y=0.45, s=_wrapped(names[row.label]), va="bottom", **text)
+        answer = f"{sign} {100 * row['probability']:.0f} %\n{_wrapped(names[predicted])}"
+        axis.text(y=0.45, s=_wrapped(names[label]), va="bottom", **text)
         axis.text(y=-0.45, s=answer, va="top", color=colour, **text)
 
     # room for three lines of text above the images, and for four below
@@ -76,6 +76,7 @@ def _draw_row(axis: Axes, rows: pd.DataFrame, names: list[str]) -> None:
 def _draw_picture(axis: Axes, place: int, file: bytes, colour: str) -> None:
     """Draw a picture, in its own proportions and with a frame, around the point (place, 0)."""
     from matplotlib.patches import Rectangle
+    from PIL import Image
 
     picture = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
     height, width = (SIDE * side / max(picture.shape[:2]) for side in picture.shape[:2])
