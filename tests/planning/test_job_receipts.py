@@ -114,7 +114,7 @@ def test_a_setting_makes_the_jobs_stale_that_have_it(study):
 
 
 def test_a_picture_of_answers_makes_no_finished_run_stale(study):
-    """It is made of the last state, so a study that has finished may ask for it later."""
+    """A picture is made of the last state, so a study that has finished may ask for it later."""
     plan = _plan(figures=["nine"])
     assert job_receipts.stale(plan) == {}
     jobs = jobs_of_study(plan)

@@ -53,7 +53,7 @@ def test_a_notebook_runs_its_study(folder, name, study):
 
 
 def test_a_notebook_trains_round_by_round_and_writes_no_results(tmp_path):
-    """Its last rounds are far better than a guess among ten classes, which is right in 10 %."""
+    """The last rounds are far better than a guess among ten classes, which is right in 10 %."""
     notebook = _execute("rounds", tmp_path)
     outputs = [
         out.text for cell in notebook.cells for out in cell.get("outputs", []) if "text" in out
