@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from os import PathLike
@@ -234,7 +234,7 @@ def _prepare_training(plan: Plan, run: Run) -> Rounds:
     for end in job_ends(plan.study(run)):
         job = plan.job("train", Wildcards(**vars(run), end=paths.four_digits(end)))
         assert isinstance(job, TrainJob)
-        jobs.append(replace(job, spec=spec))
+        jobs.append(job)
     return Rounds(run, task, hooks, jobs)
 
 
