@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Round:
-    """What a round left: the state, and the rows that a job would write."""
+    """Holds what a round left: the state, and the rows that a job would write."""
 
     # the number of the round, from 1
     number: int
@@ -50,34 +50,34 @@ class Round:
 
     @property
     def loss(self) -> float:
-        """The mean training loss of the round's clients."""
+        """Return the mean training loss of the round's clients."""
         return self._result.row.train_loss
 
     @property
     def accuracy(self) -> float | None:
-        """The mean test accuracy of participating clients in %; None if none was evaluated."""
+        """Return the mean test accuracy of participating clients in %; None without evaluation."""
         if not self._result.evaluated:
             return None
         return training_job.mean_accuracy(self._result.evaluated)
 
     @property
     def evaluation(self) -> "pd.DataFrame":
-        """The rows of evaluation.parquet; there are none if the study evaluates another round."""
+        """Return the rows of evaluation.parquet: none if the study does not evaluate the round."""
         return self._rows.evaluation.to_pandas()
 
     @property
     def totals(self) -> "pd.DataFrame":
-        """The row of rounds.parquet: bytes, loss and time of the whole round."""
+        """Return the row of rounds.parquet: bytes, loss and time of the whole round."""
         return self._rows.rounds.to_pandas()
 
     @property
     def clients(self) -> "pd.DataFrame":
-        """The rows of clients.parquet: what each of the round's clients did."""
+        """Return the rows of clients.parquet: what each of the round's clients did."""
         return self._rows.clients.to_pandas()
 
     @cached_property
     def _rows(self) -> Rows:
-        """All rows of the round, as Arrow tables."""
+        """Return all rows of the round, as Arrow tables."""
         result = self._result
         return Rows.from_round(result.row, result.evaluated, result.confusion.table())
 
@@ -89,7 +89,7 @@ class Round:
 
 
 class Rounds(Iterator[Round]):
-    """Trains a round when it is asked for the next one, and returns what the round left.
+    """Train a round when the next one is asked for, and return what the round left.
 
     Attributes:
         run: the labels of the run.
