@@ -59,7 +59,7 @@ def test_tables_and_figures_that_a_study_inherits_are_shown_where_they_suit_it(t
     (tmp_path / "mine.yaml").write_text("study: {evaluate_clients: 3}\nselect: {methods: [fedvpt]}")
     select = load_plan([tmp_path / "mine.yaml"]).settings.select
     assert select.tables == ("main", "domains"), "none that looks for a target"
-    assert select.figures == ("accuracy", "loss", "blocks"), "none of another method"
+    assert select.figures == ("accuracy", "loss", "answers", "blocks"), "none of another method"
 
 
 def test_both_files_of_a_label_with_two_meanings_are_named():

@@ -18,6 +18,7 @@ from fedloom.common import receipts
 from fedloom.common.files import read_table, write_table
 from fedloom.hooks import manifest
 from fedloom.jobs import (
+    artefact_job,
     cache_job,
     choose_job,
     dataset_job,
@@ -42,6 +43,7 @@ EVALUATION = paths.path_for(paths.EVALUATION, RUN)
 TABLE = Path("results/tables/receipts/main.md")
 PARTITION = paths.path_for(paths.PARTITION, RUN)
 JOBS = {
+    "artefact": artefact_job,
     "dataset": dataset_job,
     "partition": partition,
     "partition_chart": partition_chart_job,
@@ -53,15 +55,16 @@ JOBS = {
 }
 
 
-def _plan(clients=2, lr=0.01):
+def _plan(clients=2, lr=0.01, figures=()):
     config = default_config()
+    config["figures"]["nine"] = {"kind": "answers"}
     config["study"] |= {"name": "receipts", "rounds": 1, "clients_per_round": 2, "seeds": [0]}
     config["study"] |= {"report": {"last_evaluations": 1}, "tune": None}
     config["datasets"]["letters"] = {"source": "glyphs", "classes": 3, "draws": 1}
     config["partitions"]["two"] = {"scheme": "iid", "clients": clients}
     config["methods"] = {"mine": {"plugin": "mine", "training": {"lr": lr}}}
     chosen = {"datasets": ["letters"], "partitions": ["two"], "backbones": ["micro_vit"]}
-    chosen |= {"methods": ["mine"], "tables": ["main"], "figures": []}
+    chosen |= {"methods": ["mine"], "tables": ["main"], "figures": [*figures]}
     return Plan(resolve(config | {"select": chosen}))
 
 
@@ -108,6 +111,18 @@ def test_a_setting_makes_the_jobs_stale_that_have_it(study):
     assert job_receipts.stale(_plan(lr=0.5)) == {STATE: job_receipts.FROM_OTHER_SETTINGS}
     others = job_receipts.stale(_plan(clients=3))
     assert others == {PARTITION: job_receipts.FROM_OTHER_SETTINGS}
+
+
+def test_a_picture_of_answers_makes_no_finished_run_stale(study):
+    """A picture is made of the last state, so a study that has finished may ask for it later."""
+    plan = _plan(figures=["nine"])
+    assert job_receipts.stale(plan) == {}
+    jobs = jobs_of_study(plan)
+    (labels,) = jobs["artefact"].values()
+    _run(plan, "artefact", labels)
+    answers = paths.path_for(paths.ARTEFACT, RUN, artefact="answers")
+    assert [*jobs["artefact"]] == [answers]
+    assert read_table(answers).num_rows == 9 and job_receipts.stale(plan) == {}
 
 
 def test_an_edited_plugin_makes_its_runs_stale(study):

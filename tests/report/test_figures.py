@@ -55,7 +55,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
     """The text is a title, a dataset's label, a class, a domain, and the name of a column."""
     (run,) = series[kind]
     settings = dict(ENTRIES[kind])
-    if kind in ("soft_weights", "token_tsne"):
+    if kind in ("soft_weights", "token_tsne", "answers"):
         write_receipt(run.store, classes=[f"{text}{name}" for name in CLASSES])
     if isinstance(run, PlottedBackbone):
         runs = [run, replace(run, dataset=text)]

@@ -1,6 +1,7 @@
 """The notebooks of the documentation run, one after the other in one folder."""
 
 import os
+import re
 
 import nbformat
 import pandas as pd
@@ -24,13 +25,15 @@ def folder(tmp_path_factory):
     return folder
 
 
-def _execute(name: str, folder) -> None:
+def _execute(name: str, folder) -> nbformat.NotebookNode:
+    """Run the cells of a notebook in a folder, and return it with their outputs."""
     path = os.pathsep.join([str(folder / "workflow"), os.environ.get("PYTHONPATH", "")])
     resources = {"metadata": {"path": folder}}
     notebook = nbformat.read(NOTEBOOKS[name], as_version=4)
     NotebookClient(notebook, timeout=300, resources=resources).execute(
         env=os.environ | {"PYTHONPATH": path}
     )
+    return notebook
 
 
 def test_a_notebook_on_results_has_the_numbers_of_the_table(folder):
@@ -47,6 +50,18 @@ def test_a_notebook_on_results_has_the_numbers_of_the_table(folder):
 def test_a_notebook_runs_its_study(folder, name, study):
     _execute(name, folder)
     assert len(fedloom.results(study, folder))
+
+
+def test_a_notebook_trains_round_by_round_and_writes_no_results(tmp_path):
+    """The last rounds are far better than a guess among ten classes, which is right in 10 %."""
+    notebook = _execute("rounds", tmp_path)
+    outputs = [
+        out.text for cell in notebook.cells for out in cell.get("outputs", []) if "text" in out
+    ]
+    shown = re.findall(r"(\w+) <round 10, loss [\d.]+, accuracy ([\d.]+) %>", "".join(outputs))
+    assert [method for method, _ in shown] == ["head_tuning", "fedvpt_deep"]
+    assert all(float(accuracy) > 50 for _, accuracy in shown)
+    assert [path.name for path in tmp_path.iterdir()] == ["my_digits"]
 
 
 def test_notebooks_have_no_outputs():

@@ -1,5 +1,6 @@
 """Series and tables of which figures are drawn."""
 
+import io
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 import safetensors.torch
 import torch
+from PIL import Image
 
 from default_config import default_config
 from fedloom.config.settings import GridMember, ReportedRounds
@@ -19,6 +21,7 @@ from shown_runs import filled, shown
 
 ENTRIES = {
     "convergence": {},
+    "answers": {},
     "block_accuracy": {},
     "soft_weights": {"classes": [0, 2]},
     "prompt_tsne": {},
@@ -52,6 +55,13 @@ def artefact_table(path, columns):
     return path
 
 
+def answers_table(size=(1, 1), **columns):
+    """Return answers on black images of a size."""
+    file = io.BytesIO()
+    Image.new("L", size).save(file, "PNG")
+    return filled(columns | {"picture": file.getvalue()}, "answers")
+
+
 def series_of_kinds(tmp_path):
     """Return a run's files of every kind: 5 classes, 2 blocks and the output, 20 images."""
     draw = np.random.default_rng(0)
@@ -78,6 +88,7 @@ def series_of_kinds(tmp_path):
             "class": np.tile(range(5), 10),
             "weight": 0.2,
         },
+        "answers": answers_table(label=[0, 1], predicted=[0, 2], probability=[0.9, 0.4]),
         "prompt_tsne": {"class": range(5), "vector": vectors(5)},
         "token_tsne": {
             "block": np.repeat([1, 2, 3], 20),

@@ -2,6 +2,7 @@
 
 From Python or a notebook, `run` runs a study, and `results` returns its evaluations as a data frame
 (`scan`: as a lazy view); `export` writes them into a folder for a paper's supplement.
+`rounds` trains one run in this process, round by round.
 """
 
 from importlib import import_module
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedloom.cli.inspect.results import export, results, scan
     from fedloom.cli.run.from_python import run
+    from fedloom.cli.run.rounds import rounds
     from fedloom.common.errors import FedLoomError
 
-__all__ = ["FedLoomError", "export", "results", "run", "scan"]
+__all__ = ["FedLoomError", "export", "results", "rounds", "run", "scan"]
 
 MODULES = {
     "FedLoomError": "fedloom.common.errors",
     "export": "fedloom.cli.inspect.results",
     "results": "fedloom.cli.inspect.results",
+    "rounds": "fedloom.cli.run.rounds",
     "run": "fedloom.cli.run.from_python",
     "scan": "fedloom.cli.inspect.results",
 }

@@ -23,6 +23,16 @@ EVALUATION_SCHEMA = pa.schema(
 )
 # the artefact `test_sets`: evaluations on several sets of test images
 TEST_SETS_SCHEMA = EVALUATION_SCHEMA.append(pa.field("test_set", pa.string()))
+# the artefact `answers`: what clients answer on a few test images; `picture` is a PNG file
+ANSWERS_SCHEMA = pa.schema(
+    [
+        *_columns("client_id", pa.int32()),
+        *_columns("image", pa.int64()),
+        *_columns("label predicted", pa.int32()),
+        *_columns("probability", pa.float64()),
+        *_columns("picture", pa.binary()),
+    ]
+)
 ROUNDS_SCHEMA = pa.schema(
     [
         *_columns("round", pa.int32()),
@@ -49,6 +59,7 @@ RUN_SCHEMAS = {
     "clients": CLIENTS_SCHEMA,
     "confusion": CONFUSION_SCHEMA,
     "test_sets": TEST_SETS_SCHEMA,
+    "answers": ANSWERS_SCHEMA,
 }
 PARTITION_SCHEMA = pa.schema(
     [

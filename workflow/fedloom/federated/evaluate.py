@@ -221,7 +221,7 @@ def scores_on(
         if logits is None and clients.is_server_model:
             return []
         logits = check_results.check_logits(task, clients, batch.labels, logits)
-        logits = _with_offsets(clients, logits)
+        logits = with_offsets(clients, logits)
         predictions.append(logits.argmax(-1))
 
         # count hits and losses, without the images that only fill up the batch
@@ -244,7 +244,7 @@ def scores_on(
     ]
 
 
-def _with_offsets(clients: Cohort, logits: Tensor) -> Tensor:
+def with_offsets(clients: Cohort, logits: Tensor) -> Tensor:
     """Return the logits [K, B, C] of the clients' answers plus what wrappers add to them."""
     if clients.logit_offsets is None:
         return logits
@@ -325,7 +325,7 @@ def compute_artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[
         for received, clients, batch in batches(images):
             logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
             logits = check_results.check_logits(task, clients, batch.labels, logits)
-            yield clients, batch, _with_offsets(clients, logits)
+            yield clients, batch, with_offsets(clients, logits)
 
     # ask the wrappers for the table, and then the method
     hook = "audit_table"

@@ -123,7 +123,7 @@ def _remembered_signals() -> Iterator[list[str]]:
             signal.signal(stopping, handler)
 
 
-def _mean_accuracy(rows: Sequence[EvaluationRow]) -> float:
+def mean_accuracy(rows: Sequence[EvaluationRow]) -> float:
     """Return the mean accuracy, in percent, of the participating clients.
 
     If the method personalises, it is that of the personalised models.
@@ -176,7 +176,7 @@ def _why_no_resume(
 
 
 @dataclass(frozen=True)
-class _StartingPoint:
+class StartingPoint:
     """Where a job begins.
 
     Attributes:
@@ -188,8 +188,8 @@ class _StartingPoint:
 
     state: State
     done: int
-    diverged: bool
-    saved: Saved | None
+    diverged: bool = False
+    saved: Saved | None = None
 
 
 def _find_starting_point(
@@ -200,7 +200,7 @@ def _find_starting_point(
     checkpoint: Path,
     fingerprint: str,
     attacking: Collection[int],
-) -> _StartingPoint:
+) -> StartingPoint:
     """Return where the job begins: after the checkpoint's last round, or else before its first.
 
     `start` is the file with the state that the run's previous job left; None for the first job.
@@ -217,14 +217,14 @@ def _find_starting_point(
     saved = _resume(checkpoint, fingerprint, task, job, attacking)
     if saved is not None:
         log.info("%s: resumed after round %d", job.spec.run.path, saved.round)
-        return _StartingPoint(before.after(saved.changes), saved.round, False, saved)
+        return StartingPoint(before.after(saved.changes), saved.round, saved=saved)
     if start is None:
         before = initial_state(task, hooks)
-    return _StartingPoint(before, job.after, diverged, None)
+    return StartingPoint(before, job.after, diverged)
 
 
 @dataclass(frozen=True)
-class _RoundResult:
+class RoundResult:
     """The result of a round: the next state, and the rows for the job's tables."""
 
     state: State
@@ -235,12 +235,12 @@ class _RoundResult:
 
 def _train_and_evaluate(
     task: Task, hooks: Hooks, job: TrainJob, state: State, attacking: Collection[int]
-) -> _RoundResult:
+) -> RoundResult:
     """Train round `task.round`, and evaluate the new state if the job asks for it."""
     after, row = train_round(task, hooks, state)
     confusion = Confusion()
     if task.round not in job.evaluated_rounds:
-        return _RoundResult(after, row, [], confusion)
+        return RoundResult(after, row, [], confusion)
 
     counted: Confusion | None = None
     if job.confusion:
@@ -253,12 +253,12 @@ def _train_and_evaluate(
         global_test=job.global_test,
         confusion=counted,
     )
-    return _RoundResult(after, row, evaluated, confusion)
+    return RoundResult(after, row, evaluated, confusion)
 
 
-def _train_until_diverged(
-    task: Task, hooks: Hooks, job: TrainJob, begin: _StartingPoint, attacking: Collection[int]
-) -> Iterator[_RoundResult]:
+def train_until_diverged(
+    task: Task, hooks: Hooks, job: TrainJob, begin: StartingPoint, attacking: Collection[int]
+) -> Iterator[RoundResult]:
     """Yield the result of every round that is left; a trial ends before the round that diverges.
 
     A trial that had diverged before the job's first round has no round left.
@@ -283,11 +283,11 @@ def _train_until_diverged(
         yield result
 
 
-def _progress_numbers(result: _RoundResult) -> dict[str, str]:
+def _progress_numbers(result: RoundResult) -> dict[str, str]:
     """Return what a progress bar shows of a round: the loss, and the accuracy if there is one."""
     numbers = {"loss": f"{result.row.train_loss:.3f}"}
     if result.evaluated:
-        numbers["accuracy"] = f"{_mean_accuracy(result.evaluated):.1f}"
+        numbers["accuracy"] = f"{mean_accuracy(result.evaluated):.1f}"
     return numbers
 
 
@@ -320,7 +320,7 @@ def train_rounds(
         progress(total=job.last, initial=begin.done, what=name) as bar,
         _remembered_signals() as signals,
     ):
-        for result in _train_until_diverged(task, hooks, job, begin, attacking):
+        for result in train_until_diverged(task, hooks, job, begin, attacking):
             # write the round to the checkpoint, so that a killed job can resume after it
             done = result.row.round
             state = result.state

@@ -65,6 +65,9 @@ TRAINED_PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}
 METHOD = KeyPath("method")
 # the artefact with the clients' answers on test sets of classes that no client trains on
 TEST_SETS = "test_sets"
+# the artefact with the clients' answers on a few test images, and the number of these images
+ANSWERS = "answers"
+EXAMPLES = 9
 
 
 class MethodManifest(PluginManifest):
@@ -219,7 +222,7 @@ class MethodManifest(PluginManifest):
 
     def all_artefacts(self, options: dict) -> tuple[str, ...]:
         """Return the names of all tables of a run: those of the hook, and the runtime's own."""
-        tables = self.artefacts_with(options)
+        tables = [*self.artefacts_with(options), ANSWERS]
         if holds(self.unseen_classes, options):
             tables.append(TEST_SETS)
         return tuple(tables)

@@ -1,4 +1,6 @@
-"""Compute an artefact of a finished run: a table that its method defines, or TEST_SETS."""
+"""Compute an artefact of a finished run: a table of its method, or one of the runtime's own."""
+
+from dataclasses import asdict
 
 import pyarrow as pa
 
@@ -6,12 +8,14 @@ from fedloom.backbones.backbone import weights_digest
 from fedloom.common import tensor_files
 from fedloom.common.files import write_table
 from fedloom.common.receipts import check_receipt
+from fedloom.common.run_tables import ANSWERS_SCHEMA
 from fedloom.federated import rows
 from fedloom.federated.build_task import build_task, with_datasets
 from fedloom.federated.evaluate import compute_artefact
 from fedloom.federated.evaluate_test_sets import evaluate_test_sets
+from fedloom.federated.example_answers import example_answers
 from fedloom.federated.state import State
-from fedloom.hooks.manifest import TEST_SETS
+from fedloom.hooks.manifest import ANSWERS, TEST_SETS
 from fedloom.machine.device import prepare_torch
 from fedloom.planning import choices, paths, provenance
 from fedloom.planning.job_specs import ArtefactJob
@@ -43,6 +47,9 @@ def run_job(job: ArtefactJob, threads: int) -> None:
         task = with_datasets(task, files, task.data.device)
         answers = [row.columns() for row in evaluate_test_sets(task, hooks, kept)]
         table = pa.Table.from_pylist(answers, schema=rows.TEST_SETS_SCHEMA)
+    elif job.artefact == ANSWERS:
+        answered = [asdict(row) for row in example_answers(task, hooks, kept)]
+        table = pa.Table.from_pylist(answered, schema=ANSWERS_SCHEMA)
     else:
         table = pa.table(compute_artefact(task, hooks, kept, job.artefact))
 

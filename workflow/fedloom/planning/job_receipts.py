@@ -23,7 +23,7 @@ from fedloom.planning.job_specs import Job, to_json
 from fedloom.planning.plan import Plan
 from fedloom.planning.rules import RULES
 from fedloom.planning.rules.rule import LARGE_SUFFIXES
-from fedloom.planning.study_jobs import jobs_of_study
+from fedloom.planning.study_jobs import Jobs, jobs_of_study
 
 # why a result is made again
 FROM_OTHER_SETTINGS = "made from other settings"
@@ -79,8 +79,11 @@ def _made_from(job: Job, sources: str, inputs: Mapping[str, str]) -> dict[str, s
     return {"job": digest(to_json(job)), "sources": sources, "inputs": digest(inputs)}
 
 
-def stale(plan: Plan) -> dict[Path, str]:
+def stale(plan: Plan, asked: Jobs | None = None) -> dict[Path, str]:
     """Return the results of a study that are stale, by their first files, and the reason for each.
+
+    If jobs are `asked` for, only their results count. These must include the jobs whose results
+    they read.
 
     A result is stale in three cases:
 
@@ -93,7 +96,9 @@ def stale(plan: Plan) -> dict[Path, str]:
     """
     # every job of the study, with its rule, by the first file that it writes
     jobs = dict[Path, tuple[str, Job]]()
-    for rule, by_file in jobs_of_study(plan).items():
+    if asked is None:
+        asked = jobs_of_study(plan)
+    for rule, by_file in asked.items():
         for file, labels in by_file.items():
             jobs[file] = (rule, plan.job(rule, labels))
 

@@ -1,6 +1,8 @@
 """Define the path of every result, as a pattern with wildcards of Snakemake (see `path_for`)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from fedloom.common.receipts import receipt_path
@@ -70,6 +72,23 @@ INPUTS = {
     "block_accuracy": ("store", "features"),
 }
 
+# the folder that holds RESULTS, see `results_below`
+_FOLDER = ContextVar("folder", default=Path())
+
+
+@contextmanager
+def results_below(folder: Path) -> Iterator[None]:
+    """Within the block, results lie in `folder`/results instead of results.
+
+    A process that is not a job can then run jobs apart from the results of the current folder. All
+    other paths, such as those of the user's images, still begin in the current folder.
+    """
+    before = _FOLDER.set(folder)
+    try:
+        yield
+    finally:
+        _FOLDER.reset(before)
+
 
 def table_names(confusion: bool) -> list[str]:
     """Return the names of the tables that a run has: all, or all but `confusion`."""
@@ -82,7 +101,7 @@ def path_for(pattern: str, run: Run | None = None, /, **wildcards: object) -> Pa
     if run is not None:
         labels.update(vars(run))
     labels.update(wildcards)
-    return Path(pattern.format(**labels))
+    return _FOLDER.get() / pattern.format(**labels)
 
 
 def data_inputs(rule: str, **wildcards: object) -> dict[str, Path]:

@@ -69,18 +69,23 @@ def study_runs(settings: Settings, artefact: str | None = None) -> list[Run]:
 
 def trial_runs(settings: Settings) -> list[Run]:
     """List the trials by which the options of a study's runs are chosen (study.tune)."""
-    tune = settings.study.tune
-    if tune is None:
-        return []
-
     # runs that differ by their seeds alone share their trials
     found = dict[Run, None]()
     for run in study_runs(settings):
-        partition = run.partition + VALIDATION
-        for trial in settings.trials.get(run.method, ()):
-            trial_run = replace(run, partition=partition, method=trial.label, seed=tune.seed)
-            found[trial_run] = None
+        found |= dict.fromkeys(trials_of_one_run(settings, run))
     return list(found)
+
+
+def trials_of_one_run(settings: Settings, run: Run) -> list[Run]:
+    """List the trials by which the options of a run are chosen; none if the config sets them."""
+    tune = settings.study.tune
+    if tune is None:
+        return []
+    partition = run.partition + VALIDATION
+    return [
+        replace(run, partition=partition, method=trial.label, seed=tune.seed)
+        for trial in settings.trials.get(run.method, ())
+    ]
 
 
 def scenarios(settings: Settings) -> list[Scenario]:

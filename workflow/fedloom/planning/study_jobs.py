@@ -10,7 +10,7 @@ from fedloom.planning.job_specs import PlotInputs
 from fedloom.planning.output_runs import backbone_labels, shown_runs
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Run, Wildcards
-from fedloom.planning.runs import trial_runs
+from fedloom.planning.runs import trial_runs, trials_of_one_run
 from fedloom.planning.settings_of_run import study_of_run, transfer_targets, trials_of_run
 
 # for each rule, maps the first file of each job to the job's labels
@@ -47,6 +47,24 @@ def jobs_of_study(plan: Plan) -> Jobs:
     return jobs
 
 
+def jobs_before_training(plan: Plan, run: Run) -> Jobs:
+    """Return the jobs that must end before a run trains, in an order in which they can run.
+
+    They make the run's data. If the run's options are tuned, they also train its trials, and choose
+    among them.
+    """
+    jobs = Jobs(dict)
+    trials = trials_of_one_run(plan.settings, run)
+    for each in (*trials, run):
+        _add_data(jobs, plan, each)
+
+    for trial in trials:
+        _add_training(jobs, plan, trial)
+    if trials:
+        _add(jobs, "choose", paths.CHOICE, **vars(run))
+    return jobs
+
+
 def _add(jobs: Jobs, rule: str, pattern: str, **labels: object) -> None:
     """Add a job of a rule, which makes the file of a pattern; a job may be added several times."""
     jobs[rule][paths.path_for(pattern, **labels)] = Wildcards(**labels)
@@ -54,19 +72,29 @@ def _add(jobs: Jobs, rule: str, pattern: str, **labels: object) -> None:
 
 def _add_run(jobs: Jobs, plan: Plan, run: Run) -> None:
     """Add the jobs of a run or trial, and those that make its data."""
+    _add_data(jobs, plan, run)
+    _add_training(jobs, plan, run)
+
+
+def _add_data(jobs: Jobs, plan: Plan, run: Run) -> None:
+    """Add the jobs that make the data of a run or trial."""
     labels = vars(run)
     reads = plan.run_inputs(run)
-
-    # the jobs that make its data; prototypes are made from features
     _add(jobs, "dataset", paths.STORE, **labels)
     _add(jobs, "partition", paths.PARTITION, **labels)
-    if "prototypes" in reads:
-        _add(jobs, "prototypes", paths.PROTOTYPES, **labels)
+
+    # prototypes are made from features
     if reads.keys() & {"features", "prototypes"}:
         _add(jobs, "cache", paths.CACHE, **labels, cache="features")
     if "patches" in reads:
         _add(jobs, "cache", paths.CACHE, **labels, cache="patches")
+    if "prototypes" in reads:
+        _add(jobs, "prototypes", paths.PROTOTYPES, **labels)
 
+
+def _add_training(jobs: Jobs, plan: Plan, run: Run) -> None:
+    """Add the jobs that train a run or trial, and join its tables."""
+    labels = vars(run)
     for end in job_ends(study_of_run(plan.settings, run)):
         _add(jobs, "train", paths.STATE, **labels, end=paths.four_digits(end))
     _add(jobs, "evaluate", paths.EVALUATION, **labels)

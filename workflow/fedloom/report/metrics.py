@@ -55,10 +55,10 @@ def personal(rows: pd.DataFrame) -> pd.DataFrame:
     return ordered.drop_duplicates(["round", "client_id"], keep="last").sort_index()
 
 
-def artefact(run: PlottedRun) -> pd.DataFrame:
-    """Read the method's own table of a run."""
+def artefact(run: PlottedRun, columns: pa.Schema | None = None) -> pd.DataFrame:
+    """Read the artefact of a run; raise a FedLoomError if it lacks `columns`."""
     assert run.artefact is not None, "the kind names no artefact"
-    return read_table(run.artefact).to_pandas()
+    return read_table(run.artefact, columns).to_pandas()
 
 
 def by_test_set(run: PlottedRun) -> dict[str, float]:

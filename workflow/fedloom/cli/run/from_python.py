@@ -50,7 +50,7 @@ def run(
     # make the command; it runs in another folder, so it must name files by their absolute paths
     words = [sys.executable, "-P", "-m", "fedloom", "run"]
     if isinstance(study, Mapping):
-        words.append(str(_write_study(study, folder).absolute()))
+        words.append(str(write_study(study, folder).absolute()))
     elif study is not None:
         # if there is no such file, it may be the name of a study that ships
         file = Path(study)
@@ -59,10 +59,9 @@ def run(
         words.append(str(file))
     if cores:
         words += ["--cores", str(cores)]
-    for key, value in (changes or {}).items():
-        words.append(f"--set={key}={json.dumps(_plain(value, key))}")
+    words += [f"--set={change}" for change in changes_as_text(changes)]
     for key, value in (only or {}).items():
-        labels = _plain(value, key)
+        labels = plain_value(value, key)
         if not isinstance(labels, list):
             labels = [labels]
         words.append(f"--only={key}={','.join(map(str, labels))}")
@@ -79,6 +78,12 @@ def run(
     if errors:
         raise FedLoomError(errors[0])
     raise FedLoomError(f"the study failed with exit status {status}")
+
+
+def changes_as_text(changes: Mapping[str, object] | None) -> list[str]:
+    """Return changes of single keys in the form of `--set`, such as "training.lr=0.1"."""
+    changes = changes or {}
+    return [f"{key}={json.dumps(plain_value(value, key))}" for key, value in changes.items()]
 
 
 def _run_and_print(
@@ -113,7 +118,7 @@ def _run_and_print(
             raise
 
 
-def _write_study(study: Mapping[str, object], folder: Path) -> Path:
+def write_study(study: Mapping[str, object], folder: Path) -> Path:
     """Write a study's keys to a file below `folder`, which `fedloom track` can read too."""
     given = study.get("study")
     name = "unnamed"
@@ -123,11 +128,11 @@ def _write_study(study: Mapping[str, object], folder: Path) -> Path:
     # take only the last part of the name as a path, since nobody has checked the name yet
     file = folder / paths.path_for(paths.GIVEN, study=Path(name).name)
     with atomic_write(file) as temporary:
-        YAML().dump(_plain(study, ""), temporary)
+        YAML().dump(plain_value(study, ""), temporary)
     return file
 
 
-def _plain(value: object, where: str) -> JsonValue:
+def plain_value(value: object, where: str) -> JsonValue:
     """Return a value as plain Python, which YAML and JSON can write.
 
     Values of NumPy, paths, ranges and tuples are converted. `where` is the key of the value.
@@ -139,14 +144,14 @@ def _plain(value: object, where: str) -> JsonValue:
         plain = {}
         for key, item in value.items():
             place = f"{where}.{key}" if where else str(key)
-            plain[str(key)] = _plain(item, place)
+            plain[str(key)] = plain_value(item, place)
         return plain
 
     # lists and arrays, then single values
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist(), where)
+        return plain_value(value.tolist(), where)
     if isinstance(value, list | tuple | range):
-        return [_plain(item, where) for item in value]
+        return [plain_value(item, where) for item in value]
     if isinstance(value, PathLike):
         return os.fspath(value)
     if value is None or isinstance(value, bool | int | float | str):

@@ -8,6 +8,7 @@ from fedloom.report.figures.accuracies import (
     Shots,
     TwoMetrics,
 )
+from fedloom.report.figures.answers import Answers
 from fedloom.report.figures.convergence import Bars, Convergence, Lines, Scatter
 from fedloom.report.figures.grid_plots import Boxes, Grid, Scatter3d
 from fedloom.report.figures.insides import BlockAccuracy, ClientGroups, GroupCounts, SoftWeights
@@ -15,6 +16,7 @@ from fedloom.report.figures.maps import BackboneTsne, PromptPath, PromptTsne, To
 
 KINDS: dict[str, type[Keys]] = {
     "accuracy_bars": AccuracyBars,
+    "answers": Answers,
     "backbone_tsne": BackboneTsne,
     "bars": Bars,
     "block_accuracy": BlockAccuracy,

@@ -1,0 +1,245 @@
+"""`fedloom.rounds`: one run of a study, trained in this process round by round."""
+
+import gc
+import shutil
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from ruamel.yaml import YAML
+
+import fedloom
+from fedloom.common import tensor_files
+from fedloom.config.protocols import job_ends
+from fedloom.jobs import cache_job, choose_job, dataset_job, partition_job, train_job
+from fedloom.machine.install import ROOT
+from fedloom.planning import job_receipts, paths
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.run_labels import Run, Wildcards
+from fedloom.planning.study_jobs import jobs_before_training
+
+TIMES = ["seconds", "processor_seconds"]
+PERSONALISED = "ditto"
+
+
+def _study(methods, **study):
+    """Return a study of letters with two seeds, whose jobs train two rounds each."""
+    study = {
+        "name": "stepped",
+        "rounds": 3,
+        "rounds_per_job": 2,
+        "seeds": [0, 1],
+        "clients_per_round": 2,
+        "evaluate_every": 2,
+        "report": {"last_evaluations": 1},
+        "training": {"lr": 0.1},
+    } | study
+    backbones = ["micro_vit"]
+    if "trip" in methods:
+        backbones = ["micro_clip"]
+    return {
+        "study": study,
+        "datasets": {"letters": {"source": "glyphs", "classes": 4, "draws": 2}},
+        "partitions": {"three": {"scheme": "iid", "clients": 4, "held_out": 0.25}},
+        "select": {
+            "datasets": ["letters"],
+            "partitions": ["three"],
+            "backbones": backbones,
+            "methods": methods,
+            "tables": ["main"],
+            "figures": [],
+        },
+    }
+
+
+def _run_job(plan, rule, labels):
+    """Run a job as its process does, in the current folder."""
+    job = plan.job(rule, labels)
+    started = job_receipts.begin_job(rule, job, plan.sources(rule, job))
+    import_module(f"fedloom.jobs.{rule}_job").run_job(job, 1)
+    job_receipts.end_job(started)
+
+
+def _run_workflow(study, method, seed):
+    """Train a run of a study in the current folder by the workflow's jobs; return the run."""
+    YAML().dump(study, Path("study.yaml"))
+    plan = load_plan([Path("study.yaml")])
+    (backbone,) = study["select"]["backbones"]
+    run = Run("letters", "three", backbone, method, seed)
+    for rule, by_file in jobs_before_training(plan, run).items():
+        for labels in by_file.values():
+            _run_job(plan, rule, labels)
+    for end in job_ends(plan.study(run)):
+        _run_job(plan, "train", Wildcards(**vars(run), end=paths.four_digits(end)))
+    return run
+
+
+def _assert_equals_jobs(training, run):
+    """Require that rounds leave the states and rows of the run's jobs in the current folder."""
+    trained = list(training)
+    assert [done.number for done in trained] == [1, 2, 3]
+
+    # the first job trains rounds 1 and 2, and the second one round 3
+    for end, made in (("0002", trained[:2]), ("0003", trained[2:])):
+        file = paths.path_for(paths.STATE, run, end=end)
+        _, facts = tensor_files.load(file)
+        tensor_files.save(Path("ours.safetensors"), made[-1].state.tree(), **facts)
+        assert Path("ours.safetensors").read_bytes() == file.read_bytes()
+
+        tables = {name: paths.path_for(paths.JOB_TABLES[name], run, end=end) for name in TABLES}
+        for name, table in tables.items():
+            ours = pd.concat([getattr(done, TABLES[name]) for done in made], ignore_index=True)
+            theirs = pd.read_parquet(table)
+            if name == "rounds":
+                ours, theirs = ours.drop(columns=TIMES), theirs.drop(columns=TIMES)
+            pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+
+
+# the tables of a job, and the attributes of a round with their rows
+TABLES = {"evaluation": "evaluation", "rounds": "totals", "clients": "clients"}
+
+
+@pytest.mark.parametrize("method", ["fedvpt", "pep_fedpt", PERSONALISED, "trip"])
+def test_rounds_are_those_of_the_workflows_jobs(method, tmp_path, monkeypatch):
+    """PEP-FedPT reads prototypes, TRIP features and patches; Ditto's clients keep a state."""
+    monkeypatch.chdir(tmp_path)
+    study = _study([method])
+    run = _run_workflow(study, method, seed=1)
+    _assert_equals_jobs(fedloom.rounds(study, seed=1), run)
+
+
+def test_tuned_options_are_chosen_by_trials(tmp_path, monkeypatch, capsys):
+    """The trials are trained before the first round, unless a finished study has chosen."""
+    monkeypatch.chdir(tmp_path)
+    tune = {"trials": 2, "rounds": 1, "values": {"training.lr": [0.003, 0.3]}}
+    study = _study(["fedvpt"], tune=tune)
+    run = _run_workflow(study, "fedvpt", seed=1)
+    capsys.readouterr()
+
+    anew = fedloom.rounds(study, seed=1)
+    assert "note: fedvpt: first trains 2 trials of 1 rounds" in capsys.readouterr().err
+    _assert_equals_jobs(anew, run)
+
+    reused = fedloom.rounds(study, seed=1, reuse=True)
+    assert not capsys.readouterr().err
+    assert reused.task.training == anew.task.training
+    _assert_equals_jobs(reused, run)
+
+
+def test_nothing_is_written_and_the_temporary_folder_goes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+
+    training = fedloom.rounds(_study(["head_tuning"]))
+    assert len([*temporary.glob("fedloom-*")]) == 1
+    assert len(training) == 3
+    first = next(training)
+    assert len(training) == 2
+    assert first.number == 1 and first.accuracy is None and first.evaluation.empty
+
+    # the folder stays as long as somebody has the images
+    task = training.task
+    del training
+    gc.collect()
+    assert len([*temporary.glob("fedloom-*")]) == 1
+    assert len(task.data.tokens(None)) == len(task.data.labels)
+    del task, first
+    gc.collect()
+    assert not [*temporary.glob("fedloom-*")]
+    assert [*tmp_path.iterdir()] == [temporary]
+
+
+def test_a_round_says_what_it_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, second, _ = fedloom.rounds(_study(["head_tuning"]))
+    rows = second.evaluation
+    shown = rows[rows["participating"]]
+    accuracy = (100 * shown["num_correct"] / shown["num_test"]).mean()
+    assert second.accuracy == pytest.approx(accuracy)
+    loss = second.clients["train_loss"].mean()
+    assert second.loss == pytest.approx(loss) == second.totals["train_loss"].item()
+    assert repr(second) == f"<round 2, loss {loss:.3f}, accuracy {accuracy:.1f} %>"
+    assert second.state.server["params"].keys() == {"head"}
+
+
+def test_only_results_that_the_study_asks_for_are_reused(tmp_path, monkeypatch):
+    """A changed partition is made anew, and what does not depend on it is not."""
+    monkeypatch.chdir(tmp_path)
+    study = _study(["head_tuning"])
+    _run_workflow(study, "head_tuning", seed=0)
+    before = sorted(tmp_path.rglob("*"))
+
+    made = list[str]()
+    for module in (dataset_job, partition_job, cache_job, choose_job, train_job):
+        rule = module.__name__.rpartition(".")[2]
+        run_job = module.run_job
+
+        def counted(job, threads, rule=rule, run_job=run_job):
+            made.append(rule)
+            run_job(job, threads)
+
+        monkeypatch.setattr(module, "run_job", counted)
+
+    fedloom.rounds(study, seed=0, reuse=True)
+    assert made == []
+    fedloom.rounds(study, seed=0)
+    assert sorted(made) == ["cache_job", "dataset_job", "partition_job"]
+
+    made.clear()
+    study["partitions"]["three"]["clients"] = 3
+    fedloom.rounds(study, seed=0, reuse=True)
+    assert made == ["partition_job"]
+
+    # what is made from a changed dataset is outdated too
+    made.clear()
+    study["datasets"]["letters"]["draws"] = 3
+    fedloom.rounds(study, seed=0, reuse=True)
+    assert sorted(made) == ["cache_job", "dataset_job", "partition_job"]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_labels_of_a_run_must_be_named_if_there_are_several(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = _study(["fedvpt", "head_tuning"])
+    for labels, message in (
+        ({}, "^method: must be named, got none; name one of fedvpt, head_tuning$"),
+        ({"method": "fedvtp"}, "^method: the study's runs have no 'fedvtp'; did you mean 'fedvpt'"),
+        ({"method": "fedvpt", "seed": 7}, "^seed: the study's runs have no '7'; known: 0, 1$"),
+        ({"partition": "four"}, "^partition: the study's runs have no 'four'; known: three$"),
+    ):
+        with pytest.raises(fedloom.FedLoomError, match=message):
+            fedloom.rounds(study, **labels)
+    assert fedloom.rounds(study, method="head_tuning").run.seed == 0
+
+
+def test_a_study_may_be_a_file_or_a_bundled_name_with_changes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    changes = {"select.methods": ["head_tuning"], "study.rounds": 1, "study.tune": None}
+    bundled = fedloom.rounds("micro/micro_vit", changes, seed=3)
+    YAML().dump(_study(["head_tuning"]), Path("mine.yaml"))
+    own = fedloom.rounds("mine.yaml", {"training.lr": 0.25})
+    assert bundled.run == Run("styles", "styles_5", "micro_vit", "head_tuning", 3)
+    assert own.run == Run("letters", "three", "micro_vit", "head_tuning", 0)
+    assert len(bundled) == 1 and own.task.training == replace(own.task.training, lr=0.25)
+
+
+def test_a_plugin_is_read_again_at_each_call(tmp_path, monkeypatch):
+    """In a notebook, a plugin is written or edited between two calls."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "second"):
+        folder = Path("plugins") / name
+        shutil.copytree(ROOT / "plugins/methods/head_tuning", folder)
+        manifest = folder / "method.toml"
+        text = manifest.read_text()
+        manifest.write_text(text.replace('"head_tuning"', f'"{name}"'))
+        assert fedloom.rounds(_study([name])).run.method == name
+
+        # an edit of the same plugin
+        code = folder / "plugin.py"
+        code.write_text(code.read_text() + "\n\nraise SystemExit('edited')\n")
+        with pytest.raises(fedloom.FedLoomError, match="edited"):
+            fedloom.rounds(_study([name]))
