@@ -1,7 +1,8 @@
 """FedLoom: federated prompt tuning as one Snakemake workflow.
 
 From Python or a notebook, `run` runs a study, and `results` returns its evaluations as a data frame
-(`scan`: as a lazy view); `export` writes them into a folder for a paper's supplement.
+(`scan`: as a lazy view); `export` writes them into a folder for a paper's supplement. `load`
+returns the model that a run has trained.
 """
 
 from importlib import import_module
@@ -11,12 +12,14 @@ if TYPE_CHECKING:
     from fedloom.cli.inspect.results import export, results, scan
     from fedloom.cli.run.from_python import run
     from fedloom.common.errors import FedLoomError
+    from fedloom.models.load import load
 
-__all__ = ["FedLoomError", "export", "results", "run", "scan"]
+__all__ = ["FedLoomError", "export", "load", "results", "run", "scan"]
 
 MODULES = {
     "FedLoomError": "fedloom.common.errors",
     "export": "fedloom.cli.inspect.results",
+    "load": "fedloom.models.load",
     "results": "fedloom.cli.inspect.results",
     "run": "fedloom.cli.run.from_python",
     "scan": "fedloom.cli.inspect.results",

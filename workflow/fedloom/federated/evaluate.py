@@ -216,12 +216,10 @@ def scores_on(
 
     # sum over the batches on the device
     for batch in groups.iterate_examples(task, images):
-        # the model's logits; a method may have no server's model
-        logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
-        if logits is None and clients.is_server_model:
+        # a method may have no server's model
+        logits = answer(task, hooks, received, clients, batch)
+        if logits is None:
             return []
-        logits = check_results.check_logits(task, clients, batch.labels, logits)
-        logits = _with_offsets(clients, logits)
         predictions.append(logits.argmax(-1))
 
         # count hits and losses, without the images that only fill up the batch
@@ -242,6 +240,23 @@ def scores_on(
         Score(rows, predicted[k, : len(rows)], int(correct[k]), loss[k])
         for k, rows in enumerate(images)
     ]
+
+
+def answer(
+    task: Task, hooks: Hooks, received: Tree, clients: Cohort, batch: Batch
+) -> Tensor | None:
+    """Return the logits [K, B, C] with which K clients answer a batch, with wrappers' offsets.
+
+    Return None for the server's model if the method has none.
+
+    Raises:
+        FedLoomError: the logits have a wrong shape or type.
+    """
+    logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+    if logits is None and clients.is_server_model:
+        return None
+    logits = check_results.check_logits(task, clients, batch.labels, logits)
+    return _with_offsets(clients, logits)
 
 
 def _with_offsets(clients: Cohort, logits: Tensor) -> Tensor:

@@ -1,0 +1,117 @@
+"""The module of every method answers images of files as the study's evaluation answers its own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.ids import SERVER_MODEL
+from fedloom.contract import tiny
+from fedloom.contract.tiny_run import TinyRun
+from fedloom.federated.evaluate import evaluate, evaluate_globally
+from fedloom.hooks.manifest import discover_methods, find_method
+from fedloom.models.classifier import Classifier
+from fedloom.models.images import Preparation
+from fedloom.models.prepared import prepare_model
+
+METHODS = [name for name, plugin in discover_methods().items() if plugin.kind == "method"]
+SIDE = tiny.TINY_SIDE
+# rounding of float32: an evaluation answers for several clients at once
+CLOSE = 1e-6
+
+
+def trained(method: str, folder, *wrappers: str) -> TinyRun:
+    """Return a run of two rounds on a backbone of its own: inference marks a backbone's tensors."""
+    plugin = find_method(method)
+    make = {"vit": tiny.tiny_vit, "clip": tiny.tiny_clip}[plugin.family]
+    run = TinyRun(plugin, folder, *map(find_method, wrappers), backbone=make())
+
+    # the file of a cache holds patches in half precision
+    data = run.task.data
+    if data.patches is not None:
+        patches = data.patches().half()
+        run.task = replace(run.task, data=replace(data, patches=lambda: patches))
+    return run
+
+
+def logits_of_evaluation(run: TinyRun, state, monkeypatch) -> dict[int, torch.Tensor]:
+    """Return the logits [B, C] of each client's last answers to its own test images, by its id.
+
+    At -1 are those of the server's model to all test images, if the method has one. They are the
+    results of `predict` in an evaluation, plus the offsets that it adds.
+    """
+    seen: dict[int, torch.Tensor] = {}
+    predict = run.hooks.predict
+
+    def remember(*, task, received, clients, batch):
+        logits = predict(task=task, received=received, clients=clients, batch=batch)
+        for k, client in enumerate(clients.ids):
+            if logits is not None:
+                seen[client] = logits[k, : batch.counts[k]]
+                if clients.logit_offsets is not None:
+                    seen[client] = seen[client] + clients.logit_offsets[k]
+        return logits
+
+    monkeypatch.setattr(run.hooks, "predict", remember)
+    task = run.task.at(2)
+    evaluate(task, run.hooks, state)
+    of_clients = dict(seen)
+    evaluate_globally(task, run.hooks, state)
+    monkeypatch.undo()
+    if SERVER_MODEL in seen:
+        of_clients[SERVER_MODEL] = seen[SERVER_MODEL]
+    return of_clients
+
+
+def pixels_of(run: TinyRun, rows: np.ndarray, folder) -> torch.Tensor:
+    """Return images of the store as they come back from PNG files, uint8 [N, 1, H, W]."""
+    prepare = Preparation(SIDE, SIDE, 1)
+    pixels = []
+    for row in rows:
+        file = folder / f"{row}.png"
+        Image.fromarray(run.task.data.store.images(np.array([row]))[0, ..., 0]).save(file)
+        pixels.append(prepare(Image.open(file)))
+    return torch.stack(pixels)
+
+
+def module_of(run: TinyRun, state, client: int | None) -> Classifier:
+    """Return the module of a client, or of the server."""
+    task = run.task.at(2)
+    received, clients = prepare_model(task, run.hooks, state, client)
+    return Classifier(task, run.hooks, received, clients, (SIDE, SIDE, 1))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_module_gives_the_logits_of_the_evaluation(method, tmp_path, monkeypatch):
+    """For the server's model, and for each client that has a model of its own."""
+    run = trained(method, tmp_path)
+    state = run.after(2)
+    expected = logits_of_evaluation(run, state, monkeypatch)
+    data = run.task.data
+    compared = 0
+
+    # each client on its own test images
+    for client in data.tested:
+        try:
+            module = module_of(run, state, client)
+        except FedLoomError as error:
+            assert "leave out client" in str(error)
+            continue
+        answers = module(pixels_of(run, data.test[client], tmp_path))
+        torch.testing.assert_close(answers, expected[client], rtol=CLOSE, atol=CLOSE)
+        compared += 1
+
+    # the server's model on all test images
+    images = pixels_of(run, np.sort(np.concatenate(data.test)), tmp_path)
+    server = module_of(run, state, None)
+    if SERVER_MODEL in expected:
+        torch.testing.assert_close(server(images), expected[SERVER_MODEL], rtol=CLOSE, atol=CLOSE)
+        return
+
+    # without such a model, every client has one
+    with pytest.raises(FedLoomError, match="the server has no model of its own"):
+        server(images)
+    assert compared

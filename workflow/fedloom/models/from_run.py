@@ -1,0 +1,197 @@
+"""Read the model of a run from the run's files, without its study."""
+
+import re
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import cattrs
+import torch
+
+from fedloom.backbones.backbone import weights_digest
+from fedloom.common import tensor_files
+from fedloom.common.errors import FedLoomError, shorten, suggestion
+from fedloom.common.json_types import JsonDict
+from fedloom.common.receipts import check_receipt, read_receipt, sha256
+from fedloom.config.settings import BackboneSettings, local_weights
+from fedloom.federated.build_task import build_task
+from fedloom.federated.state import State
+from fedloom.federated.task import Task
+from fedloom.hooks.run_hooks import Hooks
+from fedloom.models.images import Preparation
+from fedloom.planning import paths
+from fedloom.planning.job_specs import RunSpec
+from fedloom.planning.run_labels import RUN_NAME, Run
+
+# the folder of all runs, below that of a study
+RUNS = "results/runs"
+OLD = "was written by a version that did not keep what a model needs; run its study again"
+
+
+@dataclass(frozen=True)
+class FinishedRound:
+    """A run after a round: all that its evaluation asks the method with.
+
+    Attributes:
+        spec: what the numbers of the run depend on.
+        task: the run's task in that round.
+        hooks: the hooks of the run.
+        state: the state after the round.
+        preparation: how the study's images were brought into their shape.
+        weights: the sha256 of the backbone's weights; None if they are untrained.
+    """
+
+    spec: RunSpec
+    task: Task[Any]
+    hooks: Hooks
+    state: State
+    preparation: Preparation
+    weights: str | None
+
+
+def read_round(
+    name: str | PathLike, round_number: int | None, device: torch.device, precision: str | None
+) -> FinishedRound:
+    """Read a run after a round.
+
+    Args:
+        name: the run's folder below results/runs, or its labels, which the study's name may
+            precede.
+        round_number: a round after which a job of the run ended; None: the last one.
+        device: the device for all tensors.
+        precision: the number format of the backbone; None: that of the study.
+
+    Raises:
+        FedLoomError: there is no such run or round, a file is missing or was changed, or the
+            backbone's weights are others.
+    """
+    root, run = find_run(fspath(name))
+    file = _state_file(root, run, round_number)
+    facts = check_receipt(file)
+    spec = _spec_of_state(file, facts)
+    if precision is not None:
+        spec = replace(spec, backbone=_with_settings(spec.backbone, precision=precision))
+    spec = replace(spec, backbone=_weights_below(root, spec.backbone))
+
+    # the run's data, as its jobs read them
+    inputs = paths.run_inputs(spec.run, spec.method.needs)
+    files = {key: root / path for key, path in inputs.items()}
+    preparation = _preparation(files["store"])
+    task, hooks = build_task(spec, files, device)
+    _check_weights(file, spec.backbone, facts["weights"], task)
+
+    # the state
+    tree, content = tensor_files.load(file)
+    state = State.from_tree(tree, device)
+    return FinishedRound(
+        spec, task.at(content["round"]), hooks, state, preparation, facts["weights"]
+    )
+
+
+def find_run(name: str) -> tuple[Path, Run]:
+    """Return the folder of the study that a run belongs to, and the run.
+
+    Raises:
+        FedLoomError: the name is not that of a run, or there is no such run.
+    """
+    # the labels are the name's last parts; before them stands a folder, or the name of a study
+    found = re.search(r"^(.*?)/?([^/]+)/([^/]+)/([^/]+)/([^/]+)/seed(\d+)/*$", name)
+    if found is None:
+        form = RUN_NAME.replace("{", "<").replace("}", ">")
+        raise FedLoomError(
+            f"{shorten(name)}: must be the folder of a run below {RUNS}, or its labels, as {form}"
+        )
+    before, dataset, partition, backbone, method, seed = found.groups()
+    run = Run(dataset, partition, backbone, method, int(seed))
+
+    # a folder says where the study's results lie
+    root = Path()
+    if before.rstrip("/").endswith(RUNS):
+        root = Path(before.rstrip("/").removesuffix(RUNS) or ".")
+
+    if not (root / paths.path_for(paths.RUN, run)).is_dir():
+        pattern = re.sub(r"{\w+}", "*", paths.RUN)
+        known = ["/".join(folder.parts[-5:]) for folder in root.glob(pattern)]
+        hint = shorten(suggestion(run.path, known))
+        raise FedLoomError(f"{shorten(name)}: no such run in {(root / RUNS).absolute()}; {hint}")
+    return root, run
+
+
+def _state_file(root: Path, run: Run, round_number: int | None) -> Path:
+    """Return the file of a run's state after a round, by default the last.
+
+    Raises:
+        FedLoomError: there is no state, or none of that round.
+    """
+    pattern = paths.path_for(paths.STATE, run, end="*")
+    states = {int(file.stem): file for file in (root / pattern).parent.glob("[0-9]*.safetensors")}
+    if not states:
+        raise FedLoomError(
+            f"{run.path}: no finished round; a run keeps its state when its first job has ended, "
+            "after study.rounds_per_job rounds"
+        )
+    if round_number is None:
+        round_number = max(states)
+    if round_number not in states:
+        known = ", ".join(map(str, sorted(states)))
+        raise FedLoomError(
+            f"{run.path}: round must be one after which a job ended ({known}), got {round_number}"
+        )
+    return states[round_number]
+
+
+def _spec_of_state(file: Path, facts: JsonDict) -> RunSpec:
+    """Return the settings of a run from the receipt of a state.
+
+    Raises:
+        FedLoomError: the receipt holds none, or those of another version.
+    """
+    try:
+        return cattrs.structure(facts["spec"], RunSpec)
+    except (KeyError, ValueError, TypeError, cattrs.BaseValidationError):
+        raise FedLoomError(f"{file}: {OLD}") from None
+
+
+def _preparation(store: Path) -> Preparation:
+    """Return how the images of a store were brought into their shape, from its receipt."""
+    facts = read_receipt(store)
+    if "preparation" not in facts:
+        raise FedLoomError(f"{store}: {OLD}")
+    height, width, channels = facts["shape"]
+    return Preparation(height, width, channels, **facts["preparation"])
+
+
+def _with_settings(backbone: BackboneSettings, **changes: str) -> BackboneSettings:
+    """Return a backbone with other values of some keys."""
+    return replace(backbone, settings=backbone.settings | changes)
+
+
+def _weights_below(root: Path, backbone: BackboneSettings) -> BackboneSettings:
+    """Return a backbone whose file of weights is found from any current folder.
+
+    A study names the file relative to the folder in which it runs.
+    """
+    weights = backbone.settings["weights"]
+    if local_weights(backbone) is None or not (root / weights).is_file():
+        return backbone
+    return _with_settings(backbone, weights=str((root / weights).absolute()))
+
+
+def _check_weights(
+    state: Path, backbone: BackboneSettings, trained_with: str | None, task: Task[Any]
+) -> None:
+    """Raise a FedLoomError unless the backbone has the weights that a run was trained with."""
+    if trained_with is None:
+        return
+    file = local_weights(backbone)
+    compute = partial(weights_digest, task.backbone)
+    if file is not None:
+        compute = partial(sha256, file)
+    if compute() != trained_with:
+        origin = file or f"'{backbone.settings['weights']}'"
+        raise FedLoomError(
+            f"{state}: the weights {origin} of backbone {backbone.label} are not those that the "
+            "run was trained with; put those back, or run the study again"
+        )
