@@ -1,6 +1,5 @@
 """Read the model of a run from the run's files, without its study."""
 
-import re
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
@@ -12,7 +11,7 @@ import torch
 
 from fedloom.backbones.backbone import weights_digest
 from fedloom.common import tensor_files
-from fedloom.common.errors import FedLoomError, shorten, suggestion
+from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import check_receipt, read_receipt, sha256
 from fedloom.config.settings import BackboneSettings, local_weights
@@ -21,12 +20,10 @@ from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.hooks.run_hooks import Hooks
 from fedloom.models.images import Preparation
+from fedloom.models.run_folder import find_run, find_state
 from fedloom.planning import paths
 from fedloom.planning.job_specs import RunSpec
-from fedloom.planning.run_labels import RUN_NAME, Run
 
-# the folder of all runs, below that of a study
-RUNS = "results/runs"
 OLD = "was written by a version that did not keep what a model needs; run its study again"
 
 
@@ -68,7 +65,7 @@ def read_round(
             backbone's weights are others.
     """
     root, run = find_run(fspath(name))
-    file = _state_file(root, run, round_number)
+    file = find_state(root, run, round_number)
     facts = check_receipt(file)
     spec = _spec_of_state(file, facts)
     if precision is not None:
@@ -88,58 +85,6 @@ def read_round(
     return FinishedRound(
         spec, task.at(content["round"]), hooks, state, preparation, facts["weights"]
     )
-
-
-def find_run(name: str) -> tuple[Path, Run]:
-    """Return the folder of the study that a run belongs to, and the run.
-
-    Raises:
-        FedLoomError: the name is not that of a run, or there is no such run.
-    """
-    # the labels are the name's last parts; before them stands a folder, or the name of a study
-    found = re.search(r"^(.*?)/?([^/]+)/([^/]+)/([^/]+)/([^/]+)/seed(\d+)/*$", name)
-    if found is None:
-        form = RUN_NAME.replace("{", "<").replace("}", ">")
-        raise FedLoomError(
-            f"{shorten(name)}: must be the folder of a run below {RUNS}, or its labels, as {form}"
-        )
-    before, dataset, partition, backbone, method, seed = found.groups()
-    run = Run(dataset, partition, backbone, method, int(seed))
-
-    # a folder says where the study's results lie
-    root = Path()
-    if before.rstrip("/").endswith(RUNS):
-        root = Path(before.rstrip("/").removesuffix(RUNS) or ".")
-
-    if not (root / paths.path_for(paths.RUN, run)).is_dir():
-        pattern = re.sub(r"{\w+}", "*", paths.RUN)
-        known = ["/".join(folder.parts[-5:]) for folder in root.glob(pattern)]
-        hint = shorten(suggestion(run.path, known))
-        raise FedLoomError(f"{shorten(name)}: no such run in {(root / RUNS).absolute()}; {hint}")
-    return root, run
-
-
-def _state_file(root: Path, run: Run, round_number: int | None) -> Path:
-    """Return the file of a run's state after a round, by default the last.
-
-    Raises:
-        FedLoomError: there is no state, or none of that round.
-    """
-    pattern = paths.path_for(paths.STATE, run, end="*")
-    states = {int(file.stem): file for file in (root / pattern).parent.glob("[0-9]*.safetensors")}
-    if not states:
-        raise FedLoomError(
-            f"{run.path}: no finished round; a run keeps its state when its first job has ended, "
-            "after study.rounds_per_job rounds"
-        )
-    if round_number is None:
-        round_number = max(states)
-    if round_number not in states:
-        known = ", ".join(map(str, sorted(states)))
-        raise FedLoomError(
-            f"{run.path}: round must be one after which a job ended ({known}), got {round_number}"
-        )
-    return states[round_number]
 
 
 def _spec_of_state(file: Path, facts: JsonDict) -> RunSpec:

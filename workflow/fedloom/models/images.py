@@ -1,6 +1,6 @@
 """Turn any images into the pixels that a trained model takes, as its study's images were made."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
@@ -100,10 +100,8 @@ def _item(number: int, image: AnyImage) -> Item:
     pixels = image
     if image.ndim == 3 and image.shape[2] == 1:
         pixels = image[..., 0]
-    is_grey = pixels.ndim == 2
-    if pixels.dtype != np.uint8 or not (
-        is_grey or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))
-    ):
+    has_colour = pixels.ndim == 3 and pixels.shape[2] in (3, 4)
+    if pixels.dtype != np.uint8 or not (pixels.ndim == 2 or has_colour):
         raise FedLoomError(
             f"image {number}: an array must be uint8 [H, W] or [H, W, channels] with 1, 3 or 4 "
             f"channels, got {image.dtype} {[*image.shape]}; convert it"
@@ -133,9 +131,3 @@ def read_pixels(item: Item, prepare: Preparation) -> Tensor:
     # Pillow's decoders raise many kinds of exceptions
     except Exception as error:
         raise UnreadableError(f"{item.name}: unreadable image ({one_line(error)})") from None
-
-
-def in_parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """Yield the items in lists of at most `size`."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

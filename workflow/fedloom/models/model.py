@@ -27,7 +27,6 @@ class Model:
         transform: a function from a PIL image to the pixels that the module takes, uint8 [channels,
             H, W].
         module: a torch module: pixels uint8 [N, channels, H, W] become logits [N, C].
-        wrappers: the names of the method's wrappers.
     """
 
     name: str
@@ -49,7 +48,8 @@ class Model:
         Raises:
             FedLoomError: an image cannot be read, or there are fewer classes than `top_k`.
         """
-        return predict_items(self, image_items(images), top_k).table
+        items = image_items(images)
+        return predict_items(items, self.module, self.transform, self.classes, top_k).table
 
     def with_classes(self, classes: Sequence[str]) -> "Model":
         """Return the model that chooses among other classes, given by their names.

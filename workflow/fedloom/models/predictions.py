@@ -1,37 +1,20 @@
 """Predict the classes of many images, which are read one after the other."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError
 from fedloom.data.image_list import Item
 from fedloom.machine.memory import CACHED_AT_ONCE
-from fedloom.machine.process_log import progress
-from fedloom.models.images import Preparation, UnreadableError, in_parts, read_pixels
+from fedloom.models.classifier import Classifier
+from fedloom.models.images import Preparation, UnreadableError, read_pixels
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-class Answering(Protocol):
-    """A model that answers images."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Return the names of the C classes."""
-        ...
-
-    @property
-    def transform(self) -> Preparation:
-        """Return what makes pixels of an image."""
-        ...
-
-    def module(self, pixels: Tensor) -> Tensor:
-        """Return logits [N, C] for pixels, uint8 [N, channels, H, W]."""
-        ...
 
 
 class Predictions(NamedTuple):
@@ -47,65 +30,78 @@ class Predictions(NamedTuple):
 
 
 def predict_items(
-    model: Answering,
     items: Sequence[Item],
+    module: Classifier,
+    prepare: Preparation,
+    classes: Sequence[str],
     top_k: int = 1,
     skip_unreadable: bool = False,
-    shows_progress: bool = False,
+    advance: Callable[[int], object] = id,
 ) -> Predictions:
     """Return the `top_k` most probable classes of each image.
 
     Args:
+        items: the images.
+        module: the model.
+        prepare: makes the model's pixels of an image.
+        classes: the names of the model's classes.
         skip_unreadable: leave out images that cannot be read, instead of an error.
-        shows_progress: log a progress bar.
+        advance: is called with the number of images that are done since its last call.
 
     Raises:
         FedLoomError: an image cannot be read, or `top_k` is not a number of classes.
     """
     import pandas as pd
 
-    count = len(model.classes)
+    count = len(classes)
     if not 1 <= top_k <= count:
         raise FedLoomError(f"top_k: must be from 1 to {count}, the number of classes, got {top_k}")
 
     names: list[str] = []
     skipped: list[str] = []
-    chosen: list[Tensor] = []
-    probabilities: list[Tensor] = []
-    with progress(len(items), "images") as bar:
-        if not shows_progress:
-            bar.disable = True
-        for part in in_parts(items, CACHED_AT_ONCE):
-            # read the images
-            read: list[Tensor] = []
-            for item in part:
-                try:
-                    read.append(read_pixels(item, model.transform))
-                except UnreadableError as error:
-                    if not skip_unreadable:
-                        raise
-                    skipped.append(str(error))
-                    continue
-                names.append(item.name)
-            bar.update(len(part))
-
+    labels: list[int] = []
+    probabilities: list[float] = []
+    for start in range(0, len(items), CACHED_AT_ONCE):
+        part = items[start : start + CACHED_AT_ONCE]
+        pixels = _read_part(part, prepare, skip_unreadable, names, skipped)
+        if pixels:
             # rank the classes by logits, as an evaluation does: probabilities may round to equal
-            if read:
-                logits = model.module(torch.stack(read)).double().cpu()
-                order = logits.sort(dim=-1, descending=True, stable=True).indices[:, :top_k]
-                chosen.append(order)
-                probabilities.append(logits.softmax(-1).gather(-1, order))
+            logits = module(torch.stack(pixels)).double().cpu()
+            order = logits.sort(dim=-1, descending=True, stable=True).indices[:, :top_k]
+            labels += order.flatten().tolist()
+            probabilities += logits.softmax(-1).gather(-1, order).flatten().tolist()
+        advance(len(part))
 
-    if not chosen:
-        chosen = [torch.zeros(0, top_k, dtype=torch.int64)]
-        probabilities = [torch.zeros(0, top_k)]
-    labels = torch.cat(chosen).flatten().tolist()
     table = pd.DataFrame(
         {
-            "image": pd.Series([name for name in names for _ in range(top_k)], dtype="str"),
-            "rank": [*range(1, top_k + 1)] * len(names),
-            "class": pd.Series([model.classes[label] for label in labels], dtype="str"),
-            "probability": torch.cat(probabilities).flatten().numpy(),
+            "image": pd.Series(np.repeat(names, top_k), dtype="str"),
+            "rank": np.tile(np.arange(1, top_k + 1), len(names)),
+            "class": pd.Series([classes[label] for label in labels], dtype="str"),
+            "probability": pd.Series(probabilities, dtype="float64"),
         }
     )
     return Predictions(table, skipped)
+
+
+def _read_part(
+    items: Sequence[Item],
+    prepare: Preparation,
+    skip_unreadable: bool,
+    names: list[str],
+    skipped: list[str],
+) -> list[Tensor]:
+    """Return the pixels of the images that can be read, and add their names to `names`.
+
+    A line about each other image is added to `skipped`.
+    """
+    pixels: list[Tensor] = []
+    for item in items:
+        try:
+            pixels.append(read_pixels(item, prepare))
+        except UnreadableError as error:
+            if not skip_unreadable:
+                raise
+            skipped.append(str(error))
+        else:
+            names.append(item.name)
+    return pixels
