@@ -137,7 +137,7 @@ class Classifier(nn.Module):
             return cached("features")["inputs"][:, block - 1]
 
         return Federation(
-            store=_ImagesInMemory(images),
+            store=ImagesInMemory(images),
             train=[],
             test=[],
             participating=[],
@@ -150,7 +150,7 @@ class Classifier(nn.Module):
         )
 
 
-class _ImagesInMemory(ImageStore):
+class ImagesInMemory(ImageStore):
     """Images that are read from memory and not from a file."""
 
     def __init__(self, images: Tensor):

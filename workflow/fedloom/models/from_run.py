@@ -1,7 +1,6 @@
 """Read the model of a run from the run's files, without its study."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -9,18 +8,17 @@ from typing import Any
 import cattrs
 import torch
 
-from fedloom.backbones.backbone import weights_digest
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
-from fedloom.common.receipts import check_receipt, read_receipt, sha256
-from fedloom.config.settings import BackboneSettings, local_weights
+from fedloom.common.receipts import check_receipt, read_receipt
 from fedloom.federated.build_task import build_task
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.hooks.run_hooks import Hooks
 from fedloom.models.images import Preparation
 from fedloom.models.run_folder import find_run, find_state
+from fedloom.models.weights import check_weights, with_precision, with_weights_among
 from fedloom.planning import paths
 from fedloom.planning.job_specs import RunSpec
 
@@ -68,16 +66,17 @@ def read_round(
     file = find_state(root, run, round_number)
     facts = check_receipt(file)
     spec = _spec_of_state(file, facts)
-    if precision is not None:
-        spec = replace(spec, backbone=_with_settings(spec.backbone, precision=precision))
-    spec = replace(spec, backbone=_weights_below(root, spec.backbone))
+
+    # a study names a file of weights relative to the folder in which it runs
+    files_of_weights = [root / spec.backbone.settings["weights"]]
+    used = with_weights_among(with_precision(spec.backbone, precision), files_of_weights)
 
     # the run's data, as its jobs read them
     inputs = paths.run_inputs(spec.run, spec.method.needs)
     files = {key: root / path for key, path in inputs.items()}
     preparation = _preparation(files["store"])
-    task, hooks = build_task(spec, files, device)
-    _check_weights(file, spec.backbone, facts["weights"], task)
+    task, hooks = build_task(replace(spec, backbone=used), files, device)
+    check_weights(file, used, task.backbone, facts["weights"])
 
     # the state
     tree, content = tensor_files.load(file)
@@ -106,37 +105,3 @@ def _preparation(store: Path) -> Preparation:
         raise FedLoomError(f"{store}: {OLD}")
     height, width, channels = facts["shape"]
     return Preparation(height, width, channels, **facts["preparation"])
-
-
-def _with_settings(backbone: BackboneSettings, **changes: str) -> BackboneSettings:
-    """Return a backbone with other values of some keys."""
-    return replace(backbone, settings=backbone.settings | changes)
-
-
-def _weights_below(root: Path, backbone: BackboneSettings) -> BackboneSettings:
-    """Return a backbone whose file of weights is found from any current folder.
-
-    A study names the file relative to the folder in which it runs.
-    """
-    weights = backbone.settings["weights"]
-    if local_weights(backbone) is None or not (root / weights).is_file():
-        return backbone
-    return _with_settings(backbone, weights=str((root / weights).absolute()))
-
-
-def _check_weights(
-    state: Path, backbone: BackboneSettings, trained_with: str | None, task: Task[Any]
-) -> None:
-    """Raise a FedLoomError unless the backbone has the weights that a run was trained with."""
-    if trained_with is None:
-        return
-    file = local_weights(backbone)
-    compute = partial(weights_digest, task.backbone)
-    if file is not None:
-        compute = partial(sha256, file)
-    if compute() != trained_with:
-        origin = file or f"'{backbone.settings['weights']}'"
-        raise FedLoomError(
-            f"{state}: the weights {origin} of backbone {backbone.label} are not those that the "
-            "run was trained with; put those back, or run the study again"
-        )

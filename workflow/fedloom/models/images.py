@@ -37,6 +37,11 @@ class Preparation:
     grey_bits: int = 16
     transparency: Transparency = "ignore"
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return height, width and channels of the pixels."""
+        return self.height, self.width, self.channels
+
     def __call__(self, image: Image.Image) -> Tensor:
         """Return the pixels of an image, uint8 [channels, H, W].
 

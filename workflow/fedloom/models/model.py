@@ -1,7 +1,7 @@
 """A model that a run has trained: its classes, its transform, its module, and its predictions."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +10,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.data.loading import with_test_images
 from fedloom.hooks.manifest import find_method
 from fedloom.models.classifier import Classifier
+from fedloom.models.content import ModelContent
 from fedloom.models.images import AnyImage, Preparation, image_items
 from fedloom.models.predictions import predict_items
 
@@ -17,22 +18,36 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model:
     """A model that a run has trained, for predictions.
 
     Attributes:
-        name: the run's labels, the round and the client.
-        classes: the names of the C classes, in the order of the logits.
+        content: the model's facts, and its tensors without the backbone's weights.
         transform: a function from a PIL image to the pixels that the module takes, uint8 [channels,
             H, W].
         module: a torch module: pixels uint8 [N, channels, H, W] become logits [N, C].
     """
 
-    name: str
-    classes: tuple[str, ...]
+    content: ModelContent
     transform: Preparation
-    module: Classifier = field(repr=False)
+    module: Classifier
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of the C classes, in the order of the logits."""
+        return self.module.task.data.classes
+
+    def __repr__(self) -> str:
+        """Say which model it is, and how many classes it has."""
+        facts = self.content.facts
+        whose = "server"
+        if facts.client is not None:
+            whose = f"client {facts.client}"
+        return (
+            f"Model({facts.spec.run.path!r}, {whose}, round {facts.round}, "
+            f"{len(self.classes)} classes)"
+        )
 
     def predict(self, images: AnyImage | Iterable[AnyImage], top_k: int = 1) -> "pd.DataFrame":
         """Return the most probable classes of images, a row for each image and rank.
@@ -91,4 +106,4 @@ class Model:
             module.shape,
             module.cache_precision,
         )
-        return replace(self, classes=names, module=changed)
+        return replace(self, module=changed)

@@ -29,6 +29,10 @@ class Predictions(NamedTuple):
     skipped: list[str]
 
 
+def _ignore(count: int) -> None:
+    """Tell nobody how many images are done."""
+
+
 def predict_items(
     items: Sequence[Item],
     module: Classifier,
@@ -36,7 +40,7 @@ def predict_items(
     classes: Sequence[str],
     top_k: int = 1,
     skip_unreadable: bool = False,
-    advance: Callable[[int], object] = id,
+    advance: Callable[[int], object] = _ignore,
 ) -> Predictions:
     """Return the `top_k` most probable classes of each image.
 

@@ -54,7 +54,7 @@ def prepare_model(
     if client not in state.clients and _has_first_state(task, hooks, state, received, clients):
         raise FedLoomError(
             f"client {client} never trained, so that it has no model of its own; choose one of "
-            f"those that did ({_some(list(state.clients))}), or leave out client"
+            f"those that did ({_some(list(state.clients))})"
         )
     return received, clients
 
