@@ -90,7 +90,7 @@ class Classifier(nn.Module):
                         "whose model is meant (client)"
                     )
                 parts.append(logits[0])
-            return torch.cat(parts)[:count]
+            return torch.cat(parts)
 
     def train(self, mode: bool = True) -> Self:
         """Stay in the mode of evaluation: the backbone is frozen, and nothing here is trained."""
