@@ -10,12 +10,12 @@ from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Wildcards
 
-METHODS = ["fedvpt", "p_pt", "pep_fedpt"]
+METHODS = ["fedvpt", "p_pt", "pep_fedpt", "pooled"]
 
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory) -> Path:
-    """Return the folder of a study of digits: three methods, and a state after rounds 1 and 2.
+    """Return the folder of a study of digits: four methods, and a state after rounds 1 and 2.
 
     One of five clients is held out; all others train in both rounds.
     """
@@ -27,6 +27,7 @@ def study(tmp_path_factory) -> Path:
     config["partitions"]["few"] = {
         "scheme": "pathological", "clients": 5, "classes_per_client": 3, "held_out": 0.2
     }  # fmt: skip
+    config["methods"]["pooled"] = {"plugin": "fedavg_pt", "options": {"selection": True}}
     config["select"] |= {"datasets": ["digits"], "partitions": ["few"], "methods": METHODS}
     config["select"] |= {"tables": ["main"], "figures": []}
 

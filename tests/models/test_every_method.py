@@ -21,6 +21,8 @@ from fedloom.models.images import Preparation
 from fedloom.models.prepared import prepare_model
 from fedloom.models.published import read_content, write_content
 
+pytestmark = pytest.mark.slow
+
 METHODS = [name for name, plugin in discover_methods().items() if plugin.kind == "method"]
 SIDE = tiny.TINY_SIDE
 # rounding of float32: an evaluation answers for several clients at once
@@ -99,7 +101,7 @@ def published(run: TinyRun, module: Classifier, folder) -> Classifier:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_module_gives_the_logits_of_the_evaluation(method, tmp_path, monkeypatch):
-    """For the server's model, also published, and for each client that has a model of its own."""
+    """The server's model is compared, also published, and that of each client that has one."""
     check(trained(method, tmp_path), tmp_path, monkeypatch)
 
 

@@ -352,6 +352,26 @@ def predict(
     )
 
 
+@fedloom.command(short_help="Write a trained model into a folder.")
+@click.argument("run")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--client", type=int, help="Publish the model of this client, not the server's.")
+@click.option("--round", "round_number", type=int, help="Take the model after this round.")
+def publish(run: str, folder: Path, client: int | None, round_number: int | None) -> None:
+    """Write a run's model into FOLDER: tensors, config.json and a model card.
+
+    `fedloom.load` and `fedloom predict` take the folder in place of a run. It holds nothing of a
+    client unless --client names one.
+    """
+    from fedloom.models import run_folder
+
+    # a mistyped name is an error before torch is imported, which takes seconds
+    run_folder.find_run(run)
+    from fedloom.cli.make import publish
+
+    print(publish.publish(run, folder, client, round_number))
+
+
 @fedloom.command(short_help="Delete the results that no study uses.")
 @click.argument("studies", nargs=-1, required=True, type=find_study_file, metavar="STUDY...")
 @click.option("--yes", is_flag=True, help="Delete without asking.")

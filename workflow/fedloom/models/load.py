@@ -12,7 +12,8 @@ from fedloom.models.content import ModelContent, build_classifier, content_of
 from fedloom.models.from_run import read_round
 from fedloom.models.model import Model
 from fedloom.models.prepared import prepare_model
-from fedloom.models.published import CONFIG, is_published, read_content
+from fedloom.models.published import read_content
+from fedloom.models.run_folder import CONFIG, is_published
 from fedloom.models.weights import check_weights, with_precision, with_weights_among
 
 PRECISIONS = ("float32", "tf32", "bf16")

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.trees import leaves
 from fedloom.data.loading import with_test_images
 from fedloom.hooks.manifest import find_method
 from fedloom.models.classifier import Classifier
@@ -37,6 +39,11 @@ class Model:
     def classes(self) -> tuple[str, ...]:
         """Return the names of the C classes, in the order of the logits."""
         return self.module.task.data.classes
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the model's tensors by path, such as "received/params/head"."""
+        found = leaves(self.content.tensors)
+        return {path: value for path, value in found if isinstance(value, Tensor)}
 
     def __repr__(self) -> str:
         """Say which model it is, and how many classes it has."""

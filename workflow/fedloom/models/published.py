@@ -17,17 +17,12 @@ from fedloom.common.folders import read_text
 from fedloom.common.receipts import digest
 from fedloom.machine import packages
 from fedloom.models.content import ModelContent, ModelFacts
+from fedloom.models.run_folder import CONFIG
 
-CONFIG = "config.json"
 TENSORS = "model.safetensors"
 # the value of the key `format` of config.json
 FORMAT = "fedloom model 1"
 ANEW = "get the folder anew, or publish the run again"
-
-
-def is_published(folder: Path) -> bool:
-    """Return True if a folder holds a published model."""
-    return (folder / CONFIG).is_file()
 
 
 def write_content(content: ModelContent, folder: Path) -> None:

@@ -1,17 +1,27 @@
-"""Find the folder of a run, and the states in it.
+"""Find the folder of a run, and the states in it; know a published model by its files.
 
 This module does not import torch, so that a mistyped name is an error at once.
 """
 
+import os
 import re
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError, shorten, suggestion
+from fedloom.common.folders import is_folder
 from fedloom.planning import paths
 from fedloom.planning.run_labels import RUN_NAME, Run
 
 # the folder of all runs, below that of a study
 RUNS = "results/runs"
+# the file of facts in the folder of a published model
+CONFIG = "config.json"
+
+
+def is_published(folder: Path) -> bool:
+    """Return True if a folder holds a published model."""
+    # never raises, even for a malformed path
+    return os.path.isfile(folder / CONFIG)  # noqa: PTH113
 
 
 def find_run(name: str) -> tuple[Path, Run]:
@@ -35,7 +45,7 @@ def find_run(name: str) -> tuple[Path, Run]:
     if before.rstrip("/").endswith(RUNS):
         root = Path(before.rstrip("/").removesuffix(RUNS) or ".")
 
-    if not (root / paths.path_for(paths.RUN, run)).is_dir():
+    if not is_folder(root / paths.path_for(paths.RUN, run)):
         pattern = re.sub(r"{\w+}", "*", paths.RUN)
         known = ["/".join(folder.parts[-5:]) for folder in root.glob(pattern)]
         hint = shorten(suggestion(run.path, known))

@@ -13,7 +13,7 @@ from fedloom.common.files import atomic_write, write_table
 from fedloom.common.folders import is_folder, printable, read_text, walk
 from fedloom.data.labels import tidy
 from fedloom.data.pixels import image_suffixes
-from fedloom.models.run_folder import find_run, find_state
+from fedloom.models.run_folder import find_run, find_state, is_published
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +61,8 @@ def predict(
         known = " or ".join(OUTPUT_SUFFIXES)
         raise FedLoomError(f"--output: must end with {known}, got {output}")
     found = find_images(words)
-    find_state(*find_run(run), round_number)
+    if not is_published(Path(run)):
+        find_state(*find_run(run), round_number)
 
     from fedloom.data.image_list import file_items
     from fedloom.machine.process_log import progress
