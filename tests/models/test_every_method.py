@@ -29,11 +29,11 @@ SIDE = tiny.TINY_SIDE
 CLOSE = 1e-6
 
 
-def trained(method: str, folder, *wrappers: str) -> TinyRun:
-    """Return a run of two rounds on a backbone of its own: inference marks a backbone's tensors."""
+def trained(method: str, folder, *wrappers: str, partition: dict = tiny.DIFFERENT) -> TinyRun:
+    """Return a run on a backbone of its own: inference marks a backbone's tensors."""
     plugin = find_method(method)
     make = {"vit": tiny.tiny_vit, "clip": tiny.tiny_clip}[plugin.family]
-    run = TinyRun(plugin, folder, *map(find_method, wrappers), backbone=make())
+    run = TinyRun(plugin, folder, *map(find_method, wrappers), partition=partition, backbone=make())
 
     # the file of a cache holds patches in half precision
     data = run.task.data
@@ -111,11 +111,21 @@ def test_wrappers_take_part_in_the_answers(wrapper, tmp_path, monkeypatch):
     check(trained("fedvpt", tmp_path, wrapper), tmp_path, monkeypatch)
 
 
+def test_a_model_of_a_stream_knows_the_classes_that_had_arrived(tmp_path, monkeypatch):
+    """The second half of the classes arrives in round 3, after the round of the model."""
+    stream = tiny.ALIKE | {"arrivals": {"of": "classes", "at": [3], "keep": False}}
+    run = trained("fppl", tmp_path, partition=stream)
+    check(run, tmp_path, monkeypatch)
+    logits = module_of(run, run.after(2), None)(torch.zeros(1, 1, SIDE, SIDE, dtype=torch.uint8))
+    coming = (~run.task.at(2).arrived.seen).nonzero().flatten().tolist()
+    assert sorted(logits[0].argsort()[: len(coming)].tolist()) == coming != []
+
+
 def check(run: TinyRun, folder, monkeypatch) -> None:
     """Compare all models of a run with the study's evaluation."""
     state = run.after(2)
     expected = logits_of_evaluation(run, state, monkeypatch)
-    data = run.task.data
+    data = run.task.at(2).data
     compared = 0
 
     # each client on its own test images

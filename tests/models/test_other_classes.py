@@ -87,3 +87,8 @@ def test_a_wrapper_that_adds_to_a_clients_logits_is_refused(tmp_path):
 def test_names_must_be_names_and_differ(tmp_path, names):
     with pytest.raises(FedLoomError, match=re.escape(f"each of them once, got {names}")):
         model_of("promptfl", tmp_path).with_classes(names)
+
+
+def test_a_name_must_fit_into_the_text_tower(tmp_path):
+    with pytest.raises(FedLoomError, match=r"the longest text, .* has 99 tokens"):
+        model_of("promptfl", tmp_path).with_classes(["owl", "very " * 80])

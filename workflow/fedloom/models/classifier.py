@@ -92,6 +92,16 @@ class Classifier(nn.Module):
                 parts.append(logits[0])
             return torch.cat(parts)
 
+    def check(self) -> None:
+        """Answer a black image, so that a model that can answer none is refused at once.
+
+        Raises:
+            FedLoomError: the server has no model, the backbone refuses the size of the images, or
+                a class has a name that is too long for its text tower.
+        """
+        high, wide, channels = self.shape
+        self(torch.zeros(1, channels, high, wide, dtype=torch.uint8))
+
     def train(self, mode: bool = True) -> Self:
         """Stay in the mode of evaluation: the backbone is frozen, and nothing here is trained."""
         return self

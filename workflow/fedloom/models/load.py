@@ -95,13 +95,9 @@ def _load_published(
 
 
 def _checked_model(content: ModelContent, module: Classifier) -> Model:
-    """Return a model, after it has answered an image.
-
-    A method may have no server's model, and a backbone may refuse the size of the images.
-    """
-    prepare = content.facts.preparation
-    module(torch.zeros(1, prepare.channels, prepare.height, prepare.width, dtype=torch.uint8))
-    return Model(content, prepare, module)
+    """Return a model that can answer images; raise a FedLoomError if it cannot."""
+    module.check()
+    return Model(content, content.facts.preparation, module)
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -80,7 +80,7 @@ class Model:
 
         Raises:
             FedLoomError: the method chooses among the classes of its training alone, a wrapper adds
-                to their logits, or a name is empty or occurs twice.
+                to their logits, or a name is empty, too long or occurs twice.
         """
         names = tuple(classes)
         if not names or len(set(names)) < len(names) or not all(names):
@@ -113,4 +113,5 @@ class Model:
             module.shape,
             module.cache_precision,
         )
+        changed.check()
         return replace(self, module=changed)
