@@ -24,6 +24,8 @@ from fedloom.models.published import read_content, write_content
 pytestmark = pytest.mark.slow
 
 METHODS = [name for name, plugin in discover_methods().items() if plugin.kind == "method"]
+# methods whose clients pick prompts by their training images when they predict
+PICK_BY_IMAGES = {"pfpt"}
 SIDE = tiny.TINY_SIDE
 # rounding of float32: an evaluation answers for several clients at once
 CLOSE = 1e-6
@@ -101,7 +103,7 @@ def published(run: TinyRun, module: Classifier, folder) -> Classifier:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_module_gives_the_logits_of_the_evaluation(method, tmp_path, monkeypatch):
-    """The server's model is compared, also published, and that of each client that has one."""
+    """The server's model is compared, and that of each client that has one, also published."""
     check(trained(method, tmp_path), tmp_path, monkeypatch)
 
 
@@ -128,15 +130,22 @@ def check(run: TinyRun, folder, monkeypatch) -> None:
     data = run.task.at(2).data
     compared = 0
 
-    # each client on its own test images
+    # each client on its own test images, and the same without the data of any client
     for client in data.tested:
         try:
             module = module_of(run, state, client)
         except FedLoomError as error:
             assert re.search("leave out client|never trained", str(error))
             continue
-        answers = module(pixels_of(run, data.test[client], folder))
+        images = pixels_of(run, data.test[client], folder)
+        answers = module(images)
         torch.testing.assert_close(answers, expected[client], rtol=CLOSE, atol=CLOSE)
+        again = published(run, module, folder / f"published {client}")
+        if run.method.name in PICK_BY_IMAGES:
+            with pytest.raises(FedLoomError, match="reads a client's training images when it pred"):
+                again(images)
+        else:
+            assert torch.equal(again(images), answers)
         compared += 1
 
     # the server's model on all test images, and the same without the data of any client

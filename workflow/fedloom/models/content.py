@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fedloom.backbones.backbone import Backbone
+from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.trees import Tree, on_device, stack, tensor_map
 from fedloom.data.federation import Arrived, Federation
@@ -164,11 +165,26 @@ def build_classifier(content: ModelContent, backbone: Backbone) -> Classifier:
     )
 
 
+class _NoImages(list):
+    """The clients' rows of images, of which there are none: reading a client's is an error."""
+
+    def __getitem__(self, client: Any) -> Any:
+        """Refuse to give a client's rows.
+
+        Raises:
+            FedLoomError: always.
+        """
+        raise FedLoomError(
+            "the method reads a client's training images when it predicts, and a published model "
+            "has none; load it from the folder of its run"
+        )
+
+
 def _data_of_nobody(facts: ModelFacts, device: torch.device) -> Federation:
     """Return the data of a run's clients as a task has them, but without any image."""
     prepare = facts.preparation
     none = torch.zeros(0, *prepare.shape, dtype=torch.uint8)
-    nothing = [np.zeros(0, np.int64) for _ in range(facts.clients)]
+    nothing = _NoImages([np.zeros(0, np.int64)] * facts.clients)
     count = len(facts.classes)
 
     arrived = None

@@ -68,10 +68,7 @@ def _check_answers(model: Model, folder: Path) -> None:
     try:
         answers = load(folder).module(pixels)
     except FedLoomError as error:
-        raise FedLoomError(
-            f"{method}: {whose} cannot be published, since it does not answer without the run's "
-            f"data: {error}"
-        ) from None
+        raise FedLoomError(f"{method}: {whose} cannot be published: {error}") from None
     if not torch.allclose(answers, model.module(pixels), rtol=1e-5, atol=1e-5):
         raise FedLoomError(
             f"{method}: {whose} cannot be published, since it answers otherwise without the data "
