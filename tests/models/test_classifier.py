@@ -3,16 +3,21 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from fedloom.backbones.cache import write_cache
 from fedloom.common import tensor_files
 from fedloom.contract import tiny
 from fedloom.contract.tiny_run import TinyRun
+from fedloom.federated.round import initial_state
+from fedloom.hooks import loader
 from fedloom.hooks.manifest import find_method
 from fedloom.machine.memory import USUAL_BATCH_LIMITS
 from fedloom.models.classifier import Classifier
 from fedloom.models.prepared import prepare_model
+from on_device import on_device
+from pretended_gpu import CUDA, OnGPU, pretended_gpu
 
 SIDE = tiny.TINY_SIDE
 
@@ -61,3 +66,22 @@ def test_many_images_are_answered_in_batches(tmp_path):
     module.task = replace(module.task, limits=replace(USUAL_BATCH_LIMITS, floats=0))
     torch.testing.assert_close(module(images), whole, rtol=1e-6, atol=1e-6)
     assert [shape[1] for shape in seen] == [12, 11]
+
+
+@pytest.mark.parametrize(
+    ("method", "client"), [("head_tuning", None), ("fedvpt", None), ("fedotp", 1), ("pep_fedpt", 1)]
+)
+def test_a_module_computes_on_the_gpu_alone(tmp_path, monkeypatch, method, client):
+    """It reads cached features, pixels, cached patches, or prototypes; pixels lie on the host."""
+    plugin = find_method(method)
+    pixels = torch.zeros(3, 1, SIDE, SIDE, dtype=torch.uint8)
+    # a pretended tensor cannot be one of inference
+    monkeypatch.setattr(torch, "inference_mode", torch.no_grad)
+    with pretended_gpu():
+        task = on_device(tiny.tiny_task(plugin, tmp_path), CUDA).at(1)
+        hooks = loader.load_hooks(plugin)
+        state = initial_state(task, hooks)
+        state.clients[1] = hooks.init_client(task=task.at(0), client=1)
+        received, clients = prepare_model(task, hooks, state, client)
+        logits = Classifier(task, hooks, received, clients, (SIDE, SIDE, 1))(pixels)
+    assert isinstance(logits, OnGPU) and logits.shape == (3, task.num_classes)
