@@ -155,6 +155,10 @@ def test_a_studys_name_may_stand_before_the_labels():
 
 REFUSED = {
     "a word": (dict(run="fedvpt"), "must be the folder of a run below results/runs"),
+    "a folder elsewhere": (
+        dict(run=f"/tmp/runs/{RUN.format('fedvpt')}"),
+        "must be the folder of a run below results",
+    ),
     "a typo": (dict(run=RUN.format("fedvptt")), "did you mean 'digits/few/micro_vit/fedvpt/seed0'"),
     "a round": (dict(run=RUN.format("fedvpt"), round=3), "after which a job ended (1, 2), got 3"),
     "no own models": (dict(run=RUN.format("fedvpt"), client=1), "fedvpt has no model of a client"),

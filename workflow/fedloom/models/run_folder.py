@@ -32,18 +32,21 @@ def find_run(name: str) -> tuple[Path, Run]:
     """
     # the labels are the name's last parts; before them stands a folder, or the name of a study
     found = re.search(r"^(.*?)/?([^/]+)/([^/]+)/([^/]+)/([^/]+)/seed(\d+)/*$", name)
-    if found is None:
+    before = Path()
+    if found is not None:
+        before = Path(found[1])
+    if found is None or not (len(before.parts) < 2 or before.parts[-2:] == Path(RUNS).parts):
         form = RUN_NAME.replace("{", "<").replace("}", ">")
         raise FedLoomError(
             f"{shorten(name)}: must be the folder of a run below {RUNS}, or its labels, as {form}"
         )
-    before, dataset, partition, backbone, method, seed = found.groups()
+    dataset, partition, backbone, method, seed = found.groups()[1:]
     run = Run(dataset, partition, backbone, method, int(seed))
 
     # a folder says where the study's results lie
     root = Path()
-    if before.rstrip("/").endswith(RUNS):
-        root = Path(before.rstrip("/").removesuffix(RUNS) or ".")
+    if len(before.parts) > 1:
+        root = before.parent.parent
 
     if not is_folder(root / paths.path_for(paths.RUN, run)):
         pattern = re.sub(r"{\w+}", "*", paths.RUN)
