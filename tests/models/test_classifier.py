@@ -72,7 +72,7 @@ def test_many_images_are_answered_in_batches(tmp_path):
     ("method", "client"), [("head_tuning", None), ("fedvpt", None), ("fedotp", 1), ("pep_fedpt", 1)]
 )
 def test_a_module_computes_on_the_gpu_alone(tmp_path, monkeypatch, method, client):
-    """The methods read features, pixels, patches or prototypes. The given pixels are on the host."""
+    """The methods read features, pixels, patches or prototypes. The pixels come from the host."""
     plugin = find_method(method)
     pixels = torch.zeros(3, 1, SIDE, SIDE, dtype=torch.uint8)
     # a pretended tensor cannot be one of inference
