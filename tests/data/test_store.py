@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedloom.common.files import write_table
+from fedloom.common.receipts import read_receipt
 from fedloom.data import loading, sources, store
 from fedloom.data.partition import divide_dataset
 
@@ -29,6 +30,16 @@ def test_digits_are_stored_as_they_ship(digits):
     for c in range(10):
         share = images.test[images.labels == c].mean()
         assert abs(share - 0.3) < 0.01, "the split is stratified"
+
+
+def test_the_receipt_says_how_images_were_prepared(digits, tmp_path):
+    """A model that is loaded later prepares new images in the same way."""
+    assert read_receipt(digits / "images.arrow")["preparation"] == {}
+    keys = {"image_size": 16, "resize": "squash", "transparency": "white", "grey_bits": 12}
+    path = tmp_path / "images.arrow"
+    sources.build_store("sklearn_digits", {"test_fraction": 0.3, **keys}, path)
+    del keys["image_size"]
+    assert read_receipt(path)["preparation"] == keys
 
 
 def test_images_are_read_across_chunks_in_any_order(tmp_path, monkeypatch):

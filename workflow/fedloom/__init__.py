@@ -1,8 +1,8 @@
 """FedLoom: federated prompt tuning as one Snakemake workflow.
 
 From Python or a notebook, `run` runs a study, and `results` returns its evaluations as a data frame
-(`scan`: as a lazy view); `export` writes them into a folder for a paper's supplement.
-`rounds` trains one run in this process, round by round.
+(`scan`: as a lazy view); `export` writes them into a folder for a paper's supplement. `rounds` trains
+one run in this process, round by round, and `load` returns the model that a run has trained.
 """
 
 from importlib import import_module
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from fedloom.cli.run.from_python import run
     from fedloom.cli.run.rounds import rounds
     from fedloom.common.errors import FedLoomError
+    from fedloom.models.load import load
 
-__all__ = ["FedLoomError", "export", "results", "rounds", "run", "scan"]
+__all__ = ["FedLoomError", "export", "load", "results", "rounds", "run", "scan"]
 
 MODULES = {
     "FedLoomError": "fedloom.common.errors",
     "export": "fedloom.cli.inspect.results",
+    "load": "fedloom.models.load",
     "results": "fedloom.cli.inspect.results",
     "rounds": "fedloom.cli.run.rounds",
     "run": "fedloom.cli.run.from_python",

@@ -92,13 +92,16 @@ def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
 
 
 def load(
-    path: Path, device: torch.device | str = "cpu", sha256: str | None = None
+    path: Path,
+    device: torch.device | str = "cpu",
+    sha256: str | None = None,
+    advice: str = "delete it and run again",
 ) -> tuple[Tree, JsonDict]:
     """Return the tree and the facts that `save` wrote to a file.
 
     Raises:
         FedLoomError: the file is missing or damaged, or its numbers do not match the sha256 in it
-            (or `sha256`, if that is given).
+            (or `sha256`, if that is given). The error ends with `advice`.
     """
     try:
         with safetensors.safe_open(path, "pt") as file:
@@ -111,11 +114,11 @@ def load(
         raise FedLoomError(f"{path}: does not exist") from None
     except (safetensors.SafetensorError, TypeError, KeyError, ValueError, OSError) as error:
         raise FedLoomError(
-            f"{path}: is damaged or incomplete ({one_line(error)}); delete it and run again"
+            f"{path}: is damaged or incomplete ({one_line(error)}); {advice}"
         ) from None
 
     if _digest(tensors, content) != written or sha256 not in (None, written):
-        raise FedLoomError(f"{path}: its numbers do not match its sha256; delete it and run again")
+        raise FedLoomError(f"{path}: its numbers do not match its sha256; {advice}")
 
     # lay tensors out as torch does new ones: then kernels give the same bits as before `save`
     moved = {key: aligned(value.to(device)) for key, value in tensors.items()}

@@ -17,6 +17,8 @@ from fedloom.data.preparation import prepare
 from fedloom.machine.process_log import progress
 
 log = logging.getLogger(__name__)
+# the keys of a dataset that decide which pixels an image becomes
+PREPARATION = ("resize", "grey_bits", "transparency")
 
 
 class _ColourAfterGreyError(Exception):
@@ -76,6 +78,7 @@ def _write(ready: Prepared, settings: JsonDict, path: Path, rgb: bool) -> None:
         skipped=found.skipped,
         named=ready.named,
         test_split=ready.test_split,
+        preparation={key: settings[key] for key in PREPARATION if key in settings},
     )
 
 

@@ -48,6 +48,7 @@ def write_images(
     skipped: Sized = (),
     named: bool = True,
     test_split: str = "official",
+    preparation: JsonDict | None = None,
 ) -> None:
     """Write `examples` of both splits one by one into the file `store`, and write its receipt.
 
@@ -59,6 +60,8 @@ def write_images(
         shape: height, width and channels of an image.
         classes, provenance, named, test_split: see ImageList.
         skipped: images that are left out; it may grow while `examples` are drawn.
+        preparation: the keys of `fedloom.data.images.PREPARATION` by which they were brought into
+            their shape; the receipt keeps them, so that other images can be prepared likewise.
     """
     # count the images while they are written
     total = 0
@@ -90,6 +93,7 @@ def write_images(
         shape=shape,
         skipped=len(skipped),
         provenance=provenance,
+        preparation=preparation or {},
         **facts,
     )
 

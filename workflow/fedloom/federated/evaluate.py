@@ -216,12 +216,10 @@ def scores_on(
 
     # sum over the batches on the device
     for batch in groups.iterate_examples(task, images):
-        # the model's logits; a method may have no server's model
-        logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
-        if logits is None and clients.is_server_model:
+        # a method may have no server's model
+        logits = answer(task, hooks, received, clients, batch)
+        if logits is None:
             return []
-        logits = check_results.check_logits(task, clients, batch.labels, logits)
-        logits = with_offsets(clients, logits)
         predictions.append(logits.argmax(-1))
 
         # count hits and losses, without the images that only fill up the batch
@@ -244,7 +242,24 @@ def scores_on(
     ]
 
 
-def with_offsets(clients: Cohort, logits: Tensor) -> Tensor:
+def answer(
+    task: Task, hooks: Hooks, received: Tree, clients: Cohort, batch: Batch
+) -> Tensor | None:
+    """Return the logits [K, B, C] with which K clients answer a batch, with wrappers' offsets.
+
+    Return None for the server's model if the method has none.
+
+    Raises:
+        FedLoomError: the logits have a wrong shape or type.
+    """
+    logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+    if logits is None and clients.is_server_model:
+        return None
+    logits = check_results.check_logits(task, clients, batch.labels, logits)
+    return _with_offsets(clients, logits)
+
+
+def _with_offsets(clients: Cohort, logits: Tensor) -> Tensor:
     """Return the logits [K, B, C] of the clients' answers plus what wrappers add to them."""
     if clients.logit_offsets is None:
         return logits
@@ -325,7 +340,7 @@ def compute_artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[
         for received, clients, batch in batches(images):
             logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
             logits = check_results.check_logits(task, clients, batch.labels, logits)
-            yield clients, batch, with_offsets(clients, logits)
+            yield clients, batch, _with_offsets(clients, logits)
 
     # ask the wrappers for the table, and then the method
     hook = "audit_table"

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedloom.common.seeds import torch_generator
 from fedloom.common.trees import Tree
-from fedloom.federated import check_results, groups
+from fedloom.federated import groups
 from fedloom.federated.cohorts import personalize_cohort, prepare_clients
-from fedloom.federated.evaluate import with_offsets
+from fedloom.federated.evaluate import answer
 from fedloom.federated.round import attacking_clients
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task
@@ -99,9 +99,9 @@ def _answers_of_cohort(
     predicted: list[Tensor] = []
     probabilities: list[Tensor] = []
     for batch in groups.iterate_examples(task, images):
-        logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
-        logits = check_results.check_logits(task, clients, batch.labels, logits)
-        best = with_offsets(clients, logits).softmax(-1).max(-1)
+        logits = answer(task, hooks, received, clients, batch)
+        assert logits is not None, "only the server's model may be missing"
+        best = logits.softmax(-1).max(-1)
         predicted.append(best.indices)
         probabilities.append(best.values)
     classes = torch.cat(predicted, 1).cpu().numpy()  # [K, B]

@@ -1,6 +1,6 @@
 """Train the rounds of a job; after an earlier attempt, only the rounds that are left."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 from fedloom.backbones import backbone
@@ -50,4 +50,5 @@ def run_job(job: TrainJob, threads: int) -> None:
         # train, from a checkpoint with the same fingerprint if there is one
         fingerprint = training_job.job_fingerprint(job, receipts, device)
         training_job.train_rounds(task, hooks, job, start, outputs, fingerprint)
-        write_receipt(state, **made_by)
+        # with the settings, the state can be used without the study (fedloom.models.from_run)
+        write_receipt(state, **made_by, spec=asdict(job.spec))

@@ -1,0 +1,104 @@
+"""`fedloom publish`: what the folder holds, what its card says, and what is not published."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+import yaml
+
+import fedloom
+from command_line import invoked
+from fedloom.common.files import read_table
+
+RUN = "digits/few/micro_vit/{}/seed0"
+DIVISION = Path("results/partitions/digits/few/seed0.parquet")
+IMAGE = np.random.default_rng(0).integers(256, size=(8, 8), dtype=np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def in_study(study, monkeypatch):
+    """Let each test run in the study's folder."""
+    monkeypatch.chdir(study)
+
+
+def publish(method: str, folder: Path, *words: str) -> None:
+    assert invoked("publish", RUN.format(method), str(folder), *words) == 0
+
+
+def test_a_folder_takes_the_place_of_its_run(tmp_path, monkeypatch, capsys):
+    expected = fedloom.load(RUN.format("pep_fedpt")).predict(IMAGE, 10)
+    publish("pep_fedpt", tmp_path / "model")
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == [
+        "README.md", "config.json", "model.safetensors"
+    ]  # fmt: skip
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("model.safetensors", "config.json", "README.md"))
+
+    # in a folder without a study
+    monkeypatch.chdir(tmp_path)
+    pd.testing.assert_frame_equal(fedloom.load("model").predict(IMAGE, 10), expected)
+
+
+def test_the_servers_model_holds_what_the_server_sends(study, tmp_path):
+    """The tensors of FedVPT are its prompts, its head and the class shares of nobody."""
+    publish("fedvpt", tmp_path / "model")
+    tensors = safetensors.torch.load_file(tmp_path / "model/model.safetensors")
+    assert set(tensors) == {"received/params/head", "received/params/shared_prompts", "priors"}
+    assert torch.equal(tensors["priors"], torch.full((10,), 0.1))
+    file = study / "results/runs" / RUN.format("fedvpt") / "rounds/0002.safetensors"
+    head = safetensors.torch.load_file(file)["server/params/head"]
+    assert torch.equal(tensors["received/params/head"], head)
+
+
+def test_a_client_is_published_only_by_name_and_with_a_warning(tmp_path, caplog):
+    publish("pep_fedpt", tmp_path / "server")
+    assert "client" not in caplog.text
+    publish("pep_fedpt", tmp_path / "client", "--client", "1")
+    assert "note: the model of client 1 is published" in caplog.text
+    expected = fedloom.load(RUN.format("pep_fedpt"), client=1).predict(IMAGE, 10)
+    pd.testing.assert_frame_equal(fedloom.load(tmp_path / "client").predict(IMAGE, 10), expected)
+
+
+def test_the_card_has_the_accuracies_of_the_run(tmp_path):
+    publish("fedvpt", tmp_path / "model")
+    card = (tmp_path / "model/README.md").read_text()
+    _, header, text = card.split("---\n", 2)
+    assert yaml.safe_load(header)["pipeline_tag"] == "image-classification"
+    file = Path("results/runs", RUN.format("fedvpt"), "evaluation.parquet")
+    rows = read_table(file).to_pandas().query("round == 2 and participating")
+    shares = 100 * rows["num_correct"] / rows["num_test"]
+    found = dict(re.findall(r"\| ([\w ]+?) +\| ([\d.]+) +\|", text))
+    assert float(found["participating mean"]) == pytest.approx(shares.mean(), abs=0.005)
+    assert float(found["participating worst"]) == pytest.approx(shares.min(), abs=0.005)
+    assert found["rounds"] == "2" and "There is no guarantee" in text
+
+
+def test_an_earlier_round_can_be_published(tmp_path):
+    publish("fedvpt", tmp_path / "model", "--round", "1")
+    assert json.loads((tmp_path / "model/config.json").read_text())["round"] == 1
+    assert "rounds" in (tmp_path / "model/README.md").read_text()
+
+
+def test_other_files_are_not_overwritten(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(fedloom.FedLoomError, match="must be empty, or hold a published model"):
+        publish("fedvpt", tmp_path)
+    publish("fedvpt", tmp_path / "model")
+    publish("pep_fedpt", tmp_path / "model")
+    assert fedloom.load(tmp_path / "model").module.task.method == "pep_fedpt"
+
+
+def test_a_model_that_reads_a_clients_images_is_not_published(tmp_path):
+    """With a pool, a client picks prompts by its training images, also when it predicts."""
+    publish("pooled", tmp_path / "server")
+    client = read_table(DIVISION).to_pandas().query("participating")["client_id"].iloc[0]
+    says = f"fedavg_pt: the model of client {client} cannot be published: .* training images"
+    with pytest.raises(fedloom.FedLoomError, match=says):
+        publish("pooled", tmp_path / "model", "--client", str(client))
+    assert not (tmp_path / "model").exists()
+    assert len(fedloom.load(RUN.format("pooled"), client=client).predict(IMAGE)) == 1

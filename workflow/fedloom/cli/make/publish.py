@@ -1,0 +1,76 @@
+"""`fedloom publish`: write a run's model into a folder that needs no study."""
+
+import logging
+from pathlib import Path
+
+import torch
+
+from fedloom.cli.make.model_card import model_card
+from fedloom.common.errors import FedLoomError
+from fedloom.common.files import temporary_folder, write_text
+from fedloom.models.load import load
+from fedloom.models.model import Model
+from fedloom.models.published import TENSORS, write_content
+from fedloom.models.run_folder import CONFIG, find_run, is_published
+
+log = logging.getLogger(__name__)
+CARD = "README.md"
+# the number of random images on which a published model is compared with that of the run
+COMPARED = 8
+
+
+def publish(run: str, folder: Path, client: int | None, round_number: int | None) -> str:
+    """Write a run's model into a folder: tensors, config.json and a model card.
+
+    Return what was written, as text.
+
+    Raises:
+        FedLoomError: the folder holds other files, or the model needs a client's data to answer.
+    """
+    if folder.exists() and not is_published(folder) and any(folder.iterdir()):
+        raise FedLoomError(f"{folder}: must be empty, or hold a published model; name another")
+    root, labels = find_run(run)
+    model = load(run, client=client, round=round_number)
+    if client is not None:
+        log.warning(
+            "note: the model of client %d is published, with its class shares and its personal "
+            "state, from which others may learn about its data",
+            client,
+        )
+
+    # write the files under temporary names, and keep them only if the model answers from them
+    with temporary_folder(folder) as temporary:
+        write_content(model.content, temporary)
+        _check_answers(model, temporary)
+        write_text(temporary / CARD, model_card(root, labels, model, str(folder)))
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = []
+        for name in (TENSORS, CONFIG, CARD):
+            (temporary / name).replace(folder / name)
+            lines.append(f"{folder / name}  {(folder / name).stat().st_size:,} bytes")
+    return "\n".join(lines)
+
+
+def _check_answers(model: Model, folder: Path) -> None:
+    """Check that the files in a folder answer images as the model of the run does.
+
+    Raises:
+        FedLoomError: they do not. Some methods read a client's training images when they predict.
+    """
+    prepare = model.transform
+    shape = (COMPARED, prepare.channels, prepare.height, prepare.width)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+    method = model.module.task.method
+    whose = "its server's model"
+    if model.content.facts.client is not None:
+        whose = f"the model of client {model.content.facts.client}"
+    try:
+        answers = load(folder).module(pixels)
+    except FedLoomError as error:
+        raise FedLoomError(f"{method}: {whose} cannot be published: {error}") from None
+    if not torch.allclose(answers, model.module(pixels), rtol=1e-5, atol=1e-5):
+        raise FedLoomError(
+            f"{method}: {whose} cannot be published, since it answers otherwise without the data "
+            "of clients; load it from the run"
+        )

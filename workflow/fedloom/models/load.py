@@ -1,0 +1,111 @@
+"""`fedloom.load`: the model that a run has trained."""
+
+from os import PathLike
+from pathlib import Path
+
+import torch
+
+from fedloom.backbones.backbone import load_backbone
+from fedloom.common.errors import FedLoomError
+from fedloom.models.classifier import Classifier
+from fedloom.models.content import ModelContent, build_classifier, content_of
+from fedloom.models.from_run import read_round
+from fedloom.models.model import Model
+from fedloom.models.prepared import prepare_model
+from fedloom.models.published import read_content
+from fedloom.models.run_folder import CONFIG, is_published
+from fedloom.models.weights import check_weights, with_precision, with_weights_among
+
+PRECISIONS = ("float32", "tf32", "bf16")
+
+
+def load(
+    run: str | PathLike,
+    *,
+    client: int | None = None,
+    round: int | None = None,
+    device: str | torch.device = "cpu",
+    precision: str | None = None,
+) -> Model:
+    """Return the model that a run has trained: its server's, or that of a client.
+
+    Args:
+        run: the run's folder below results/runs, or its labels, as
+            "styles/domains/micro_vit/fedvpt/seed0"; the study's name may stand before the labels.
+            Or a folder that `fedloom publish` wrote.
+        client: the id of a client, for its personalised model; default: the server's model.
+        round: the round after which the model is read, one with which a job of the run ended;
+            default: the last.
+        device: the device on which it computes, such as "cuda".
+        precision: the number format of the backbone: float32, tf32 or bf16; default: that of the
+            study (study.precision).
+
+    Raises:
+        FedLoomError: there is no such run or round, the method has no such model, the client never
+            trained, or a file is missing or was changed.
+    """
+    if precision is not None and precision not in PRECISIONS:
+        raise FedLoomError(f"precision: must be one of {', '.join(PRECISIONS)}, got '{precision}'")
+    place = _device(device)
+    if is_published(Path(run)):
+        return _load_published(Path(run), client, round, place, precision)
+
+    found = read_round(run, round, place, precision)
+    received, clients = prepare_model(found.task, found.hooks, found.state, client)
+    module = Classifier(
+        found.task,
+        found.hooks,
+        received,
+        clients,
+        found.preparation.shape,
+        found.spec.backbone.settings.get("cache_format", "float32"),
+    )
+    return _checked_model(content_of(module, found.spec, found.preparation, found.weights), module)
+
+
+def _load_published(
+    folder: Path,
+    client: int | None,
+    round_number: int | None,
+    device: torch.device,
+    precision: str | None,
+) -> Model:
+    """Return the model in a folder that `fedloom publish` wrote.
+
+    Raises:
+        FedLoomError: a file is missing or was changed, the backbone has other weights, or the
+            folder holds the model of another client or round.
+    """
+    content = read_content(folder)
+    facts = content.facts
+    for name, asked, there in (
+        ("client", client, facts.client),
+        ("round", round_number, facts.round),
+    ):
+        if asked not in (None, there):
+            raise FedLoomError(f"{folder}: holds the model of {name} {there}, not of {asked}")
+
+    # a file of weights may lie beside the model
+    named = facts.spec.backbone
+    beside = folder / Path(named.settings["weights"]).name
+    used = with_weights_among(with_precision(named, precision), [beside])
+    backbone = load_backbone(used.family, used.settings, device)
+    check_weights(folder / CONFIG, used, backbone, facts.weights)
+    return _checked_model(content, build_classifier(content, backbone))
+
+
+def _checked_model(content: ModelContent, module: Classifier) -> Model:
+    """Return a model that can answer images; raise a FedLoomError if it cannot."""
+    module.check()
+    return Model(content, content.facts.preparation, module)
+
+
+def _device(device: str | torch.device) -> torch.device:
+    """Return a device; raise a FedLoomError if torch cannot compute on it."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise FedLoomError(f"device: torch cannot use '{device}' ({reason}); use cpu") from None
+    return found

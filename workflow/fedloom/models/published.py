@@ -1,0 +1,61 @@
+"""Write a model's content into a folder, and read it from there.
+
+The folder holds `model.safetensors`, the tensors, and `config.json`, the facts. The file of tensors
+has a digest of itself and one of the facts, so that damaged or changed files are refused.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import cattrs
+
+from fedloom.common import tensor_files
+from fedloom.common.errors import FedLoomError
+from fedloom.common.files import write_text
+from fedloom.common.folders import read_text
+from fedloom.common.receipts import digest
+from fedloom.machine import packages
+from fedloom.models.content import ModelContent, ModelFacts
+from fedloom.models.run_folder import CONFIG
+
+TENSORS = "model.safetensors"
+# the value of the key `format` of config.json
+FORMAT = "fedloom model 1"
+ANEW = "get the folder anew, or publish the run again"
+
+
+def write_content(content: ModelContent, folder: Path) -> None:
+    """Write the tensors and the facts of a model into a folder, which is made."""
+    facts = {"format": FORMAT, "versions": packages.versions()} | asdict(content.facts)
+    # JSON has lists in place of tuples
+    facts = json.loads(json.dumps(facts))
+    tensor_files.save(folder / TENSORS, content.tensors, config=digest(facts))
+    write_text(folder / CONFIG, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_content(folder: Path) -> ModelContent:
+    """Read what `write_content` wrote.
+
+    Raises:
+        FedLoomError: a file is missing, damaged or of another version, or was changed.
+    """
+    config = folder / CONFIG
+    try:
+        facts = {**json.loads(read_text(config))}
+    except (ValueError, TypeError) as error:
+        raise FedLoomError(f"{config}: damaged or incomplete ({error}); {ANEW}") from None
+    found = facts.get("format")
+    if found != FORMAT:
+        raise FedLoomError(f"{config}: its format must be '{FORMAT}', got {found!r}; {ANEW}")
+
+    tensors, sealed = tensor_files.load(folder / TENSORS, advice=ANEW)
+    if sealed.get("config") != digest(facts):
+        raise FedLoomError(
+            f"{config}: changed since it was published, or not of the {TENSORS} beside it; {ANEW}"
+        )
+    try:
+        return ModelContent(cattrs.structure(facts, ModelFacts), tensors)
+    except (KeyError, ValueError, TypeError, cattrs.BaseValidationError) as error:
+        reason = "; ".join(cattrs.transform_error(error))
+        raise FedLoomError(f"{config}: not the facts of a model ({reason}); {ANEW}") from None
