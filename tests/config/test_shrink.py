@@ -281,7 +281,7 @@ def test_single_members_of_a_grid_stay(shrunk_text):
 
 
 def test_members_of_a_grid_of_partitions_have_fewer_clients(shrunk_text, tmp_path):
-    """They keep their labels, by which tables name them: the grid's label stands for all."""
+    """They keep the labels by which tables name them, and the grid's label stands for all."""
     small = tmp_path / "shrunk.yaml"
     config = shrunk_text("""
         study: {name: mine, clients_per_round: 30}

@@ -1,8 +1,8 @@
 """FedLoom: federated prompt tuning as one Snakemake workflow.
 
 From Python or a notebook, `run` runs a study, and `results` returns its evaluations as a data frame
-(`scan`: as a lazy view); `export` writes them into a folder for a paper's supplement. `rounds` trains
-one run in this process, round by round, and `load` returns the model that a run has trained.
+(`scan`: as a lazy view); `export` writes them into a folder for a paper's supplement. `rounds`
+trains one run in this process, round by round, and `load` returns the model that a run has trained.
 """
 
 from importlib import import_module

@@ -72,15 +72,16 @@ def _shrink_partition(
     protocol = entry.get("protocol", {})
     sampled = protocol.get("clients_per_round", sampled)
     trained = _count_training(shrunk, divided)
-    shrunk["protocol"] = {
+    shorter: JsonDict = {
         "rounds": rounds,
         "evaluate_every": 1,
         "clients_per_round": min(sampled, trained or sampled),
     }
     if "report" in protocol:
-        shrunk["protocol"]["report"] = limit_report(protocol["report"], scale)
+        shorter["report"] = limit_report(protocol["report"], scale)
     if "training" in protocol:
-        shrunk["protocol"]["training"] = limit_training(protocol["training"], scale)
+        shorter["training"] = limit_training(protocol["training"], scale)
+    shrunk["protocol"] = shorter
     return shrunk
 
 
