@@ -209,6 +209,28 @@ def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes,
     assert {1: "one round", 2: "two rounds"}[rounds] in study["remark"]
 
 
+def test_options_have_the_values_that_a_plugin_states_for_smoke_runs(shrunk_text):
+    """A label without an entry has them, too; the axes of a grid keep their values."""
+    methods = shrunk_text("""
+        study: {name: mine}
+        methods:
+          mine: {plugin: creff, options: {features: 50, feature_lr: 0.3}}
+          steps: {plugin: fedic, grid: {server_steps: [20, 40], server_lr: [0.1, 0.2]}}
+        partitions: {held: {scheme: iid, clients: 10, held_out: 0.1}}
+        select:
+          partitions: [held]
+          methods: [mine, steps, creff, fedic, fedvpt]
+          tables: [main]
+          figures: []
+    """)["methods"]
+    fewer = {"features": 2, "matching_steps": 2, "retraining_epochs": 1}
+    assert methods["mine"]["options"] == fewer | {"feature_lr": 0.3}
+    assert methods["creff"] == {"plugin": "creff", "options": fewer}
+    assert methods["fedic"] == {"plugin": "fedic", "options": {"server_steps": 2}}
+    assert "options" not in methods["steps"]
+    assert "options" not in methods["fedvpt"]
+
+
 def test_a_stream_arrives_in_the_rounds_that_are_left(shrunk):
     _, small = shrunk("micro/micro_streams")
     arrivals = small.settings.partitions["letters"].settings["arrivals"]
@@ -281,7 +303,7 @@ def test_single_members_of_a_grid_stay(shrunk_text):
 
 
 def test_members_of_a_grid_of_partitions_have_fewer_clients(shrunk_text, tmp_path):
-    """They keep the labels by which tables name them, and the grid's label stands for all."""
+    """Each keeps its label, and the label of the grid stands for all members."""
     small = tmp_path / "shrunk.yaml"
     config = shrunk_text("""
         study: {name: mine, clients_per_round: 30}

@@ -135,6 +135,9 @@ class MethodManifest(PluginManifest):
     """Condition with which clients train by `cross_entropy` of the logits of all classes, on their
     own images, and with no class shares of the method's own beside these logits. Otherwise a
     wrapper must not add to the logits in training (hook `training_offsets`)."""
+    smoke_options: JsonDict = Field({})
+    """Values of options in smoke runs (`fedloom run STUDY --smoke`), in place of the study's. A
+    method whose server takes many steps, however small the data are, states fewer of them."""
     server_sees_held_out: bool = False
     """True if the server trains on images of held-out clients. Tables mark the accuracies of such a
     method."""
@@ -190,6 +193,7 @@ class MethodManifest(PluginManifest):
 
         # every option that a key names must exist
         named = {key: getattr(self, key) for key in CONDITIONS}
+        named["smoke_options"] = self.smoke_options
         named |= {f"cost.{key}": value for key, value in self.cost if value != "image"}
         named |= {f"artefacts.{k}.options": entry.options for k, entry in self.artefacts.items()}
         if isinstance(self.aggregation, dict):

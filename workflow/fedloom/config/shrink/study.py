@@ -9,6 +9,7 @@ from copy import deepcopy
 from itertools import product
 
 from fedloom.common.json_types import JsonDict
+from fedloom.config.grids import split_axis
 from fedloom.config.settings import MICRO as SHIPPED_BACKBONES
 from fedloom.config.settings import OutputEntry, Scenario, Settings
 from fedloom.config.shrink.datasets import shrink_datasets
@@ -16,6 +17,7 @@ from fedloom.config.shrink.grids import Axes, lost_members, shrink_grids
 from fedloom.config.shrink.partitions import shrink_partitions
 from fedloom.config.shrink.scale import MICRO, Scale, limit_training
 from fedloom.config.shrink.study_keys import shrink_study_keys
+from fedloom.hooks.manifest import find_method
 from fedloom.machine.install import resource
 
 # the most runs of two rounds: two cores need about 1.3 seconds for each, so three minutes for these
@@ -52,6 +54,7 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
 
     # of grids, only the ends are left
     written_methods = config.get("methods", {})
+    bare_methods = _entries_of_bare_methods(settings, written_methods)
     partition_grids = shrink_grids(config["partitions"], select.partitions)
     method_grids = shrink_grids(written_methods, select.methods)
     dropped = lost_members(config["partitions"], partition_grids)
@@ -83,7 +86,7 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
         },
         "methods": {
             label: _shrink_method(entry, scale, method_grids.get(label))
-            for label, entry in written_methods.items()
+            for label, entry in (bare_methods | written_methods).items()
         },
         "tables": _shrink_outputs(config["tables"], settings.tables, left),
         "figures": _shrink_outputs(config["figures"], settings.figures, left),
@@ -133,11 +136,32 @@ def _shrink_backbone(entry: JsonDict, scale: Scale) -> JsonDict:
     return entry | {"weights": "none"}
 
 
+def _entries_of_bare_methods(settings: Settings, written: Collection[str]) -> JsonDict:
+    """Return an entry for each label that is the name of a plugin and has none in the config.
+
+    Only plugins with `smoke_options` need one.
+    """
+    entries = {}
+    for label in settings.select.methods:
+        is_bare = label not in written and settings.methods[label].member is None
+        if is_bare and find_method(label).smoke_options:
+            entries[label] = {"plugin": label}
+    return entries
+
+
 def _shrink_method(entry: JsonDict, scale: Scale, grid: Axes | None) -> JsonDict:
-    """Return a shrunk method: fewer rounds, less training, and of a grid the ends of its axes."""
+    """Return a shrunk method: fewer rounds, less training, and of a grid the ends of its axes.
+
+    Options have the values that the plugin states for smoke runs, but for the axes of a grid.
+    """
     shrunk = dict(entry)
     if grid is not None:
         shrunk["grid"] = grid
+    varied = {split_axis(axis)[0] for axis in grid or {}}
+    smoke_options = find_method(entry["plugin"]).smoke_options
+    kept = {option: value for option, value in smoke_options.items() if option not in varied}
+    if kept:
+        shrunk["options"] = entry.get("options", {}) | kept
     if entry.get("rounds"):
         shrunk["rounds"] = min(entry["rounds"], scale.rounds)
     if entry.get("training"):
