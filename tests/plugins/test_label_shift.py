@@ -1,4 +1,4 @@
-"""Label shift: what no, own and estimated class shares are worth on own and on equal labels."""
+"""Label shift: what no, own and estimated class shares are worth on own and balanced images."""
 
 import sys
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from fedloom.config.kinds import KINDS
 from fedloom.contract.tiny import tiny_backbone, tiny_task
 from fedloom.federated.evaluate import compute_artefact, evaluate
-from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.round import attacking_clients, initial_state, train_round
 from fedloom.hooks import loader, manifest
 from first_round import module
 
@@ -72,22 +72,24 @@ def test_the_other_test_set_has_as_many_images_of_each_class(tmp_path, monkeypat
     assert drawn[0].tolist() != drawn[1].tolist(), "each client has images of its own"
 
 
-def test_a_client_without_training_images_answers_at_a_temperature_of_one(tmp_path):
-    task = tiny_task(PLUGINS["head_tuning"], tmp_path, (WRAPPER,))
-    logits = torch.tensor([[3.0, 0.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0]], dtype=torch.float64)
-    task.data.train[0] = np.array([], np.int64)
+def answering(logits, labels):
+    """Return a function that answers everything that client 0 is asked in the same way, in turn."""
 
     def answers(images):
-        """Yield two answers of client 0 alone, whatever it is asked."""
-        clients = SimpleNamespace(ids=(0,), logit_offsets=None)
+        """Yield the answers of client 0 to its images."""
+        count = len(images[0])
+        chosen = torch.arange(count) % len(labels)
         batch = SimpleNamespace(
-            mask=torch.ones(1, 2, dtype=torch.bool), labels=torch.tensor([[0, 2]])
+            mask=torch.ones(1, count, dtype=torch.bool),
+            labels=torch.from_numpy(labels)[chosen][None],
         )
-        yield clients, batch, logits[None]
+        yield (
+            SimpleNamespace(ids=(0,), logit_offsets=None),
+            batch,
+            torch.from_numpy(logits)[chosen][None],
+        )
 
-    offsets = torch.zeros(len(task.data.test), 4)
-    columns = label_shift.answers_under_label_shift(task, answers, offsets)
-    assert columns["accuracy"] == [0.5] * 6
+    return answers
 
 
 def test_shares_are_those_that_make_unlabelled_images_most_likely():
@@ -110,50 +112,106 @@ def test_shares_of_certain_answers_are_those_of_the_answers():
     assert label_shift.estimated_shares(sure).tolist() == pytest.approx([0.75, 0.25, 0, 0])
 
 
-def test_the_temperature_undoes_a_factor_of_calibrated_logits():
-    """Labels as frequent as the softmax says are best explained by the logits themselves."""
-    chances = np.array([[0.7, 0.2, 0.1], [0.1, 0.5, 0.4]])
-    shares = np.array([0.5, 0.3, 0.2])
-    posteriors = chances * shares / (chances @ shares)[:, None]
-    labels = [np.repeat(np.arange(3), np.round(10_000 * row).astype(int)) for row in posteriors]
-    logits = np.repeat(np.log(chances), [len(row) for row in labels], axis=0)
-    found = label_shift.fitted_temperature(
-        torch.from_numpy(2.5 * logits),
-        torch.from_numpy(np.concatenate(labels)),
-        torch.from_numpy(np.log(shares)),
-    )
-    assert found == pytest.approx(2.5, rel=1e-3)
+def calibration_by_hand(logits, labels, offsets):
+    """Return (T, b) with the least cross-entropy plus penalty, by a general minimiser."""
+
+    def loss(free):
+        scores = logits / np.exp(free[0]) + free[1:] + offsets
+        right = scores[np.arange(len(labels)), labels]
+        entropy = (np.log(np.exp(scores).sum(1)) - right).mean()
+        return entropy + (free**2).sum() / (2 * len(labels))
+
+    best = minimize(loss, np.zeros(1 + logits.shape[1]), tol=1e-12).x
+    return np.exp(best[0]), best[1:]
+
+
+@pytest.mark.parametrize("scale", [0.4, 1.0, 5.0])
+def test_temperature_and_biases_have_the_least_penalised_loss(scale):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=80)
+    logits = scale * (rng.normal(size=(80, 3)) + 2 * np.eye(3)[labels])
+    offsets = np.log(rng.dirichlet([1, 1, 1], size=80))
+    temperature, biases = calibration_by_hand(logits, labels, offsets)
+    found = label_shift.fit_calibration(*map(torch.from_numpy, (logits, labels, offsets)))
+    assert float(found[0]) == pytest.approx(temperature, rel=1e-4)
+    assert found[1].numpy() == pytest.approx(biases, abs=1e-4)
+
+
+def test_images_that_are_all_classified_correctly_give_a_finite_temperature():
+    logits = 3 * torch.eye(4, dtype=torch.float64)[[0, 1, 2, 0]]
+    labels = torch.tensor([0, 1, 2, 0])  # no image of class 3
+    temperature, biases = label_shift.fit_calibration(logits, labels, torch.zeros(4, 4))
+    assert 0.2 < temperature < 5
+    assert biases.abs().max() < 3
+
+
+def test_calibration_reads_images_of_held_out_clients_alone(tmp_path, monkeypatch):
+    """Each image comes with the log shares of the client that has it."""
+    task = tiny_task(PLUGINS["head_tuning"], tmp_path, (WRAPPER,))
+    asked = []
+
+    def fit(logits, labels, offsets):
+        asked.append((len(logits), labels.tolist(), offsets.unique(dim=0)))
+        return torch.ones(()), torch.zeros(4)
+
+    hooks = loader.load_hooks(PLUGINS["head_tuning"], wrappers=[WRAPPER])
+    loaded = sys.modules["fedloom_plugins.class_priors.label_shift"]
+    monkeypatch.setattr(loaded, "fit_calibration", fit)
+    state = initial_state(task, hooks)
+    compute_artefact(task.at(1), hooks, state, "label_shift")
+    (held_out,) = {*range(6)} - {*task.data.participating}
+    images = task.data.train[held_out]
+    ((count, labels, offsets),) = asked
+    assert count == len(images)
+    assert labels == task.data.labels[images].tolist()
+    shares = task.data.priors[held_out].clamp(min=1e-4).log()
+    assert offsets.tolist() == [(shares - shares.max()).double().tolist()]
+
+
+def test_without_held_out_clients_the_logits_stay_as_they_are():
+    nothing = {0: (torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))}
+    temperature, biases = label_shift.calibrate(nothing, torch.ones(1, 4))
+    assert temperature == 1
+    assert biases.tolist() == [0, 0, 0, 0]
 
 
 def test_estimated_answers_are_of_calibrated_logits_plus_log_shares(tmp_path, monkeypatch):
     """Logits are five times too large; at their temperature, rare classes lose more answers."""
-    monkeypatch.setattr(label_shift, "fitted_temperature", lambda *_: 5.0)
+    right_biases = torch.tensor([0.0, 0.5, 0.0, 0.0])
+    monkeypatch.setattr(label_shift, "calibrate", lambda *_: (torch.tensor(5.0), right_biases))
     task = tiny_task(PLUGINS["head_tuning"], tmp_path, (WRAPPER,))
+    task.data.test[0] = np.resize(task.data.test[0], 200)
     rng = np.random.default_rng(1)
-    logits = 5 * (rng.normal(size=(1, 200, 4)) + np.array([1.0, 0.0, 0.0, -1.0]))
-    labels = rng.integers(4, size=(1, 200))
-
-    def answers(images):
-        """Yield the same answers of client 0, whatever it is asked."""
-        mask = torch.ones(1, 200, dtype=torch.bool)
-        batch = SimpleNamespace(mask=mask, labels=torch.from_numpy(labels))
-        yield SimpleNamespace(ids=(0,), logit_offsets=None), batch, torch.from_numpy(logits)
-
+    logits = 5 * (rng.normal(size=(200, 4)) + np.array([1.0, 0.0, 0.0, -1.0]))
+    labels = rng.integers(4, size=200)
+    answers = answering(logits, labels)
     found = label_shift.answers_under_label_shift(task, answers, torch.zeros(6, 4))
     estimated = accuracies(pd.DataFrame(found), "own", "estimated")[0]
 
     # by hand: shares at the right temperature, and answers with and without it
-    scaled = logits[0] / 5
+    scaled = logits / 5 + right_biases.numpy()
     shares = np.full(4, 0.25)
     for _ in range(100):
         raised = shares * np.exp(scaled)
         shares = (raised / raised.sum(1, keepdims=True)).mean(0)
-    right = ((scaled + np.log(shares)).argmax(1) == labels[0]).mean()
-    too_sure = ((logits[0] + np.log(shares)).argmax(1) == labels[0]).mean()
+    right = ((scaled + np.log(shares)).argmax(1) == labels).mean()
+    too_sure = ((logits + np.log(shares)).argmax(1) == labels).mean()
     assert estimated == right != too_sure
 
 
-def test_where_classes_are_alike_they_count_alike():
+def test_attackers_have_no_rows(tmp_path):
+    """As in evaluations, clients that attack do not answer."""
+    plugin, attack = PLUGINS["head_tuning"], PLUGINS["label_flip"]
+    task = tiny_task(plugin, tmp_path, (WRAPPER, attack))
+    hooks = loader.load_hooks(plugin, wrappers=[WRAPPER, attack])
+    attacking = attacking_clients(task, hooks)
+    state = initial_state(task, hooks)
+    found = pd.DataFrame(compute_artefact(task.at(1), hooks, state, "label_shift"))
+    assert attacking
+    assert {*found["client_id"]} == {*range(6)} - {*attacking}
+
+
+def test_classes_of_a_balanced_set_count_alike():
     predicted = torch.tensor([0, 0, 0, 1, 0])
     labels = torch.tensor([0, 0, 0, 1, 1])
     assert label_shift.mean_accuracy_of_classes(predicted, labels) == 0.75
@@ -162,7 +220,7 @@ def test_where_classes_are_alike_they_count_alike():
 def test_the_table_averages_over_participating_clients(tmp_path):
     rows = []
     for client, taking_part in ((0, True), (1, True), (2, False)):
-        for position, labels in enumerate(("own", "equal")):
+        for position, labels in enumerate(("own", "balanced")):
             for number, shares in enumerate(("none", "own", "estimated")):
                 accuracy = (10 * client + 3 * position + number) / 100
                 rows.append((client, taking_part, labels, shares, accuracy))
@@ -174,7 +232,7 @@ def test_the_table_averages_over_participating_clients(tmp_path):
     assert numbers == pytest.approx(
         {
             "own_none": 5.0, "own_own": 6.0, "own_estimated": 7.0,
-            "equal_none": 8.0, "equal_own": 9.0, "equal_estimated": 10.0,
+            "balanced_none": 8.0, "balanced_own": 9.0, "balanced_estimated": 10.0,
         }
     )  # fmt: skip
     assert sys.modules[TABLE.__module__].COLUMNS.keys() == numbers.keys()

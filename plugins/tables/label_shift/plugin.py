@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from fedloom.report.output_toolbox import Column, KindSpec, PlottedRun, RunsTable, metrics
 
-LABELS = {"own": "Own labels", "equal": "All classes alike"}
+LABELS = {"own": "Own labels", "balanced": "Balanced"}
 SHARES = {"none": "as they are", "own": "own shares", "estimated": "estimated shares"}
 COLUMNS = {
     f"{labels}_{shares}": Column(f"{title}, {how}")
@@ -14,7 +14,7 @@ COLUMNS = {
 
 
 class LabelShift(RunsTable):
-    """Accuracy with no, own and estimated class shares, on own labels and on equal ones.
+    """Accuracy with no, own and estimated class shares, on own and on balanced test images.
 
     Runs have the wrapper `class_priors`, whose artefact has the answers.
     """
@@ -36,8 +36,9 @@ class LabelShift(RunsTable):
     def describe(self, runs: list[PlottedRun]) -> str:
         """Return a caption that says what the numbers are."""
         return (
-            "mean test accuracy in % of participating clients after the last round, on their own "
-            "test images and on others in which all classes are alike; each with the method's "
-            "logits as they are, with the log of the shares of the client's training classes "
-            "added, and with that of shares estimated from the unlabelled test images"
+            "mean test accuracy in % of participating clients after the last round, before they "
+            "personalise, on their own test images and on others with equally many of each class; "
+            "each with the method's logits as they are, with the log of the shares of the client's "
+            "training classes added, and with that of shares estimated from the unlabelled test "
+            "images"
         )

@@ -1,18 +1,20 @@
 """Answers under label shift: class shares where test labels are unlike those of training.
 
 Each client answers two sets of test images: its own, whose labels are like those of its training
-images, and a set in which all classes are alike. It answers each set three times:
+images, and a balanced set with equally many images of each class. It answers each set three times:
 
 - `none`: the method's logits as they are;
 - `own`: with the shares of the client's training images, as `test: own` adds them;
 - `estimated`: with shares that are estimated from the test images alone, without their labels, by
-  expectation maximisation (Saerens et al., Neural Computation 2002, Eq. 2.9). This needs
-  probabilities that are calibrated. So the logits are first divided by a temperature that fits the
-  client's training images (Alexandari et al., ICML 2020; the biases by class, which they fit as
-  well, are left out, since a client has too few images for them).
+  expectation maximisation (Saerens et al., Neural Computation 2002, Eq. 2.9).
+
+The estimate needs calibrated probabilities. So the logits are first divided by a temperature, and
+get a bias for each class (bias-corrected temperature scaling: Alexandari et al., ICML 2020). Both
+are fitted once, for all clients, on the training images of the held-out clients, on which nobody
+trains. Without held-out clients, the logits stay as they are.
 """
 
-import math
+from itertools import product
 
 import numpy as np
 import torch
@@ -21,32 +23,59 @@ from torch import Tensor
 
 from fedloom.toolbox import Answers, Task
 
-# the number of test images of each class in the set in which all classes are alike
+# the number of images of each class in the balanced set
 IMAGES_OF_A_CLASS = 10
 # steps of expectation maximisation
 STEPS = 100
 COLUMNS = ("client_id", "participating", "labels", "shares", "accuracy")
-# ends of the temperatures that are tried
-TEMPERATURES = (0.05, 20.0)
 
 
-def fitted_temperature(logits: Tensor, labels: Tensor, offsets: Tensor) -> float:
-    """Return the temperature T with the least mean cross-entropy of logits / T + offsets.
+def fit_calibration(logits: Tensor, labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the temperature T and the biases b [C] that suit labelled images best.
+
+    They minimise the mean cross-entropy of logits / T + b + offsets, plus (log² T + |b|²) / 2n,
+    which keeps them finite where every image is classified correctly, or a class has no image.
 
     Args:
         logits: [n, C], float64.
         labels: [n].
-        offsets: log shares of the client [C], float64.
+        offsets: for each image, the log shares of the client that has it [n, C], float64.
     """
+    log_temperature = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    biases = torch.zeros_like(logits[0], requires_grad=True)
+    optimizer = torch.optim.LBFGS([log_temperature, biases], line_search_fn="strong_wolfe")
 
-    from scipy.optimize import minimize_scalar  # slow to import
+    def loss() -> float:
+        """Compute the loss and its gradients."""
+        optimizer.zero_grad()
+        scores = logits / log_temperature.exp() + biases + offsets
+        size = log_temperature.square() + biases.square().sum()
+        value = F.cross_entropy(scores, labels) + size / (2 * len(labels))
+        value.backward()
+        return float(value.detach())
 
-    def loss(exponent: float) -> float:
-        """Return the cross-entropy at the temperature exp(exponent)."""
-        return float(F.cross_entropy(logits / math.exp(exponent) + offsets, labels))
+    with torch.enable_grad():
+        # each call takes 20 steps
+        for _ in range(10):
+            optimizer.step(loss)
+    return log_temperature.detach().exp(), biases.detach()
 
-    ends = tuple(math.log(end) for end in TEMPERATURES)
-    return math.exp(minimize_scalar(loss, bounds=ends, method="bounded").x)
+
+def calibrate(unused: dict[int, tuple[Tensor, Tensor]], offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the temperature and the biases [C] that suit images on which nobody trained.
+
+    Without such images, return 1 and zeros.
+
+    Args:
+        unused: the logits [n, C] and labels [n] of each client's unused images.
+        offsets: log shares of every client of the study [clients, C], float64.
+    """
+    logits = torch.cat([logits for logits, _ in unused.values()])
+    labels = torch.cat([labels for _, labels in unused.values()])
+    if not len(labels):
+        return torch.ones((), dtype=torch.float64), torch.zeros_like(offsets[0])
+    counts = torch.tensor([len(labels) for _, labels in unused.values()])
+    return fit_calibration(logits, labels, offsets[[*unused]].repeat_interleave(counts, 0))
 
 
 def estimated_shares(logits: Tensor) -> Tensor:
@@ -111,35 +140,40 @@ def answers_under_label_shift(task: Task, answers: Answers, offsets: Tensor) -> 
         offsets: what `test: own` adds to the logits of every client of the study [clients, C].
     """
     data = task.data
-    everyone = range(len(data.test))
-    balanced = [balanced_images(task, client) for client in everyone]
+    offsets = offsets.double().cpu()
 
-    # a client without training images answers its test images instead, and fits no temperature
-    fitted = {client for client in everyone if len(data.train[client])}
-    images = [data.train[client] if client in fitted else data.test[client] for client in everyone]
-    of_training = gather(answers, images)
-    by_labels = {"own": gather(answers, data.test), "equal": gather(answers, balanced)}
+    # each client answers its two sets, and a held-out client its training images, too
+    nothing = np.array([], np.int64)
+    images = []
+    for client, own in enumerate(data.test):
+        unused = nothing if client in data.position else data.train[client]
+        images.append([own, balanced_images(task, client), unused])
+    answered = gather(answers, [np.concatenate(parts) for parts in images])
+
+    # the same by set, and by client: (logits, labels)
+    by_set: dict[str, dict[int, tuple[Tensor, Tensor]]] = {"own": {}, "balanced": {}, "unused": {}}
+    for client, (logits, labels) in sorted(answered.items()):
+        lengths = [len(part) for part in images[client]]
+        parts = zip(logits.split(lengths), labels.split(lengths), strict=True)
+        for by_client, part in zip(by_set.values(), parts, strict=True):
+            by_client[client] = part
+    temperature, biases = calibrate(by_set.pop("unused"), offsets)
 
     columns: dict[str, list] = {name: [] for name in COLUMNS}
-    for client in sorted(by_labels["own"]):
-        log_shares = offsets[client].double().cpu()
-        temperature = 1.0
-        if client in fitted:
-            temperature = fitted_temperature(*of_training[client], log_shares)
-        for name, by_client in by_labels.items():
-            logits, labels = by_client[client]
-            calibrated = logits / temperature
-            predicted = {
-                "none": logits.argmax(1),
-                "own": (logits + log_shares).argmax(1),
-                "estimated": (calibrated + estimated_shares(calibrated).log()).argmax(1),
-            }
-            for shares, classes in predicted.items():
-                # own test images count alike; of the other set, classes do
-                accuracy = float((classes == labels).double().mean())
-                if name == "equal":
-                    accuracy = mean_accuracy_of_classes(classes, labels)
-                row = (client, client in data.position, name, shares, accuracy)
-                for column, value in zip(columns.values(), row, strict=True):
-                    column.append(value)
+    for client, name in product(sorted(answered), by_set):
+        logits, labels = by_set[name][client]
+        calibrated = logits / temperature + biases
+        predicted = {
+            "none": logits.argmax(1),
+            "own": (logits + offsets[client]).argmax(1),
+            "estimated": (calibrated + estimated_shares(calibrated).log()).argmax(1),
+        }
+        for shares, classes in predicted.items():
+            # own test images count alike; in the balanced set, classes do
+            accuracy = float((classes == labels).double().mean())
+            if name == "balanced":
+                accuracy = mean_accuracy_of_classes(classes, labels)
+            row = (client, client in data.position, name, shares, accuracy)
+            for column, value in zip(columns.values(), row, strict=True):
+                column.append(value)
     return columns

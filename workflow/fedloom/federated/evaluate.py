@@ -21,6 +21,7 @@ from fedloom.federated.cohorts import (
     personalize_cohort,
     prepare_clients,
 )
+from fedloom.federated.round import attacking_clients
 from fedloom.federated.rows import Confusion, EvaluationRow, Score
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task
@@ -324,14 +325,19 @@ def _accuracy_by_part(task: Task, scores: list[Score]) -> dict[str, float]:
 
 @torch.no_grad()
 def compute_artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, list]:
-    """Compute the table `name` of a wrapper, or else of the method, as a dict of columns."""
+    """Compute the table `name` of a wrapper, or else of the method, as a dict of columns.
+
+    Clients that attack have no part in it, as in evaluations.
+    """
+    attacking = attacking_clients(task, hooks)
+    honest = [client for client in task.data.tested if client not in attacking]
 
     def batches(images: Sequence[np.ndarray]) -> Iterator[tuple[Tree, Cohort, Batch]]:
         """Yield (received, clients, batch) over the given images of every client.
 
         `images` has the rows of each client's images, by client id.
         """
-        for received, clients in evaluation_cohorts(task, hooks, state):
+        for received, clients in evaluation_cohorts(task, hooks, state, honest):
             for batch in groups.iterate_examples(task, [images[k] for k in clients.ids]):
                 yield received, clients, batch
 
