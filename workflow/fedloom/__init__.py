@@ -2,7 +2,8 @@
 
 From Python or a notebook, `run` runs a study, and `results` returns its evaluations as a data frame
 (`scan`: as a lazy view); `export` writes them into a folder for a paper's supplement. `rounds`
-trains one run in this process, round by round, and `load` returns the model that a run has trained.
+trains one run in this process, round by round. `load` returns the model that a run has trained, and
+`publish` writes it into a folder that needs no study.
 """
 
 from importlib import import_module
@@ -10,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedloom.cli.inspect.results import export, results, scan
+    from fedloom.cli.make.publish import publish
     from fedloom.cli.run.from_python import run
     from fedloom.cli.run.rounds import rounds
     from fedloom.common.errors import FedLoomError
     from fedloom.models.load import load
 
-__all__ = ["FedLoomError", "export", "load", "results", "rounds", "run", "scan"]
+__all__ = ["FedLoomError", "export", "load", "publish", "results", "rounds", "run", "scan"]
 
 MODULES = {
     "FedLoomError": "fedloom.common.errors",
     "export": "fedloom.cli.inspect.results",
     "load": "fedloom.models.load",
+    "publish": "fedloom.cli.make.publish",
     "results": "fedloom.cli.inspect.results",
     "rounds": "fedloom.cli.run.rounds",
     "run": "fedloom.cli.run.from_python",

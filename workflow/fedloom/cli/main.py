@@ -274,7 +274,7 @@ def publish(run: str, folder: Path, client: int | None, round_number: int | None
     run_folder.find_run(run)
     from fedloom.cli.make import publish
 
-    print(publish.publish(run, folder, client, round_number))
+    print(publish.publish(run, folder, client=client, round=round_number))
 
 
 @fedloom.command(short_help="Delete the results that no study uses.")

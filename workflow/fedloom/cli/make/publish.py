@@ -1,6 +1,7 @@
 """`fedloom publish`: write a run's model into a folder that needs no study."""
 
 import logging
+from os import PathLike, fspath
 from pathlib import Path
 
 import torch
@@ -19,18 +20,30 @@ CARD = "README.md"
 COMPARED = 8
 
 
-def publish(run: str, folder: Path, client: int | None, round_number: int | None) -> str:
+def publish(
+    run: str | PathLike,
+    folder: str | PathLike,
+    *,
+    client: int | None = None,
+    round: int | None = None,
+) -> str:
     """Write a run's model into a folder: tensors, config.json and a model card.
 
-    Return what was written, as text.
+    Return a line for each file that was written, with its size.
+
+    Args:
+        run, client, round: as in `fedloom.load`. The model of a client reveals its class shares
+            and its personal state, as a warning says.
+        folder: the folder, which is made if it does not exist.
 
     Raises:
         FedLoomError: the folder holds other files, or the model needs a client's data to answer.
     """
+    folder = Path(folder)
     if folder.exists() and not is_published(folder) and any(folder.iterdir()):
         raise FedLoomError(f"{folder}: must be empty, or hold a published model; name another")
-    root, labels = find_run(run)
-    model = load(run, client=client, round=round_number)
+    root, labels = find_run(fspath(run))
+    model = load(run, client=client, round=round)
     if client is not None:
         log.warning(
             "note: the model of client %d is published, with its class shares and its personal "
