@@ -52,7 +52,7 @@ def test_a_notebook_runs_its_study(folder, name, study):
     assert len(fedloom.results(study, folder))
 
 
-def test_a_notebook_trains_round_by_round_and_writes_no_results(tmp_path):
+def test_a_notebook_trains_round_by_round_and_predicts_new_images(tmp_path):
     """The last rounds are far better than a guess among ten classes, which is right in 10 %."""
     notebook = _execute("rounds", tmp_path)
     outputs = [
@@ -61,7 +61,12 @@ def test_a_notebook_trains_round_by_round_and_writes_no_results(tmp_path):
     shown = re.findall(r"(\w+) <round 10, loss [\d.]+, accuracy ([\d.]+) %>", "".join(outputs))
     assert [method for method, _ in shown] == ["head_tuning", "fedvpt_deep"]
     assert all(float(accuracy) > 50 for _, accuracy in shown)
-    assert [path.name for path in tmp_path.iterdir()] == ["my_digits"]
+
+    # the last cell shows a class and the truth of each of three images
+    table = notebook.cells[-1]["outputs"][-1]["data"]["text/plain"]
+    answers = re.findall(r"digit_(\d) .* (\d)$", table, re.M)
+    assert len(answers) == 3
+    assert all(answer == truth for answer, truth in answers)
 
 
 def test_notebooks_have_no_outputs():
