@@ -12,7 +12,7 @@ from fedloom.common.json_types import JsonDict
 from fedloom.config.grids import split_axis
 from fedloom.config.settings import MICRO as SHIPPED_BACKBONES
 from fedloom.config.settings import OutputEntry, Scenario, Settings
-from fedloom.config.shrink.datasets import shrink_datasets
+from fedloom.config.shrink.datasets import enlarge_datasets, shrink_datasets
 from fedloom.config.shrink.grids import Axes, lost_members, shrink_grids
 from fedloom.config.shrink.partitions import shrink_partitions
 from fedloom.config.shrink.scale import MICRO, Scale, limit_training
@@ -73,9 +73,8 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
     }
 
     datasets = shrink_datasets(config, settings, scale)
-    partitions = shrink_partitions(
-        config["partitions"], scenarios, datasets, settings.study.clients_per_round, scale
-    )
+    partitions = shrink_partitions(config["partitions"], scenarios, settings, datasets, scale)
+    datasets = enlarge_datasets(datasets, partitions, config, settings, scenarios)
     return {
         "inherit": False,
         "study": shrink_study_keys(settings.study, scale),
