@@ -466,6 +466,16 @@ def test_paths_in_the_keys_of_a_plugins_figure_become_absolute(shrunk_text, tmp_
     }
 
 
+@pytest.mark.parametrize(
+    ("words", "seeds"),
+    [((), [0, 1]), (("seeds=0",), [0]), (("seeds=2",), [2]), (("seeds=0,1,2",), [0, 1])],
+)
+def test_only_named_seeds_stay(words, seeds):
+    """A study of one seed gets a second one, but `--only seeds=2` asks for this seed alone."""
+    plan = read_plan([find_study_file("micro/micro_pfpt")], {ONLY_KEY: [*words]})
+    assert shrink(plan.config, plan.settings)["study"]["seeds"] == seeds
+
+
 def test_an_added_seed_is_not_that_of_the_trials(shrunk_text):
     study = shrunk_text("""
         study: {name: mine, seeds: [999], tune: {trials: 2, values: {training.lr: [0.1, 0.3]}}}

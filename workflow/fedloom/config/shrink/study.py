@@ -62,6 +62,9 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
     scenarios = [each for each in select.scenarios if each.partition not in dropped]
     methods = [label for label in select.methods if label not in dropped]
 
+    # the seeds that --only names get no others beside them
+    if "seeds" in settings.narrowing:
+        scale = scale._replace(seeds=min(scale.seeds, len(settings.study.seeds)))
     scale = _scale_of_runs(scale, _count_runs(settings, scenarios, methods))
 
     # tables and figures name methods by their labels, or by those of grids
