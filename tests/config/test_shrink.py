@@ -263,6 +263,37 @@ def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes,
     assert {1: "one round", 2: "two rounds"}[rounds] in study["remark"]
 
 
+@pytest.mark.parametrize(
+    ("partitions", "seeds", "rounds"),
+    [
+        # 30 runs of each seed, and 60 trials; 31 and 62; 41 and 82
+        (30, 2, 2),
+        (31, 1, 2),
+        (41, 1, 1),
+    ],
+)
+def test_trials_count_among_the_runs_of_a_study(shrunk_text, partitions, seeds, rounds):
+    """A method has two trials on each partition, whatever the number of seeds."""
+    labels = [f"p{number}" for number in range(partitions)]
+    entries = ", ".join(f"{label}: {{scheme: iid, clients: 2}}" for label in labels)
+    study = shrunk_text(f"""
+        study:
+          name: mine
+          clients_per_round: 2
+          tune: {{trials: 3, values: {{training.lr: [0.1, 0.2, 0.3]}}}}
+        partitions: {{{entries}}}
+        select:
+          datasets: [digits]
+          partitions: [{", ".join(labels)}]
+          methods: [fedvpt]
+          tables: [main]
+          figures: []
+    """)["study"]
+    assert len(study["seeds"]) == seeds
+    assert study["rounds"] == rounds
+    assert study["tune"]["trials"] == 2
+
+
 def test_options_have_the_values_that_a_plugin_states_for_smoke_runs(shrunk_text):
     """A label without an entry has them, too; the axes of a grid keep their values."""
     methods = shrunk_text("""
