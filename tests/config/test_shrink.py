@@ -149,12 +149,9 @@ def test_each_class_of_a_domain_is_dominant_in_some_client(shrunk):
     assert small.settings.partitions["pfpt_four_imbalance"].settings["clients_per_domain"] == 14
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("file", all_studies(), ids=study_name)
-def test_images_of_every_shrunk_study_can_be_divided(shrunk, file):
-    """For each data set and seed, every partition's scheme finds images and clients enough."""
-    _, small = shrunk(study_name(file))
-    settings = small.settings
+def divide_all(plan: Plan) -> None:
+    """Divide each data set of a study by each of its partitions, for each seed."""
+    settings = plan.settings
     for label in settings.select.datasets:
         dataset = settings.datasets[label]
         images = prepare(read_source(dataset.source, dataset.settings), dataset.settings)
@@ -169,6 +166,63 @@ def test_images_of_every_shrunk_study_can_be_divided(shrunk, file):
                 images.labels, images.test, images.domains, keys, seed, images.classes
             )
             assert len(table) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", all_studies(), ids=study_name)
+def test_images_of_every_shrunk_study_can_be_divided(shrunk, file):
+    """For each data set and seed, every partition's scheme finds images and clients enough."""
+    divide_all(shrunk(study_name(file))[1])
+
+
+def letters(classes: int) -> str:
+    """Return an entry for images that need no file, 300 of each class."""
+    names = ", ".join("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:classes])
+    return f"{{source: synthetic, classes: [{names}], train: 200, test: 100}}"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "partition", "clients"),
+    [
+        # 2 of 25 classes dominate a client, so that 25 clients have each class twice
+        (letters(25), "clients: 100, dominant_classes: 0.1", 25),
+        (letters(25), "clients: 100", 25),
+        # one class dominates; a part of the classes is divided
+        (letters(14), "clients: 140, dominant_classes: 0.1", 14),
+        (letters(22), "clients: 110, novel_classes: 0.5", 11),
+        # one of 7 classes dominates one client less than the others
+        (letters(7), "clients: 20", 20),
+        # one client or more is held out, as of 13; only the source states the number of classes
+        ("{source: sklearn_digits}", "clients: 40", 10),
+        ("{source: sklearn_digits}", "clients: 40, held_out: 0.04", 20),
+        ("{source: sklearn_digits, keep_classes: ['1', '3', '4']}", "clients: 21", 12),
+        # made-up images
+        ("{recipe: cifar10}", "clients: 1000", 100),
+    ],
+)
+def test_a_shrunk_imbalance_can_be_divided(tmp_path, dataset, partition, clients):
+    """Each class dominates equally many clients, of which each has images enough to round."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"""
+        study: {{name: mine, clients_per_round: 2}}
+        datasets: {{mine: {dataset}}}
+        partitions: {{p: {{scheme: imbalance, {partition}}}}}
+        select:
+          datasets: [mine]
+          partitions: [p]
+          backbones: [micro_clip]
+          methods: [promptfl]
+          tables: [main]
+          figures: []
+    """)
+    whole = read_plan([file])
+    if "recipe" not in dataset:
+        divide_all(whole)
+
+    YAML().dump(shrink(whole.config, whole.settings), file)
+    small = read_plan([file])
+    assert small.settings.partitions["p"].settings["clients"] == clients
+    divide_all(small)
 
 
 def test_rounds_seeds_and_steps_are_few(shrunk):
@@ -207,6 +261,37 @@ def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes,
     assert len(study["seeds"]) == seeds
     assert study["rounds"] == rounds
     assert {1: "one round", 2: "two rounds"}[rounds] in study["remark"]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "seeds", "rounds"),
+    [
+        # 30 runs of each seed, and 60 trials; 31 and 62; 41 and 82
+        (30, 2, 2),
+        (31, 1, 2),
+        (41, 1, 1),
+    ],
+)
+def test_trials_count_among_the_runs_of_a_study(shrunk_text, partitions, seeds, rounds):
+    """A method has two trials on each partition, whatever the number of seeds."""
+    labels = [f"p{number}" for number in range(partitions)]
+    entries = ", ".join(f"{label}: {{scheme: iid, clients: 2}}" for label in labels)
+    study = shrunk_text(f"""
+        study:
+          name: mine
+          clients_per_round: 2
+          tune: {{trials: 3, values: {{training.lr: [0.1, 0.2, 0.3]}}}}
+        partitions: {{{entries}}}
+        select:
+          datasets: [digits]
+          partitions: [{", ".join(labels)}]
+          methods: [fedvpt]
+          tables: [main]
+          figures: []
+    """)["study"]
+    assert len(study["seeds"]) == seeds
+    assert study["rounds"] == rounds
+    assert study["tune"]["trials"] == 2
 
 
 def test_options_have_the_values_that_a_plugin_states_for_smoke_runs(shrunk_text):
@@ -410,6 +495,16 @@ def test_paths_in_the_keys_of_a_plugins_figure_become_absolute(shrunk_text, tmp_
         "names": str(tmp_path / "n.csv"),
         "unit": "km",
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "seeds"),
+    [((), [0, 1]), (("seeds=0",), [0]), (("seeds=2",), [2]), (("seeds=0,1,2",), [0, 1])],
+)
+def test_only_named_seeds_stay(words, seeds):
+    """A study of one seed gets a second one, but `--only seeds=2` asks for this seed alone."""
+    plan = read_plan([find_study_file("micro/micro_pfpt")], {ONLY_KEY: [*words]})
+    assert shrink(plan.config, plan.settings)["study"]["seeds"] == seeds
 
 
 def test_an_added_seed_is_not_that_of_the_trials(shrunk_text):

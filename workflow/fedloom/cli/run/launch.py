@@ -257,9 +257,12 @@ def remove_stale_lock(arguments: list[str]) -> None:
     run_snakemake([*arguments, "--unlock"])
 
 
-def exclusive_folder() -> AbstractContextManager[None]:
-    """Return a context that holds this folder's lock; if another run has it, wait for its end."""
-    return file_lock(LOCK, WAITING, partial(print, file=sys.stderr))
+def exclusive_folder(folder: Path = Path()) -> AbstractContextManager[None]:
+    """Return a context that holds a folder's lock; if another run has it, wait for its end.
+
+    By default, it is this folder.
+    """
+    return file_lock(folder / LOCK, WAITING, partial(print, file=sys.stderr))
 
 
 def run_study(options: RunOptions) -> int:
@@ -286,14 +289,24 @@ def run_study(options: RunOptions) -> int:
 
     check_writable(Path(paths.RESULTS))
     with exclusive_folder():
-        check_images(study)
-        if is_locked():
-            remove_stale_lock(arguments)
-        return _run_plan(study, arguments, options.reporting)
+        return run_plan(study, arguments, options.reporting)
 
 
-def _run_plan(study: Plan, arguments: list[str], reporting: bool) -> int:
-    """Run a study in this folder, whose lock this process holds; return Snakemake's exit status."""
+def run_plan(study: Plan, arguments: list[str], reporting: bool) -> int:
+    """Run a study in this folder, whose lock this process holds; return Snakemake's exit status.
+
+    Args:
+        study: the study that Snakemake's arguments name.
+        arguments: Snakemake's arguments, by which jobs run.
+        reporting: also write the study's report.
+
+    Raises:
+        FedLoomError: local images are missing, or a Snakemake is at work in this folder.
+    """
+    check_images(study)
+    if is_locked():
+        remove_stale_lock(arguments)
+
     run_progress.begin_run(study, arguments)
     try:
         # while this run holds the folder's lock, no other run changes the results

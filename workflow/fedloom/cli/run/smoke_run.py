@@ -15,6 +15,8 @@ from fedloom.cli.run import launch
 from fedloom.cli.run.run_options import RunOptions
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import atomic_write
+from fedloom.common.folders import check_writable
+from fedloom.common.json_types import JsonDict
 from fedloom.config.shrink.scale import MICRO, REAL
 from fedloom.config.shrink.study import shrink
 from fedloom.planning import paths
@@ -43,45 +45,73 @@ def run_shrunk(scale: str, options: RunOptions) -> int:
         raise FedLoomError(f"{options.naming_option}: with --smoke, name the study before `--`")
     plan = launch.plan_of_options(options)
     left, name = SCALES[scale]
+    config = shrink(plan.config, plan.settings, left)
     folder = paths.path_for(paths.SHRUNK, scale=name, study=plan.name)
     folder.mkdir(parents=True, exist_ok=True)
-    config = shrink(plan.config, plan.settings, left)
-    _link_plugins(folder)
+    check_writable(folder / paths.RESULTS)
 
-    with chdir(folder):
-        # another smoke run of this study may be at work
-        with launch.exclusive_folder(), atomic_write(STUDY_FILE) as temporary:
-            YAML().dump(config, temporary)
-        shrunk_options = replace(options, files=[STUDY_FILE], changes=(), only=())
-        status = launch.run_study(shrunk_options)
+    # another smoke run of the study has the same folder, and perhaps other tables; it waits
+    with launch.exclusive_folder(folder):
+        _link_plugins(folder)
+        with chdir(folder):
+            status, lines = _run_here(config, options, left.real)
 
-        # options of Snakemake may say that no job is to run
-        shrunk, runs_nothing = launch.plan_of_arguments(launch.snakemake_arguments(shrunk_options))
-        if status != 0 or runs_nothing:
-            return status
+    if lines:
+        lines = ["", *lines, "", f"smoke run of {plan.name}: all of these paths are below {folder}"]
+        print("\n".join(lines))
+    return status
 
-        # this import takes a second
-        from fedloom.report import smoke_check
 
-        checked = smoke_check.check_outputs(shrunk)
-        steps = list[str]()
-        if left.real:
-            steps = [*smoke_check.steps_beside_plan(shrunk), ""]
-    print("\n".join(["", *steps, "tables and figures:", *(each.line for each in checked)]))
-    print(f"\nsmoke run of {plan.name}: all of these paths are below {folder}")
-    return int(any(each.problem for each in checked))
+def _run_here(config: JsonDict, options: RunOptions, is_real: bool) -> tuple[int, list[str]]:
+    """Run a shrunk study in this folder, whose lock this process holds, and check it.
+
+    Args:
+        config: the config of the shrunk study.
+        options: how it is run.
+        is_real: also tell what steps took.
+
+    Returns:
+        The exit status, as `run_shrunk` returns it; and lines about steps, tables and figures.
+        There are none if Snakemake failed or was to run no job.
+    """
+    with atomic_write(STUDY_FILE) as temporary:
+        YAML().dump(config, temporary)
+    options = replace(options, files=[STUDY_FILE], changes=(), only=())
+    arguments = launch.snakemake_arguments(options)
+    plan, runs_nothing = launch.plan_of_arguments(arguments)
+    if runs_nothing:
+        return launch.run_snakemake(arguments), []
+    status = launch.run_plan(plan, arguments, options.reporting)
+    if status != 0:
+        return status, []
+
+    # this import takes a second
+    from fedloom.report import smoke_check
+
+    steps = list[str]()
+    if is_real:
+        steps = [*smoke_check.steps_beside_plan(plan), ""]
+    checked = smoke_check.check_outputs(plan)
+    lines = [*steps, "tables and figures:", *(each.line for each in checked)]
+    return int(any(each.problem for each in checked)), lines
 
 
 def _link_plugins(folder: Path) -> None:
     """Let a smoke run find the plugins of this folder, by a link in its folder.
 
+    A link that leads to them stays as it is.
+
     Raises:
         FedLoomError: something else lies in the place of the link.
     """
     link = folder / PLUGINS
+    plugins = PLUGINS.resolve()
+    if link.is_symlink() and plugins.is_dir() and link.readlink() == plugins:
+        return
+
     if link.is_symlink():
         link.unlink()
     if link.exists():
         raise FedLoomError(f"{link}: must be a link to {PLUGINS}/, got a folder; move it away")
-    if PLUGINS.is_dir():
-        link.symlink_to(PLUGINS.resolve(), target_is_directory=True)
+    if plugins.is_dir():
+        link.symlink_to(plugins, target_is_directory=True)

@@ -1,9 +1,14 @@
 """Shrink the data sets that a study uses, and keep what its partitions and outputs say of them."""
 
+from collections.abc import Sequence
+from math import ceil
+
 from fedloom.common.json_types import JsonDict
 from fedloom.config.reading import read
-from fedloom.config.settings import Settings
-from fedloom.config.shrink.made_up_data import shrink_dataset
+from fedloom.config.settings import Scenario, Settings
+from fedloom.config.shrink.dominance import images_of_client
+from fedloom.config.shrink.made_up_data import enlarge, shrink_dataset
+from fedloom.config.shrink.partitions import Divided
 from fedloom.config.shrink.scale import Scale
 from fedloom.machine.install import resource
 
@@ -34,6 +39,42 @@ def shrink_datasets(config: JsonDict, settings: Settings, scale: Scale) -> JsonD
         needed = _needed_domains(settings, label)
         shrunk[label] = shrink_dataset(label, entry, dataset, names, needed, side, scale.images)
     return shrunk
+
+
+def enlarge_datasets(
+    datasets: JsonDict,
+    partitions: JsonDict,
+    config: JsonDict,
+    settings: Settings,
+    scenarios: Sequence[Scenario],
+) -> JsonDict:
+    """Return shrunk data sets with images enough for the partitions that divide them.
+
+    Args:
+        datasets: the shrunk data sets, by label.
+        partitions: the shrunk partitions, by label.
+        config: the merged config of the study.
+        settings: its settings.
+        scenarios: what is left of its scenarios.
+    """
+    enlarged = dict(datasets)
+    for scenario in scenarios:
+        label = scenario.dataset
+        partition = settings.partitions[scenario.partition]
+        if partition.scheme != "imbalance":
+            continue
+
+        # of classes whose number is unknown, all images stay
+        written = config["datasets"][label]
+        classes = Divided(datasets[label], settings.datasets[label]).base_classes(partition)
+        if classes is None:
+            enlarged[label] = written
+            continue
+
+        clients = partitions[scenario.partition]["clients"]
+        each = images_of_client(clients, partition.settings["dominant_classes"], classes)
+        enlarged[label] = enlarge(enlarged[label], written, ceil(clients * each / classes))
+    return enlarged
 
 
 def _names_of_superclasses(settings: Settings) -> list[str] | None:

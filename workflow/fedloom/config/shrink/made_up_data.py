@@ -213,14 +213,44 @@ def _bounded(number: float, bounds: tuple[int, int]) -> int:
     return max(low, min(high, ceil(number)))
 
 
+def enlarge(entry: JsonDict, written: JsonDict, images: int) -> JsonDict:
+    """Return a shrunk entry with at least this number of training images of each class.
+
+    There are as many test images as in any made-up data set. `written` is the entry as the study
+    wrote it, whose own limits stay.
+    """
+    if "parts" in entry:
+        parts = _written_parts(written, _recipe_of(written))
+        enlarged = {
+            name: enlarge(each, parts[name], images) for name, each in entry["parts"].items()
+        }
+        return entry | {"parts": enlarged}
+
+    # images that are read: other caps
+    tests = ceil(images / TRAIN_PER_TEST)
+    if "max_train_per_class" in entry:
+        caps = {}
+        for key, least in {"max_train_per_class": images, "max_test_per_class": tests}.items():
+            caps[key] = max(entry[key], min(least, written.get(key, least)))
+        return entry | caps
+
+    # made-up images: a class has as many in each domain
+    domains = len(entry.get("domains", [""]))
+    classes = len(entry["classes"])
+    domains_of_class = domains * entry.get("classes_per_domain", classes) / classes
+    train = ceil(images / domains_of_class)
+    test = ceil(tests / domains_of_class)
+    return entry | {"train": max(entry["train"], train), "test": max(entry["test"], test)}
+
+
 def count_classes(entry: JsonDict) -> int | None:
     """Return the number of classes of a shrunk entry; None if its keys do not state it."""
     if "parts" in entry:
         return sum(count_classes(part) or 0 for part in entry["parts"].values())
-    classes = entry.get("classes")
-    if isinstance(classes, list):
-        return len(classes)
-    return classes
+    for key in ("keep_classes", "classes"):
+        if isinstance(entry.get(key), list):
+            return len(entry[key])
+    return entry.get("classes")
 
 
 def count_domains(entry: JsonDict) -> int:

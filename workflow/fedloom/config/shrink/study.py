@@ -12,16 +12,19 @@ from fedloom.common.json_types import JsonDict
 from fedloom.config.grids import split_axis
 from fedloom.config.settings import MICRO as SHIPPED_BACKBONES
 from fedloom.config.settings import OutputEntry, Scenario, Settings
-from fedloom.config.shrink.datasets import shrink_datasets
+from fedloom.config.shrink.datasets import enlarge_datasets, shrink_datasets
 from fedloom.config.shrink.grids import Axes, lost_members, shrink_grids
 from fedloom.config.shrink.partitions import shrink_partitions
 from fedloom.config.shrink.scale import MICRO, Scale, limit_training
-from fedloom.config.shrink.study_keys import shrink_study_keys
+from fedloom.config.shrink.study_keys import shrink_study_keys, shrink_tune
 from fedloom.hooks.manifest import find_method
 from fedloom.machine.install import resource
 
-# the most runs of two rounds: two cores need about 1.3 seconds for each, so three minutes for these
+# The most runs of two rounds and two seeds, trials included; two cores need about 1.3 seconds for
+# each. This is no limit: a study with more of them has one seed, and then one round.
 MOST_RUNS = 120
+# scenario, backbone and method of a run, whatever its seed
+ShownRun = tuple[Scenario, str, str]
 # the backbones in the place of a study's own, by library
 SMALL_BACKBONES: dict[str, JsonDict] = {
     "timm": {
@@ -62,7 +65,11 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
     scenarios = [each for each in select.scenarios if each.partition not in dropped]
     methods = [label for label in select.methods if label not in dropped]
 
-    scale = _scale_of_runs(scale, _count_runs(settings, scenarios, methods))
+    # the seeds that --only names get no others beside them
+    if "seeds" in settings.narrowing:
+        scale = scale._replace(seeds=min(scale.seeds, len(settings.study.seeds)))
+    shown = _shown_runs(settings, scenarios, methods)
+    scale = _scale_of_runs(scale, len(shown), _count_trials(settings, shown, scale))
 
     # tables and figures name methods by their labels, or by those of grids
     members = [settings.methods[label].member for label in methods]
@@ -73,9 +80,8 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
     }
 
     datasets = shrink_datasets(config, settings, scale)
-    partitions = shrink_partitions(
-        config["partitions"], scenarios, datasets, settings.study.clients_per_round, scale
-    )
+    partitions = shrink_partitions(config["partitions"], scenarios, settings, datasets, scale)
+    datasets = enlarge_datasets(datasets, partitions, config, settings, scenarios)
     return {
         "inherit": False,
         "study": shrink_study_keys(settings.study, scale),
@@ -102,27 +108,35 @@ def shrink(config: JsonDict, settings: Settings, scale: Scale = MICRO) -> JsonDi
     }
 
 
-def _count_runs(
+def _shown_runs(
     settings: Settings, scenarios: Collection[Scenario], methods: Collection[str]
-) -> int:
-    """Return how many runs of each seed the study's tables and figures show.
+) -> list[ShownRun]:
+    """List the runs of a seed that the study's tables and figures show.
 
     Only runs of these scenarios and methods count.
     """
-    shown = set[tuple[Scenario, str, str]]()
+    shown = set[ShownRun]()
     for output in (*settings.tables.values(), *settings.figures.values()):
         shown |= {*product(output.scenarios, output.backbones, output.methods)}
-    return sum(scenario in scenarios and method in methods for scenario, _, method in shown)
+    return [run for run in shown if run[0] in scenarios and run[2] in methods]
 
 
-def _scale_of_runs(scale: Scale, runs_of_a_seed: int) -> Scale:
-    """Return the scale of a study with this number of runs of each seed.
+def _count_trials(settings: Settings, shown: Collection[ShownRun], scale: Scale) -> int:
+    """Return the number of trials that come before the runs that a shrunk study shows."""
+    tune = shrink_tune(settings.study, scale)
+    if tune is None:
+        return 0
+    return tune["trials"] * sum(method in settings.trials for _, _, method in shown)
+
+
+def _scale_of_runs(scale: Scale, runs_of_a_seed: int, trials: int) -> Scale:
+    """Return the scale of a study with this number of runs of each seed, and of trials.
 
     Where there are many, it does without deviations over seeds, and then without a second round.
     """
-    if runs_of_a_seed * scale.seeds > MOST_RUNS:
+    if runs_of_a_seed * scale.seeds + trials > MOST_RUNS:
         scale = scale._replace(seeds=1)
-    if runs_of_a_seed > MOST_RUNS:
+    if runs_of_a_seed + trials > MOST_RUNS:
         scale = scale._replace(rounds=1)
     return scale
 

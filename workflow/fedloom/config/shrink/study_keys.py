@@ -34,9 +34,9 @@ def shrink_study_keys(study: Study, scale: Scale) -> JsonDict:
         "report": limit_report(study.report.model_dump(exclude_none=True), scale),
         "training": study.training.given | _limits(study.training.given, scale),
     }
-    # trials would only repeat the one step
-    if study.tune is not None and not scale.real:
-        shrunk["tune"] = _tune(study.tune.model_dump(mode="json", exclude_unset=True))
+    tune = shrink_tune(study, scale)
+    if tune is not None:
+        shrunk["tune"] = tune
     return shrunk
 
 
@@ -50,8 +50,16 @@ def _limits(training: JsonDict, scale: Scale) -> JsonDict:
     return limits
 
 
-def _tune(tune: JsonDict) -> JsonDict:
-    """Return the keys of `tune` with two trials of one round, at the ends of the first axis."""
+def shrink_tune(study: Study, scale: Scale) -> JsonDict | None:
+    """Return the keys of `tune` with two trials of one round, at the ends of an axis.
+
+    Return None if the shrunk study has no trials.
+    """
+    # at the real size, trials would only repeat the one step
+    if study.tune is None or scale.real:
+        return None
+
+    tune = study.tune.model_dump(mode="json", exclude_unset=True)
     values = Axes()
     trials = 1
     for axis, choices in tune["values"].items():
