@@ -1,23 +1,30 @@
 """`fedloom.rounds`: one run of a study, trained in this process round by round."""
 
+import errno
 import gc
+import os
 import shutil
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 from ruamel.yaml import YAML
+from safetensors.torch import load_file
 
 import fedloom
 from fedloom.common import tensor_files
+from fedloom.common.receipts import write_receipt
 from fedloom.config.protocols import job_ends
 from fedloom.jobs import cache_job, choose_job, dataset_job, partition_job, train_job
 from fedloom.machine.install import ROOT
-from fedloom.planning import job_receipts, paths
+from fedloom.planning import job_receipts, paths, provenance
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.run_labels import Run, Wildcards
+from fedloom.planning.runs import trials_of_one_run
 from fedloom.planning.study_jobs import jobs_before_training
 
 TIMES = ["seconds", "processor_seconds"]
@@ -119,13 +126,20 @@ def test_tuned_options_are_chosen_by_trials(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
 
     anew = fedloom.rounds(study, seed=1)
-    assert "note: fedvpt: first trains 2 trials of 1 rounds" in capsys.readouterr().err
+    assert "note: fedvpt: first trains 2 trials for 2 rounds in all, " in capsys.readouterr().err
     _assert_equals_jobs(anew, run)
 
     reused = fedloom.rounds(study, seed=1, reuse=True)
     assert not capsys.readouterr().err
     assert reused.task.training == anew.task.training
     _assert_equals_jobs(reused, run)
+
+    # a trial whose results are there is not trained again, and not counted
+    shutil.rmtree("results/choices")
+    _, trial = trials_of_one_run(load_plan([Path("study.yaml")]).settings, run)
+    shutil.rmtree(paths.path_for(paths.EVALUATION, trial).parent)
+    fedloom.rounds(study, seed=1, reuse=True)
+    assert "first trains 1 trial for 1 round in all, " in capsys.readouterr().err
 
 
 def test_nothing_is_written_and_the_temporary_folder_goes(tmp_path, monkeypatch):
@@ -200,6 +214,79 @@ def test_only_results_that_the_study_asks_for_are_reused(tmp_path, monkeypatch):
     fedloom.rounds(study, seed=0, reuse=True)
     assert sorted(made) == ["cache_job", "dataset_job", "partition_job"]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def _replace_features():
+    """Replace the features by zeros as a job does, and their receipts too."""
+    file = paths.path_for(paths.FEATURES, dataset="letters", backbone="micro_vit")
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in load_file(file).items()}
+    tensor_files.save(file, zeros)
+    write_receipt(file)
+    return file
+
+
+def _refuse_link(file, copy):
+    """Stand in for a file system without hard links."""
+    raise OSError(errno.EXDEV, "Invalid cross-device link", str(file))
+
+
+@pytest.mark.parametrize("link", [os.link, _refuse_link])
+def test_reused_results_are_those_of_the_call(link, tmp_path, monkeypatch):
+    """Another run may replace features after the call; they are read when a round needs them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "link", link)
+    study = _study(["head_tuning"])
+    run = _run_workflow(study, "head_tuning", seed=0)
+    training = fedloom.rounds(study, seed=0, reuse=True)
+    _replace_features()
+    _assert_equals_jobs(training, run)
+
+
+def test_a_damaged_result_is_made_anew_and_left_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = _study(["head_tuning"])
+    run = _run_workflow(study, "head_tuning", seed=0)
+    file = paths.path_for(paths.FEATURES, dataset="letters", backbone="micro_vit")
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    _assert_equals_jobs(fedloom.rounds(study, seed=0, reuse=True), run)
+    assert file.read_bytes() == damaged
+
+
+def test_results_must_not_be_replaced_while_they_are_taken_over(tmp_path, monkeypatch):
+    """A job of another study may replace the features when the call has already judged them."""
+    monkeypatch.chdir(tmp_path)
+    study = _study(["head_tuning"])
+    _run_workflow(study, "head_tuning", seed=0)
+    link = os.link
+
+    replaced = list[Path]()
+
+    def late(file, copy):
+        # a job removes its receipt before it replaces its result
+        if file.suffix == ".safetensors" and not replaced:
+            replaced.append(_replace_features())
+            paths.job_receipt(replaced[0]).unlink()
+        link(file, copy)
+
+    monkeypatch.setattr(os, "link", late)
+    message = r"^results/features/letters/micro_vit\.safetensors: must not change while it is read"
+    with pytest.raises(fedloom.FedLoomError, match=message):
+        fedloom.rounds(study, seed=0, reuse=True)
+
+
+def test_other_weights_of_a_hub_are_an_error_that_names_the_users_file(tmp_path, monkeypatch):
+    """The digests in `results` are read below the temporary folder, which nobody can mend."""
+    monkeypatch.chdir(tmp_path)
+    settings = {"name": "a", "weights": "hub", "image_size": 8}
+    backbone = SimpleNamespace(label="vit", library="timm", sha256=None, settings=settings)
+    with paths.results_below(tmp_path / "below"):
+        provenance.digest_of_weights("run", backbone, lambda: "first")
+        with pytest.raises(
+            fedloom.FedLoomError, match=r" not those in results/weights/vit\.json; "
+        ):
+            provenance.digest_of_weights("run", backbone, lambda: "second")
 
 
 def test_the_labels_of_a_run_must_be_named_if_there_are_several(tmp_path, monkeypatch):
