@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -142,13 +143,15 @@ def test_tuned_options_are_chosen_by_trials(tmp_path, monkeypatch, capsys):
     assert "first trains 1 trial for 1 round in all, " in capsys.readouterr().err
 
 
-def test_nothing_is_written_and_the_temporary_folder_goes(tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["head_tuning", "fedvpt"])
+def test_no_results_are_written_and_the_temporary_folder_goes(method, tmp_path, monkeypatch):
+    """Head-Tuning reads cached features in training, and FedVPT images."""
     monkeypatch.chdir(tmp_path)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
 
-    training = fedloom.rounds(_study(["head_tuning"]))
+    training = fedloom.rounds(_study([method]))
     assert len([*temporary.glob("fedloom-*")]) == 1
     assert len(training) == 3
     first = next(training)
@@ -160,7 +163,10 @@ def test_nothing_is_written_and_the_temporary_folder_goes(tmp_path, monkeypatch)
     del training
     gc.collect()
     assert len([*temporary.glob("fedloom-*")]) == 1
-    assert len(task.data.tokens(None)) == len(task.data.labels)
+    everything = np.arange(len(task.data.labels))
+    assert len(task.data.store.images(everything)) == len(everything)
+    if method == "head_tuning":
+        assert len(task.data.tokens(None)) == len(everything)
     del task, first
     gc.collect()
     assert not [*temporary.glob("fedloom-*")]
