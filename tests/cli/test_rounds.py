@@ -4,6 +4,8 @@ import errno
 import gc
 import os
 import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +22,7 @@ import fedloom
 from fedloom.common import tensor_files
 from fedloom.common.receipts import write_receipt
 from fedloom.config.protocols import job_ends
+from fedloom.federated import training_job
 from fedloom.jobs import cache_job, choose_job, dataset_job, partition_job, train_job
 from fedloom.machine.install import ROOT
 from fedloom.planning import job_receipts, paths, provenance
@@ -141,6 +144,34 @@ def test_tuned_options_are_chosen_by_trials(tmp_path, monkeypatch, capsys):
     shutil.rmtree(paths.path_for(paths.EVALUATION, trial).parent)
     fedloom.rounds(study, seed=1, reuse=True)
     assert "first trains 1 trial for 1 round in all, " in capsys.readouterr().err
+
+
+def test_trials_may_be_trained_in_a_thread(tmp_path, monkeypatch):
+    """Only the main thread of Python may set what signals do."""
+    monkeypatch.chdir(tmp_path)
+    tune = {"trials": 2, "rounds": 1, "values": {"training.lr": [0.003, 0.3]}}
+    study = _study(["fedvpt"], tune=tune)
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(fedloom.rounds, study, seed=1).result()
+        assert pool.submit(next, training).result().number == 1
+
+
+def test_signals_are_left_to_the_process_while_trials_are_trained(tmp_path, monkeypatch):
+    """Jobs remember signals until a round has ended; a process of the user's may not want that."""
+    monkeypatch.chdir(tmp_path)
+    numbers = [signal.SIGTERM, signal.SIGUSR1]
+    before = [signal.getsignal(number) for number in numbers]
+    found = []
+    train_round = training_job.train_round
+
+    def looking(*args):
+        found.append([signal.getsignal(number) for number in numbers])
+        return train_round(*args)
+
+    monkeypatch.setattr(training_job, "train_round", looking)
+    tune = {"trials": 2, "rounds": 1, "values": {"training.lr": [0.003, 0.3]}}
+    fedloom.rounds(_study(["fedvpt"], tune=tune))
+    assert found == [before, before]
 
 
 @pytest.mark.parametrize("method", ["head_tuning", "fedvpt"])

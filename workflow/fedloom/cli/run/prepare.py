@@ -4,11 +4,13 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import check_receipt
+from fedloom.federated.training_job import NO_SIGNALS
 from fedloom.planning import job_receipts, paths
 from fedloom.planning.job_specs import Job, TrainJob
 from fedloom.planning.plan import Plan
@@ -47,7 +49,7 @@ def prepare_run(plan: Plan, run: Run, folder: Path, reuse: bool) -> None:
     _say_what_is_trained(run, [job for _, job in missing if isinstance(job, TrainJob)])
     with paths.results_below(folder):
         for rule, job in missing:
-            import_module(f"fedloom.jobs.{rule}_job").run_job(job, THREADS)
+            _run_job(rule, job)
 
 
 def _each_job(plan: Plan, jobs: Jobs) -> Iterator[tuple[str, Job]]:
@@ -92,6 +94,14 @@ def _take_over_or_list(
             missing.append((rule, job))
             needed.update(RULES[rule].inputs(job))
     return missing[::-1]
+
+
+def _run_job(rule: str, job: Job) -> None:
+    """Run a job in this process, or in a thread of it, whose signals stay as they are."""
+    run_job = import_module(f"fedloom.jobs.{rule}_job").run_job
+    if isinstance(job, TrainJob):
+        run_job = partial(run_job, stopping=NO_SIGNALS)
+    run_job(job, THREADS)
 
 
 def _take_over(files: Sequence[Path], folder: Path) -> bool:
