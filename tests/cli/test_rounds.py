@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import re
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -367,3 +368,53 @@ def test_a_plugin_is_read_again_at_each_call(tmp_path, monkeypatch):
         code.write_text(code.read_text() + "\n\nraise SystemExit('edited')\n")
         with pytest.raises(fedloom.FedLoomError, match="edited"):
             fedloom.rounds(_study([name]))
+
+
+@pytest.mark.parametrize("function", [fedloom.run, fedloom.rounds], ids=["run", "rounds"])
+def test_arguments_of_another_type_are_refused_in_a_line(function, tmp_path, monkeypatch):
+    """People who know `--set rounds=3` pass that text, or a list of such texts."""
+    monkeypatch.chdir(tmp_path)
+    for changes in ("rounds=3", ["rounds=3"]):
+        message = f"^changes: must be a mapping, got {re.escape(repr(changes))}; write it as "
+        with pytest.raises(fedloom.FedLoomError, match=message):
+            function("micro/micro_vit", changes)
+    with pytest.raises(fedloom.FedLoomError, match=r"^study: must be a file.* got list; "):
+        function(["micro/micro_vit"])
+
+
+def test_labels_to_keep_are_a_mapping(tmp_path):
+    with pytest.raises(fedloom.FedLoomError, match=r"^only: must be a mapping, got 'seeds=0'; "):
+        fedloom.run("micro/micro_vit", folder=tmp_path, only="seeds=0")
+
+
+def test_an_error_about_a_mapping_names_no_file_that_is_gone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wrong_key = _study(["fedvpt"], rouds=3)
+    with pytest.raises(fedloom.FedLoomError, match=r"^config key study\.rouds: [^/]*$"):
+        fedloom.rounds(wrong_key)
+
+    wrong_type = _study(["fedvpt"]) | {"inherit": "no"}
+    with pytest.raises(fedloom.FedLoomError, match=r"^the study's mapping: inherit: must be true"):
+        fedloom.rounds(wrong_type)
+
+    # a file of the user's is still named
+    YAML().dump(wrong_key, Path("mine.yaml"))
+    with pytest.raises(fedloom.FedLoomError, match=r"study\.rouds: .*\(mine\.yaml, line \d+\)$"):
+        fedloom.rounds("mine.yaml")
+
+
+def test_a_mapping_includes_files_of_the_folder_in_which_it_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = _study(["head_tuning"])
+    Path("shared").mkdir()
+    YAML().dump({"datasets": study.pop("datasets")}, Path("shared/data.yaml"))
+    study["include"] = [Path("shared/data.yaml")]
+    assert fedloom.rounds(study).run.dataset == "letters"
+
+    # `fedloom.run` writes the mapping below results; only the file's reader would miss the file
+    monkeypatch.chdir("/")
+    study["study"]["rouds"] = 3
+    with pytest.raises(fedloom.FedLoomError, match=r"study\.rouds: unknown key"):
+        fedloom.run(study, folder=tmp_path)
+    with pytest.raises(fedloom.FedLoomError, match=r"include: must be a list of paths, got 'x'"):
+        fedloom.rounds(study | {"include": "x"})
