@@ -370,6 +370,27 @@ def test_a_plugin_is_read_again_at_each_call(tmp_path, monkeypatch):
             fedloom.rounds(_study([name]))
 
 
+def test_after_a_round_that_failed_the_next_one_is_an_error(tmp_path, monkeypatch):
+    """In a notebook, a cell that is run again would look like the end of a run."""
+    monkeypatch.chdir(tmp_path)
+    training = fedloom.rounds(_study(["head_tuning"]))
+    assert next(training).number == 1
+    failing = pytest.MonkeyPatch()
+    failing.setattr(training_job, "train_round", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        next(training)
+    failing.undo()
+    for _ in range(2):
+        with pytest.raises(fedloom.FedLoomError, match=r"seed0: round 2 of 3 was not finished, so"):
+            next(training)
+    assert len(training) == 2
+
+    # a run that has ended has no error
+    whole = fedloom.rounds(_study(["head_tuning"]))
+    assert [done.number for done in whole] == [1, 2, 3]
+    assert not [*whole]
+
+
 @pytest.mark.parametrize("function", [fedloom.run, fedloom.rounds], ids=["run", "rounds"])
 def test_arguments_of_another_type_are_refused_in_a_line(function, tmp_path, monkeypatch):
     """People who know `--set rounds=3` pass that text, or a list of such texts."""

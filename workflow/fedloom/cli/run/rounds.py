@@ -104,14 +104,29 @@ class Rounds(Iterator[Round]):
         self.run = run
         self.task = task
         self.hooks = hooks
-        self._left = jobs[-1].last
+        self._last = jobs[-1].last
+        self._left = self._last
         self._results = _results_of_jobs(task, hooks, jobs)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Round:
-        result = next(self._results)
+        """Train a round.
+
+        Raises:
+            FedLoomError: a round before was not finished, so there is no state to begin with.
+            StopIteration: all rounds are done.
+        """
+        result = next(self._results, None)
+        if result is None and self._left:
+            number = self._last - self._left + 1
+            raise FedLoomError(
+                f"{self.run.path}: round {number} of {self._last} was not finished, so none can "
+                "follow; call fedloom.rounds again to begin with round 1"
+            )
+        if result is None:
+            raise StopIteration
         self._left -= 1
         return Round(result.row.round, result.state, result)
 
@@ -131,7 +146,7 @@ def rounds(
     backbone: str | None = None,
     reuse: bool = False,
 ) -> Rounds:
-    """Train one run of a study in this process, round by round, and write nothing.
+    """Train one run of a study in this process, round by round, and write no results.
 
     The states and evaluations are those of `fedloom run`, to the bit on a CPU. As the workflow's
     jobs do, the call sets torch to one thread and to deterministic algorithms.
