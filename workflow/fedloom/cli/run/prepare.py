@@ -75,7 +75,7 @@ def _usable_results(plan: Plan, jobs: Jobs) -> set[Path]:
 
 
 def _take_over_or_list(
-    plan: Plan, run: Run, jobs: Jobs, usable: Collection[Path], folder: Path
+    plan: Plan, run: Run, jobs: Jobs, usable: set[Path], folder: Path
 ) -> list[tuple[str, Job]]:
     """Take over the usable results that a run needs; return the jobs that make all others.
 
