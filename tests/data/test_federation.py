@@ -1,5 +1,9 @@
 """Batches: rows that are on the device ahead of a step, and images that are read ahead."""
 
+import gc
+import weakref
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -13,6 +17,7 @@ from fedloom.data.batch import Batch, read_ahead
 from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import Participation, State
+from pretended_gpu import CUDA, pretended_gpu
 
 
 def _steps(task):
@@ -133,3 +138,56 @@ def test_all_images_go_to_a_gpu_once_whatever_the_clients(tiny, monkeypatch):
     for number in (1, 2, 3):
         state, _ = train_round(task.at(number), hooks, state)
     assert [rows.tolist() for rows in read] == [list(range(120))]
+
+
+# ---- images that nobody has are not kept --------------------------------------------------------
+
+
+def _goes(store):
+    """Return True if nothing keeps a store once its caller has let go of it."""
+    gc.collect()
+    return store() is None
+
+
+def _store_of_its_own(task):
+    """Return the task's store, opened once more, so that no other test holds it."""
+    return ImageStore(task.data.store._path)
+
+
+@pytest.mark.parametrize("device", [torch.device("cpu"), CUDA], ids=str)
+def test_a_copy_on_a_gpu_goes_with_its_images(tiny, device):
+    data = replace(tiny("fedvpt")[0].data, store=_store_of_its_own(tiny("fedvpt")[0]))
+    with pretended_gpu():
+        data.device = device
+        copy = data.resident
+        assert (copy is None) == (device.type == "cpu")
+        assert replace(data).resident is copy
+        store = weakref.ref(data.store)
+        kept = weakref.ref(copy) if copy is not None else lambda: None
+        del data, copy
+    assert _goes(store) and kept() is None
+
+
+def test_a_gpu_holds_the_images_of_one_store_at_a_time(tiny):
+    data = tiny("fedvpt")[0].data
+    first, second = (
+        replace(data, device=CUDA, store=_store_of_its_own(tiny("fedvpt")[0])) for _ in "ab"
+    )
+    with pretended_gpu():
+        kept = weakref.ref(first.resident)
+        assert second.resident is not None
+        gc.collect()
+        assert kept() is None
+
+
+def test_the_parts_of_a_stream_go_with_its_data(tiny):
+    """A round's data hold the data of all rounds, and these the images."""
+    stream = {"scheme": "iid", "clients": 6, "held_out": 0.2}
+    stream |= {"arrivals": {"of": "classes", "at": [3], "keep": False}}
+    task, _ = tiny("fedvpt", partition=stream)
+    data = replace(task.data, store=_store_of_its_own(task))
+    assert data.for_round(1) is data.for_round(2) is not data.for_round(3)
+    assert data.for_round(3).for_round(1) is data.for_round(1)
+    store = weakref.ref(data.store)
+    del data
+    assert _goes(store)

@@ -63,6 +63,16 @@ def test_a_plugin_with_a_byte_order_mark_is_read(folder, name):
     assert any(line.startswith("theirs ") for line in describe.list_methods().splitlines())
 
 
+def test_a_wrapper_must_not_hide_a_table_of_its_method(folder, tmp_path):
+    """The wrapper is asked first, so nobody would ever see the table of the method."""
+    toml = folder / "method.toml"
+    toml.write_text(f'{toml.read_text()}\n[artefacts.membership]\ndescription = "x"\n')
+    study = tmp_path / "study.yaml"
+    study.write_text("methods: {both: {plugin: theirs, wrappers: [{plugin: audit}]}}")
+    with pytest.raises(FedLoomError, match=r"methods\.both\.wrappers: .* got 'membership' twice; "):
+        load_plan([study])
+
+
 def test_a_method_toml_that_is_a_folder(folder, tmp_path, capsys):
     (folder / "method.toml").unlink()
     (folder / "method.toml").mkdir()

@@ -116,6 +116,12 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
             "aggregation.plain: no option 'wieghted'; did you mean 'weighted'?",
         ),
         ("fedic", "smoke_options = {steps = 2}", "smoke_options: no option 'steps'; known: "),
+        ("sgpt", 'artefacts.answers = {description = "x"}', "artefacts.answers: must have another"),
+        (
+            "secure_mask",
+            'artefacts.test_sets = {description = "x"}',
+            "artefacts.test_sets: must have another name, got that of a table of FedLoom's own; ",
+        ),
     ],
 )
 def test_a_declaration_that_cannot_be_is_told_by_its_key(name, line, told, tmp_path):

@@ -99,7 +99,12 @@ class LaunchCommand(CommandWithSettings):
         words = ctx.params
         files = [] if words["study"] is None else [words["study"]]
         options = RunOptions(
-            files, words["changes"], words["only"], words["cores"], words["dry"], ctx.obj
+            files=files,
+            changes=words["changes"],
+            only=words["only"],
+            cores=words["cores"],
+            dry=words["dry"],
+            snakemake_options=ctx.obj,
         )
         ctx.params = {"options": options, "smoke": words["smoke"]}
         return super().invoke(ctx)

@@ -3,6 +3,7 @@
 A trial is a method with some options set, tested on a share of the clients' training images.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
@@ -153,6 +154,14 @@ def _check_wrappers(method: Method, where: KeyPath) -> None:
     reason = refused_wrappers(find_method(method.plugin), method.options, wrappers)
     if reason is not None:
         raise where.error(reason)
+
+    # only the first wrapper that knows a table computes it
+    for name, count in Counter(method.artefacts).items():
+        if count > 1:
+            raise where.error(
+                f"must have other tables than the method and each other, got '{name}' twice; "
+                "leave one of the wrappers out"
+            )
 
 
 def _make_grid(method: Method, axes: dict[str, list], where: KeyPath) -> Grid:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -105,7 +106,17 @@ class Federation:
             return self
         starts = np.unique(self.rounds.arrives)
         part = int(np.searchsorted(starts, max(round_number, 1), "right")) - 1
-        return _data_of_part(self.whole or self, part, tuple(starts))
+        whole = self.whole or self
+        return whole._part(part, tuple(starts))
+
+    @cached_property
+    def _part(self) -> "Callable[[int, tuple[int, ...]], Federation]":
+        """Return the function `_data_of_part` for this data, which keeps the last parts.
+
+        The parts belong to the data and go with them, and with them the images. A cache of the
+        module would hold both until the process ends.
+        """
+        return lru_cache(maxsize=4)(partial(_data_of_part, self))
 
     @property
     def train_so_far(self) -> list[np.ndarray]:
@@ -217,7 +228,6 @@ def class_priors(labels: np.ndarray, rows: Sequence[np.ndarray], classes: int) -
     return torch.from_numpy(counts / counts.sum(1, keepdims=True)).float()
 
 
-@lru_cache(maxsize=4)
 def _data_of_part(whole: Federation, part: int, starts: tuple[int, ...]) -> Federation:
     """Return the data of the rounds in which part `part` of the stream is the newest.
 
@@ -257,10 +267,22 @@ def _data_of_part(whole: Federation, part: int, starts: tuple[int, ...]) -> Fede
     )
 
 
-# a single copy serves all Federations of a store: they differ in clients, not in images
-@lru_cache(maxsize=1)
+# The copy of a store's images on a device, or None if they do not fit. It serves all Federations of
+# the store, which differ in clients and not in images, and it goes when nobody has the store.
+_COPY: WeakKeyDictionary[ImageStore, dict[torch.device, torch.Tensor | None]] = WeakKeyDictionary()
+
+
 def _copy_to_gpu(store: ImageStore, device: torch.device) -> torch.Tensor | None:
     """Copy all images to a GPU once; return None if they do not fit. See `Federation.resident`."""
+    if device not in _COPY.get(store, {}):
+        # a GPU holds the images of one store at a time
+        _COPY.clear()
+        _COPY[store] = {device: _new_copy(store, device)}
+    return _COPY[store][device]
+
+
+def _new_copy(store: ImageStore, device: torch.device) -> torch.Tensor | None:
+    """Return a copy of all images on a GPU; None if they do not fit there."""
     if not fits_on_gpu(store.nbytes, device):
         return None
     images = torch.empty((len(store), *store.shape), dtype=torch.uint8, device=device)

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 # a scheduler sends one of these signals at a job's time limit, or some minutes before
 STOPPING = (signal.SIGTERM, signal.SIGUSR1)
+# for a process that is not a job: its signals do what its owner has set
+NO_SIGNALS: tuple[signal.Signals, ...] = ()
 
 
 @contextmanager
@@ -109,18 +111,21 @@ def clients_to_evaluate(
 
 
 @contextmanager
-def _remembered_signals() -> Iterator[list[str]]:
-    """Remember the names of signals that ask the process to stop, and do nothing else on them."""
+def _remembered_signals(stopping: Collection[signal.Signals]) -> Iterator[list[str]]:
+    """Remember the names of signals that ask the process to stop, and do nothing else on them.
+
+    Python lets only the main thread do this; any thread may pass NO_SIGNALS.
+    """
     names: list[str] = []
     before = {
-        stopping: signal.signal(stopping, lambda n, _: names.append(signal.Signals(n).name))
-        for stopping in STOPPING
+        number: signal.signal(number, lambda n, _: names.append(signal.Signals(n).name))
+        for number in stopping
     }
     try:
         yield names
     finally:
-        for stopping, handler in before.items():
-            signal.signal(stopping, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def mean_accuracy(rows: Sequence[EvaluationRow]) -> float:
@@ -292,13 +297,19 @@ def _progress_numbers(result: RoundResult) -> dict[str, str]:
 
 
 def train_rounds(
-    task: Task, hooks: Hooks, job: TrainJob, start: Path | None, outputs: Outputs, fingerprint: str
+    task: Task,
+    hooks: Hooks,
+    job: TrainJob,
+    start: Path | None,
+    outputs: Outputs,
+    fingerprint: str,
+    stopping: Collection[signal.Signals] = STOPPING,
 ) -> None:
     """Train the rounds of a job, and write its outputs.
 
     The job begins after the last round in its checkpoint, or else with the state in file `start`,
     or else with an initial state. A trial ends before the round in which it diverges, and leaves
-    out later evaluations.
+    out later evaluations. A signal of `stopping` ends the job after the round that it is in.
 
     Raises:
         StoppedError: a signal asked the job to stop. The last finished round is in the checkpoint.
@@ -318,7 +329,7 @@ def train_rounds(
     shown: dict[str, str] = {}
     with (
         progress(total=job.last, initial=begin.done, what=name) as bar,
-        _remembered_signals() as signals,
+        _remembered_signals(stopping) as signals,
     ):
         for result in train_until_diverged(task, hooks, job, begin, attacking):
             # write the round to the checkpoint, so that a killed job can resume after it

@@ -68,6 +68,8 @@ TEST_SETS = "test_sets"
 # the artefact with the clients' answers on a few test images, and the number of these images
 ANSWERS = "answers"
 EXAMPLES = 9
+# the artefacts that FedLoom computes itself, whatever the plugin
+OWN_ARTEFACTS = (TEST_SETS, ANSWERS)
 
 
 class MethodManifest(PluginManifest):
@@ -100,7 +102,7 @@ class MethodManifest(PluginManifest):
     texts. [] if the method only reads caches."""
     artefacts: dict[Identifier, Artefact] = Field({})
     """Tables by name, which the hook `artefact` of a method, or `audit_table` of a wrapper,
-    returns."""
+    returns. The names `answers` and `test_sets` are those of FedLoom's own tables."""
     trains: str = ""
     """The part of the model that clients train, such as "prompts + head". Tables show it where
     methods train different parts. It may be left out where `cost.trains_weights` names an
@@ -184,6 +186,13 @@ class MethodManifest(PluginManifest):
             if entry not in CACHES_OF_FAMILY[self.family]:
                 holder = self.family or self.kind
                 raise (where / "needs").error(f"a {holder} has no {entry}; remove it")
+
+        # FedLoom's own table would take the place of the plugin's
+        for name in OWN_ARTEFACTS:
+            if name in self.artefacts:
+                raise (where / "artefacts" / name).error(
+                    "must have another name, got that of a table of FedLoom's own; rename it"
+                )
 
         # a method that trains must state the paper's training options
         if is_method and self.trained:

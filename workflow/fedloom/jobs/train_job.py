@@ -1,5 +1,7 @@
 """Train the rounds of a job; after an earlier attempt, only the rounds that are left."""
 
+import signal
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -12,8 +14,15 @@ from fedloom.planning import choices, paths, provenance
 from fedloom.planning.job_specs import TrainJob
 
 
-def run_job(job: TrainJob, threads: int) -> None:
-    """Write the state after the last round, and the tables of evaluations, rounds and clients."""
+def run_job(
+    job: TrainJob,
+    threads: int,
+    stopping: Collection[signal.Signals] = training_job.STOPPING,
+) -> None:
+    """Write the state after the last round, and the tables of evaluations, rounds and clients.
+
+    A signal of `stopping` ends the job after the round that it is in; the next attempt goes on.
+    """
     job = replace(job, spec=choices.with_choice(job.spec))
     run = job.spec.run
 
@@ -49,6 +58,6 @@ def run_job(job: TrainJob, threads: int) -> None:
 
         # train, from a checkpoint with the same fingerprint if there is one
         fingerprint = training_job.job_fingerprint(job, receipts, device)
-        training_job.train_rounds(task, hooks, job, start, outputs, fingerprint)
+        training_job.train_rounds(task, hooks, job, start, outputs, fingerprint, stopping)
         # with the settings, the state can be used without the study (fedloom.models.from_run)
         write_receipt(state, **made_by, spec=asdict(job.spec))

@@ -74,8 +74,10 @@ def digest_of_weights(
     if before.get("of") != of:
         write_text(record, canonical(now) + "\n")
     elif before != now:
+        # of the current folder, even if its results lie below another folder (`results_below`)
+        file = paths.WEIGHTS.format(backbone=backbone.label)
         raise FedLoomError(
-            f"{result}: the hub's weights of backbones.{backbone.label} are not those in {record}; "
+            f"{result}: the hub's weights of backbones.{backbone.label} are not those in {file}; "
             "delete that file and the results of this backbone, and run again"
         )
     return now["sha256"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from ruamel.yaml import YAML
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, shorten
 from fedloom.common.files import atomic_write
 from fedloom.common.json_types import JsonValue
 from fedloom.machine.install import LIBRARY
@@ -33,7 +33,8 @@ def run(
 
     Args:
         study: the study's file, a name that `fedloom studies` prints, or a mapping of keys of the
-            config, such as {"study": {"name": "mine", "rounds": 4}}; default: config.yaml.
+            config, such as {"study": {"name": "mine", "rounds": 4}}; default: config.yaml. Paths
+            under a mapping's key `include` begin in `folder`.
         changes: values of single keys, such as {"training.lr": 0.1} (`--set` of `fedloom run`).
         cores: the most CPU cores that jobs use at a time; default: as the profile says.
         folder: the folder in which the study runs, and which gets its `results`.
@@ -43,6 +44,8 @@ def run(
     Raises:
         FedLoomError: the study failed; the message is the first error that was printed.
     """
+    check_study(study)
+    only = _checked_mapping(only, "only", {"seeds": 0})
     folder = Path(folder)
     if not folder.is_dir():
         raise FedLoomError(f"{folder}: folder does not exist; create it, or pass another")
@@ -50,7 +53,7 @@ def run(
     # make the command; it runs in another folder, so it must name files by their absolute paths
     words = [sys.executable, "-P", "-m", "fedloom", "run"]
     if isinstance(study, Mapping):
-        words.append(str(write_study(study, folder).absolute()))
+        words.append(str(_write_given_study(study, folder).absolute()))
     elif study is not None:
         # if there is no such file, it may be the name of a study that ships
         file = Path(study)
@@ -60,7 +63,7 @@ def run(
     if cores:
         words += ["--cores", str(cores)]
     words += [f"--set={change}" for change in changes_as_text(changes)]
-    for key, value in (only or {}).items():
+    for key, value in only.items():
         labels = plain_value(value, key)
         if not isinstance(labels, list):
             labels = [labels]
@@ -80,9 +83,35 @@ def run(
     raise FedLoomError(f"the study failed with exit status {status}")
 
 
+def check_study(study: object) -> None:
+    """Check that a study is given as a file, a name or a mapping, or left to the default (None)."""
+    if study is None or isinstance(study, str | PathLike | Mapping):
+        return
+    raise FedLoomError(
+        f"study: must be a file, a name or a mapping, got {type(study).__name__}; pass one of these"
+    )
+
+
+def _checked_mapping(
+    value: Mapping[str, object] | None, argument: str, example: Mapping[str, object]
+) -> Mapping[str, object]:
+    """Return the mapping that an argument of `run` holds; an empty one for None.
+
+    Raises:
+        FedLoomError: the argument holds something else; the error shows an example.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise FedLoomError(
+            f"{argument}: must be a mapping, got {shorten(repr(value))}; write it as {example}"
+        )
+    return value
+
+
 def changes_as_text(changes: Mapping[str, object] | None) -> list[str]:
     """Return changes of single keys in the form of `--set`, such as "training.lr=0.1"."""
-    changes = changes or {}
+    changes = _checked_mapping(changes, "changes", {"study.rounds": 3})
     return [f"{key}={json.dumps(plain_value(value, key))}" for key, value in changes.items()]
 
 
@@ -118,7 +147,7 @@ def _run_and_print(
             raise
 
 
-def write_study(study: Mapping[str, object], folder: Path) -> Path:
+def _write_given_study(study: Mapping[str, object], folder: Path) -> Path:
     """Write a study's keys to a file below `folder`, which `fedloom track` can read too."""
     given = study.get("study")
     name = "unnamed"
@@ -127,9 +156,26 @@ def write_study(study: Mapping[str, object], folder: Path) -> Path:
 
     # take only the last part of the name as a path, since nobody has checked the name yet
     file = folder / paths.path_for(paths.GIVEN, study=Path(name).name)
-    with atomic_write(file) as temporary:
-        YAML().dump(plain_value(study, ""), temporary)
+    write_study(study, file, folder)
     return file
+
+
+def write_study(study: Mapping[str, object], file: Path, folder: Path) -> None:
+    """Write a study's keys to a file; the files that it includes are looked for in `folder`."""
+    keys = {str(key): plain_value(value, str(key)) for key, value in study.items()}
+    included = keys.get("include")
+    if isinstance(included, list):
+        # a path would begin at the file, of which the caller knows nothing
+        keys["include"] = [_absolute(name, folder) for name in included]
+    with atomic_write(file) as temporary:
+        YAML().dump(keys, temporary)
+
+
+def _absolute(name: JsonValue, folder: Path) -> JsonValue:
+    """Return the absolute path of a file in a folder; return a wrong value, which is no text."""
+    if isinstance(name, str):
+        return str((folder / name).absolute())
+    return name
 
 
 def plain_value(value: object, where: str) -> JsonValue:

@@ -1,5 +1,6 @@
 """`fedloom.rounds`: train one run of a study in this process, round by round."""
 
+import re
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from fedloom.backbones.backbone import weights_digest
 from fedloom.cli.run.bundled_studies import find_study_file
-from fedloom.cli.run.from_python import changes_as_text, write_study
+from fedloom.cli.run.from_python import changes_as_text, check_study, write_study
 from fedloom.cli.run.prepare import THREADS, prepare_run
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.config.kind_plugins import plugins_of_type
@@ -103,14 +104,29 @@ class Rounds(Iterator[Round]):
         self.run = run
         self.task = task
         self.hooks = hooks
-        self._left = jobs[-1].last
+        self._last = jobs[-1].last
+        self._left = self._last
         self._results = _results_of_jobs(task, hooks, jobs)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Round:
-        result = next(self._results)
+        """Train a round.
+
+        Raises:
+            FedLoomError: a round before was not finished, so there is no state to begin with.
+            StopIteration: all rounds are done.
+        """
+        result = next(self._results, None)
+        if result is None and self._left:
+            number = self._last - self._left + 1
+            raise FedLoomError(
+                f"{self.run.path}: round {number} of {self._last} was not finished, so none can "
+                "follow; call fedloom.rounds again to begin with round 1"
+            )
+        if result is None:
+            raise StopIteration
         self._left -= 1
         return Round(result.row.round, result.state, result)
 
@@ -130,7 +146,7 @@ def rounds(
     backbone: str | None = None,
     reuse: bool = False,
 ) -> Rounds:
-    """Train one run of a study in this process, round by round, and write nothing.
+    """Train one run of a study in this process, round by round, and write no results.
 
     The states and evaluations are those of `fedloom run`, to the bit on a CPU. As the workflow's
     jobs do, the call sets torch to one thread and to deterministic algorithms.
@@ -140,7 +156,8 @@ def rounds(
 
     Args:
         study: as in `fedloom.run`: a file, a name that `fedloom studies` prints, or a mapping of
-            keys of the config; default: config.yaml.
+            keys of the config; default: config.yaml. Paths under a mapping's key `include` begin in
+            the current folder.
         changes: values of single keys, such as {"training.lr": 0.1}.
         method, dataset, partition, backbone: labels of the study that pick the run. A label may be
             left out if the study has only one.
@@ -175,12 +192,25 @@ def _read_plan(
     folder: Path,
 ) -> Plan:
     """Return the plan of a study; the keys of a mapping are written to a file in `folder`."""
-    files = list[Path]()
-    if isinstance(study, Mapping):
-        files.append(write_study(study, folder))
-    elif study is not None:
-        files.append(find_study_file(str(study)))
-    return load_plan(files, {CHANGES_KEY: changes_as_text(changes)})
+    check_study(study)
+    overrides = {CHANGES_KEY: changes_as_text(changes)}
+    if study is None:
+        return load_plan([], overrides)
+    if not isinstance(study, Mapping):
+        return load_plan([find_study_file(str(study))], overrides)
+
+    file = folder / "study.yaml"
+    write_study(study, file, Path())
+    try:
+        return load_plan([file], overrides)
+    except FedLoomError as error:
+        raise FedLoomError(_without_place(str(error), file)) from None
+
+
+def _without_place(line: str, file: Path) -> str:
+    """Return the line of an error without a place in a file that is gone when people read it."""
+    line = re.sub(rf" \({re.escape(str(file))}, line \d+\)", "", line)
+    return line.replace(str(file), "the study's mapping")
 
 
 def _pick_run(plan: Plan, labels: Mapping[str, str | int | None]) -> Run:
