@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import safetensors.torch
 import torch
@@ -76,6 +77,22 @@ def test_the_card_has_the_accuracies_of_the_run(tmp_path):
     assert float(found["participating mean"]) == pytest.approx(shares.mean(), abs=0.005)
     assert float(found["participating worst"]) == pytest.approx(shares.min(), abs=0.005)
     assert found["rounds"] == "2" and "There is no guarantee" in text
+
+
+def test_the_card_has_the_division_as_the_record_of_the_study_states_it(tmp_path, study):
+    scheme = "`pathological`, with clients 5, classes_per_client 3, held_out 0.2"
+    publish("fedvpt", tmp_path / "model")
+    assert f"The scheme is {scheme}." in (tmp_path / "model/README.md").read_text()
+
+    # a record of another run with the same labels does not count
+    record = read_table(study / "results/studies/mine.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        other = record.set_column(
+            record.schema.get_field_index("data"), "data", pa.array(["other"] * len(record))
+        )
+        patch.setattr("fedloom.planning.records.read_table", lambda file: other)
+        publish("fedvpt", tmp_path / "other")
+    assert "The scheme is" not in (tmp_path / "other/README.md").read_text()
 
 
 def test_an_earlier_round_can_be_published(tmp_path):
