@@ -15,6 +15,7 @@ import yaml
 import fedloom
 from command_line import invoked
 from fedloom.common.files import read_table
+from fedloom.models.published import CARD
 
 RUN = "digits/few/micro_vit/{}/seed0"
 DIVISION = Path("results/partitions/digits/few/seed0.parquet")
@@ -61,6 +62,8 @@ def test_a_client_is_published_only_by_name_and_with_a_warning(tmp_path, caplog)
     assert "client" not in caplog.text
     publish("pep_fedpt", tmp_path / "client", "--client", "1")
     assert "note: the model of client 1 is published" in caplog.text
+    said = ["class shares" in (tmp_path / name / CARD).read_text() for name in ("server", "client")]
+    assert said == [False, True]
     expected = fedloom.load(RUN.format("pep_fedpt"), client=1).predict(IMAGE, 10)
     pd.testing.assert_frame_equal(fedloom.load(tmp_path / "client").predict(IMAGE, 10), expected)
 

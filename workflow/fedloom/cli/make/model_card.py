@@ -55,7 +55,7 @@ print(model.predict("image.png", top_k=3))
 
 ## Privacy
 
-{privacy}
+{privacy}{client}
 
 ## What it is not for
 
@@ -93,8 +93,13 @@ def model_card(root: Path, run: Run, model: Model, folder: str) -> str:
         "tags": ["federated-learning", "prompt-tuning", spec.method.plugin],
     }
     whose = "The server's model"
+    client = ""
     if facts.client is not None:
         whose = f"The model of client {facts.client}"
+        client = (
+            "\n\nIt holds the client's class shares and its personal state, from which others may "
+            "learn about its data."
+        )
     config = records.find_config(run, root)
     leaves = (value.numel() for value in model.tensors().values())
 
@@ -121,6 +126,7 @@ def model_card(root: Path, run: Run, model: Model, folder: str) -> str:
         training=_training(model),
         accuracy=_accuracy(root, run, model),
         privacy=_privacy(root, run, model),
+        client=client,
         licences=origins.licences(config, run, spec.backbone),
         papers="\n".join(f"- {each.title}: {each.paper.citation}" for each in [plugin, *wrappers]),
     )
