@@ -9,7 +9,7 @@ import pytest
 from archives_on_disk import archive_of
 from fedloom.data import archives, download
 from refusals import refused
-from servers import Files, Hub, serving
+from servers import Files, Hub, serving, use_hub
 
 CONTENT = bytes(range(256)) * 4000  # a megabyte, which comes in several pieces
 
@@ -180,10 +180,7 @@ TRAIN, TEST = (f"data/{half}-00000-of-00001.parquet" for half in ("train", "test
 def hub(tmp_path, monkeypatch):
     """Yield a hub with a data set, whose address the client of the hub has, as by HF_ENDPOINT."""
     with serving(Hub, {TRAIN: CONTENT, TEST: CONTENT[:5000], "README.md": b"letters"}) as running:
-        url = f"{running.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", running.address)
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", url)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "home"))
+        use_hub(monkeypatch, running.address, tmp_path / "home")
         yield running
 
 

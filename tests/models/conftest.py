@@ -6,6 +6,7 @@ import pytest
 
 import one_process
 from default_config import default_config
+from fedloom.planning import records
 from fedloom.planning.load_plan import resolve
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Wildcards
@@ -34,7 +35,9 @@ def study(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        _run_jobs(Plan(resolve(config), config))
+        plan = Plan(resolve(config), config)
+        _run_jobs(plan)
+        records.write_record(plan)
     return folder
 
 

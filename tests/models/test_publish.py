@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import safetensors.torch
 import torch
@@ -14,6 +15,7 @@ import yaml
 import fedloom
 from command_line import invoked
 from fedloom.common.files import read_table
+from fedloom.models.published import CARD
 
 RUN = "digits/few/micro_vit/{}/seed0"
 DIVISION = Path("results/partitions/digits/few/seed0.parquet")
@@ -60,6 +62,8 @@ def test_a_client_is_published_only_by_name_and_with_a_warning(tmp_path, caplog)
     assert "client" not in caplog.text
     publish("pep_fedpt", tmp_path / "client", "--client", "1")
     assert "note: the model of client 1 is published" in caplog.text
+    said = ["class shares" in (tmp_path / name / CARD).read_text() for name in ("server", "client")]
+    assert said == [False, True]
     expected = fedloom.load(RUN.format("pep_fedpt"), client=1).predict(IMAGE, 10)
     pd.testing.assert_frame_equal(fedloom.load(tmp_path / "client").predict(IMAGE, 10), expected)
 
@@ -76,6 +80,22 @@ def test_the_card_has_the_accuracies_of_the_run(tmp_path):
     assert float(found["participating mean"]) == pytest.approx(shares.mean(), abs=0.005)
     assert float(found["participating worst"]) == pytest.approx(shares.min(), abs=0.005)
     assert found["rounds"] == "2" and "There is no guarantee" in text
+
+
+def test_the_card_has_the_division_as_the_record_of_the_study_states_it(tmp_path, study):
+    scheme = "`pathological`, with clients 5, classes_per_client 3, held_out 0.2"
+    publish("fedvpt", tmp_path / "model")
+    assert f"The scheme is {scheme}." in (tmp_path / "model/README.md").read_text()
+
+    # a record of another run with the same labels does not count
+    record = read_table(study / "results/studies/mine.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        other = record.set_column(
+            record.schema.get_field_index("data"), "data", pa.array(["other"] * len(record))
+        )
+        patch.setattr("fedloom.planning.records.read_table", lambda file: other)
+        publish("fedvpt", tmp_path / "other")
+    assert "The scheme is" not in (tmp_path / "other/README.md").read_text()
 
 
 def test_an_earlier_round_can_be_published(tmp_path):

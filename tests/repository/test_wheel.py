@@ -11,6 +11,7 @@ import pytest
 
 import installed
 from fedloom.machine.install import ROOT
+from servers import ModelHub, serving
 
 pytestmark = pytest.mark.slow
 
@@ -31,15 +32,39 @@ def programs(tmp_path_factory) -> Path:
     return folder / "env/bin"
 
 
-def test_a_study_runs_in_its_own_folder_with_its_own_method(programs, tmp_path):
-    output = installed.try_out(programs, tmp_path)
-    study = tmp_path / "my-study"
+@pytest.fixture(scope="module")
+def tried(programs, tmp_path_factory) -> tuple[Path, str]:
+    """Return the folder of a study that has run, and the output of the run."""
+    folder = tmp_path_factory.mktemp("tried")
+    output = installed.try_out(programs, folder)
+    return folder / "my-study", output
+
+
+def test_a_study_runs_in_its_own_folder_with_its_own_method(programs, tried):
+    study, output = tried
     assert (study / "results/tables/first/main.md").read_text() in output
-    (run,) = (study / "results/runs").glob("*/*/*/*/seed*")
-    assert run.relative_to(study / "results/runs").parts[3] == "mine"
+    runs = (study / "results/runs").glob("*/*/*/*/seed*")
+    assert {run.parent.name for run in runs} == {"fedvpt", "mine"}
     plain = [programs / "python", "-m", "snakemake", "--cores", 2]
     plain += ["--config", f"set={json.dumps(installed.SMALL)}"]
     assert "Nothing to be done" in installed.call(*plain, folder=study)
+
+
+def test_a_published_model_predicts_in_a_folder_of_its_own(programs, tried, tmp_path, monkeypatch):
+    """Any image has an answer: from the folder, and from a hub that HF_ENDPOINT names."""
+    elsewhere = tmp_path / "elsewhere"
+    output = installed.take_away(programs, tried[0], elsewhere)
+    (answer,) = [line.split() for line in output.splitlines() if line.startswith("image.png")]
+
+    files = {file.name: file.read_bytes() for file in (elsewhere / "model").iterdir()}
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    with serving(ModelHub, files) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        ask = "import fedloom; print(fedloom.load('me/letters').predict('image.png').to_csv())"
+        again = installed.call(programs / "python", "-c", ask, folder=elsewhere)
+        assert {*hub.given} == {*files}
+    image, rank, name, probability = again.split()[-1].split(",")[1:]
+    assert [image, rank, name, f"{float(probability):.3f}"] == answer
 
 
 def test_every_folder_beside_the_library_is_packed(programs):

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
     "rounds=1", "seeds=[0]", "evaluate_every=1", "report.last_evaluations=1",
     "datasets.digits.max_train=240", "datasets.digits.max_test=60",
-    "select.methods=[mine]", "select.figures=[]",
+    "select.methods=[fedvpt,mine]", "select.figures=[]",
 )  # fmt: skip
 
 
@@ -63,6 +63,19 @@ def try_out(programs: Path, folder: Path, command: str = "run") -> str:
     return call(fedloom, command, "--cores", 2, "--set", *SMALL, folder=study)
 
 
+def take_away(programs: Path, study: Path, folder: Path) -> str:
+    """Publish the model of a run of `try_out` into a new folder, and let it predict there.
+
+    The folder has no study, no plugin and no results. Return the output of `fedloom predict`.
+    """
+    folder.mkdir()
+    shutil.copy(ROOT / "docs/peers.png", folder / "image.png")
+    (run,) = study.glob("results/runs/*/*/*/fedvpt/seed0")
+    name = "/".join(run.parts[-5:])
+    call(programs / "fedloom", "publish", name, folder / "model", folder=study)
+    return call(programs / "fedloom", "predict", "model", "image.png", folder=folder)
+
+
 def main(folder: Path) -> None:
     """Build the wheel in a folder that is made anew, and try it in a new environment."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -73,8 +86,9 @@ def main(folder: Path) -> None:
     wheel = build(python, folder)
     print("installing it and its packages: gigabytes, some minutes", flush=True)
     call(*pip, wheel, folder=ROOT)
-    print("trying it: fedloom init, plan, new, check, report", flush=True)
+    print("trying it: fedloom init, plan, new, check, report, publish, predict", flush=True)
     try_out(python.parent, folder, "report")
+    take_away(python.parent, folder / "my-study", folder / "elsewhere")
     shutil.rmtree(folder / "env")
     print(f"it works: {os.path.relpath(wheel)}")
 

@@ -10,10 +10,11 @@ from fedloom.common.errors import FedLoomError
 from fedloom.models.classifier import Classifier
 from fedloom.models.content import ModelContent, build_classifier, content_of
 from fedloom.models.from_run import read_round
+from fedloom.models.hub import fetch_model
 from fedloom.models.model import Model
 from fedloom.models.prepared import prepare_model
-from fedloom.models.published import read_content
-from fedloom.models.run_folder import CONFIG, is_published
+from fedloom.models.published import ANEW, read_content
+from fedloom.models.run_folder import CONFIG, is_published, match_hub_name
 from fedloom.models.weights import check_weights, with_precision, with_weights_among
 
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -32,7 +33,8 @@ def load(
     Args:
         run: the run's folder below results/runs, or its labels, as
             "styles/domains/micro_vit/fedvpt/seed0"; the study's name may stand before the labels.
-            Or a folder that `fedloom publish` wrote.
+            Or a folder that `fedloom publish` wrote, or the name of one on Hugging Face's hub, as
+            "owner/name" or "owner/name@revision", which is downloaded.
         client: the id of a client, for its personalised model; default: the server's model.
         round: the round after which the model is read, one with which a job of the run ended;
             default: the last.
@@ -42,13 +44,17 @@ def load(
 
     Raises:
         FedLoomError: there is no such run or round, the method has no such model, the client never
-            trained, or a file is missing or was changed.
+            trained, a file is missing or was changed, or the hub does not give the model.
     """
     if precision is not None and precision not in PRECISIONS:
         raise FedLoomError(f"precision: must be one of {', '.join(PRECISIONS)}, got '{precision}'")
     place = _device(device)
     if is_published(Path(run)):
         return _load_published(Path(run), client, round, place, precision)
+    name = match_hub_name(run)
+    if name is not None:
+        folder, advice = fetch_model(name)
+        return _load_published(folder, client, round, place, precision, advice)
 
     found = read_round(run, round, place, precision)
     received, clients = prepare_model(found.task, found.hooks, found.state, client)
@@ -69,14 +75,17 @@ def _load_published(
     round_number: int | None,
     device: torch.device,
     precision: str | None,
+    advice: str = ANEW,
 ) -> Model:
     """Return the model in a folder that `fedloom publish` wrote.
+
+    An error about its files ends with the advice.
 
     Raises:
         FedLoomError: a file is missing or was changed, the backbone has other weights, or the
             folder holds the model of another client or round.
     """
-    content = read_content(folder)
+    content = read_content(folder, advice)
     facts = content.facts
     for name, asked, there in (
         ("client", client, facts.client),

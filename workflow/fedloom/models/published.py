@@ -14,12 +14,14 @@ from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_text
 from fedloom.common.folders import read_text
+from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest
 from fedloom.machine import packages
 from fedloom.models.content import ModelContent, ModelFacts
 from fedloom.models.run_folder import CONFIG
 
 TENSORS = "model.safetensors"
+CARD = "README.md"
 # the value of the key `format` of config.json
 FORMAT = "fedloom model 1"
 ANEW = "get the folder anew, or publish the run again"
@@ -34,28 +36,41 @@ def write_content(content: ModelContent, folder: Path) -> None:
     write_text(folder / CONFIG, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_content(folder: Path) -> ModelContent:
+def read_content(folder: Path, advice: str = ANEW) -> ModelContent:
     """Read what `write_content` wrote.
+
+    Args:
+        folder: the folder.
+        advice: what to do if its files are refused, with which the error ends.
 
     Raises:
         FedLoomError: a file is missing, damaged or of another version, or was changed.
     """
     config = folder / CONFIG
-    try:
-        facts = {**json.loads(read_text(config))}
-    except (ValueError, TypeError) as error:
-        raise FedLoomError(f"{config}: damaged or incomplete ({error}); {ANEW}") from None
-    found = facts.get("format")
-    if found != FORMAT:
-        raise FedLoomError(f"{config}: its format must be '{FORMAT}', got {found!r}; {ANEW}")
-
-    tensors, sealed = tensor_files.load(folder / TENSORS, advice=ANEW)
+    facts = read_facts(config, advice)
+    tensors, sealed = tensor_files.load(folder / TENSORS, advice=advice)
     if sealed.get("config") != digest(facts):
         raise FedLoomError(
-            f"{config}: changed since it was published, or not of the {TENSORS} beside it; {ANEW}"
+            f"{config}: changed since it was published, or not of the {TENSORS} beside it; {advice}"
         )
     try:
         return ModelContent(cattrs.structure(facts, ModelFacts), tensors)
     except (KeyError, ValueError, TypeError, cattrs.BaseValidationError) as error:
         reason = "; ".join(cattrs.transform_error(error))
-        raise FedLoomError(f"{config}: not the facts of a model ({reason}); {ANEW}") from None
+        raise FedLoomError(f"{config}: not the facts of a model ({reason}); {advice}") from None
+
+
+def read_facts(config: Path, advice: str = ANEW) -> JsonDict:
+    """Return the facts in a config.json, of which only the format is checked.
+
+    Raises:
+        FedLoomError: the file is missing, damaged or of another version.
+    """
+    try:
+        facts = {**json.loads(read_text(config))}
+    except (ValueError, TypeError) as error:
+        raise FedLoomError(f"{config}: damaged or incomplete ({error}); {advice}") from None
+    found = facts.get("format")
+    if found != FORMAT:
+        raise FedLoomError(f"{config}: its format must be '{FORMAT}', got {found!r}; {advice}")
+    return facts

@@ -1,10 +1,11 @@
-"""Find the folder of a run, and the states in it; know a published model by its files.
+"""Find the folder of a run, and the states in it; know a published model by its files or name.
 
 This module does not import torch, so that a mistyped name is an error at once.
 """
 
 import os
 import re
+from os import PathLike
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError, shorten, suggestion
@@ -16,12 +17,25 @@ from fedloom.planning.run_labels import RUN_NAME, Run
 RUNS = "results/runs"
 # the file of facts in the folder of a published model
 CONFIG = "config.json"
+# a model on a hub: owner/name, and perhaps @ with a branch, a tag or a commit
+HUB_NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII)
 
 
 def is_published(folder: Path) -> bool:
     """Return True if a folder holds a published model."""
     # never raises, even for a malformed path
     return os.path.isfile(folder / CONFIG)  # noqa: PTH113
+
+
+def match_hub_name(name: str | PathLike) -> re.Match | None:
+    """Return the match of HUB_NAME if a name is that of a model on a hub, else None.
+
+    A file or folder of that name comes first, and a path object never is a name on a hub. Labels of
+    a run have five parts, names on a hub have two.
+    """
+    if not isinstance(name, str) or os.path.exists(name):  # noqa: PTH110
+        return None
+    return HUB_NAME.fullmatch(name)
 
 
 def find_run(name: str) -> tuple[Path, Run]:
@@ -38,7 +52,8 @@ def find_run(name: str) -> tuple[Path, Run]:
     if found is None or not (len(before.parts) < 2 or before.parts[-2:] == Path(RUNS).parts):
         form = RUN_NAME.replace("{", "<").replace("}", ">")
         raise FedLoomError(
-            f"{shorten(name)}: must be the folder of a run below {RUNS}, or its labels, as {form}"
+            f"{shorten(name)}: must be the folder of a run below {RUNS}, or its labels, as {form}; "
+            "or the folder of a published model, or owner/name of one on a hub"
         )
     dataset, partition, backbone, method, seed = found.groups()[1:]
     run = Run(dataset, partition, backbone, method, int(seed))

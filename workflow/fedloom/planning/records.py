@@ -116,6 +116,22 @@ def read_record(study: str, folder: Path) -> "pa.Table":
     return read_table(file, RECORD_SCHEMA)
 
 
+def find_config(run: Run, folder: Path) -> JsonDict | None:
+    """Return the merged config of a finished study that has a run as it is now; None without one.
+
+    The run may be part of several studies, whose configs then mean the same by its labels. `folder`
+    holds `results`.
+    """
+    if not (folder / paths.path_for(paths.EVALUATION, run)).is_file():
+        return None
+    row = vars(run) | provenance.facts_of_run(run, folder)
+    of_any_study = folder / paths.path_for(paths.RECORD, study="any")
+    for file in sorted(of_any_study.parent.glob("*.parquet")):
+        if any(row.items() <= other.items() for other in read_table(file).to_pylist()):
+            return YAML(typ="safe").load(read_metadata(file)["settings"])
+    return None
+
+
 def _as_yaml(plan: Plan) -> str:
     """Return the merged config as YAML, with the values of inherited keys that the study has.
 

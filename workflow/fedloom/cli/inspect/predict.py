@@ -13,7 +13,7 @@ from fedloom.common.files import atomic_write, write_table
 from fedloom.common.folders import is_folder, printable, read_text, walk
 from fedloom.data.labels import tidy
 from fedloom.data.pixels import image_suffixes
-from fedloom.models.run_folder import find_run, find_state, is_published
+from fedloom.models.run_folder import find_run, find_state, is_published, match_hub_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ def predict(
     """Return the predictions of a run's model for images as text, or write them to a file.
 
     Args:
-        run: the run's folder or its labels.
+        run: the run's folder or its labels, or a published model's folder or name on a hub.
         words: files, folders, patterns, and lists of files.
         output: a file of OUTPUT_SUFFIXES; None: the predictions are part of the text.
     """
@@ -61,7 +61,7 @@ def predict(
         known = " or ".join(OUTPUT_SUFFIXES)
         raise FedLoomError(f"--output: must end with {known}, got {output}")
     found = find_images(words)
-    if not is_published(Path(run)):
+    if not is_published(Path(run)) and match_hub_name(run) is None:
         find_state(*find_run(run), round_number)
 
     from fedloom.data.image_list import file_items

@@ -5,12 +5,13 @@ from pathlib import Path
 import yaml
 from tabulate import tabulate
 
+from fedloom.cli.make import origins
 from fedloom.common.files import read_table
 from fedloom.common.receipts import read_receipt
 from fedloom.hooks.manifest import find_method
 from fedloom.machine import packages
 from fedloom.models.model import Model
-from fedloom.planning import paths
+from fedloom.planning import paths, records
 from fedloom.planning.run_labels import Run
 from fedloom.report import metrics
 
@@ -41,7 +42,7 @@ print(model.predict("image.png", top_k=3))
 - Images: dataset `{dataset}` with {images:,} images of {classes} classes ({provenance}), {tests:,}
   of them for tests ({test_split}).
 - Division: partition `{partition}` over {clients} clients, {participating} of which took part in
-  training.
+  training.{scheme}
 - Classes: {names}.
 
 ## Training
@@ -54,7 +55,7 @@ print(model.predict("image.png", top_k=3))
 
 ## Privacy
 
-{privacy}
+{privacy}{client}
 
 ## What it is not for
 
@@ -63,8 +64,7 @@ the same data alone. Accuracies of single clients and domains may be far below t
 
 ## Licence
 
-State the licences of the data and of the backbone's weights here before you pass the model on; both
-may restrict its use.
+{licences}
 
 ## Papers
 
@@ -93,8 +93,14 @@ def model_card(root: Path, run: Run, model: Model, folder: str) -> str:
         "tags": ["federated-learning", "prompt-tuning", spec.method.plugin],
     }
     whose = "The server's model"
+    client = ""
     if facts.client is not None:
         whose = f"The model of client {facts.client}"
+        client = (
+            "\n\nIt holds the client's class shares and its personal state, from which others may "
+            "learn about its data."
+        )
+    config = records.find_config(run, root)
     leaves = (value.numel() for value in model.tensors().values())
 
     return CARD.format(
@@ -115,10 +121,13 @@ def model_card(root: Path, run: Run, model: Model, folder: str) -> str:
         partition=run.partition,
         clients=facts.clients,
         participating=len(facts.participating),
+        scheme=origins.scheme(config, run),
         names=", ".join(facts.classes),
         training=_training(model),
         accuracy=_accuracy(root, run, model),
         privacy=_privacy(root, run, model),
+        client=client,
+        licences=origins.licences(config, run, spec.backbone),
         papers="\n".join(f"- {each.title}: {each.paper.citation}" for each in [plugin, *wrappers]),
     )
 

@@ -11,11 +11,10 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.files import temporary_folder, write_text
 from fedloom.models.load import load
 from fedloom.models.model import Model
-from fedloom.models.published import TENSORS, write_content
+from fedloom.models.published import CARD, TENSORS, write_content
 from fedloom.models.run_folder import CONFIG, find_run, is_published
 
 log = logging.getLogger(__name__)
-CARD = "README.md"
 # the number of random images on which a published model is compared with that of the run
 COMPARED = 8
 

@@ -1,0 +1,97 @@
+"""Say on a model card how the data was divided, and under which licences data and backbone are."""
+
+from timm.models import get_pretrained_cfg
+
+from fedloom.common.files import canonical
+from fedloom.common.json_types import JsonDict, JsonValue
+from fedloom.config.recipes import find_recipe, recipe_names
+from fedloom.config.settings import VALIDATION, BackboneSettings, local_weights
+from fedloom.machine.install import ROOT, resource
+from fedloom.planning.run_labels import Run
+
+# keys of a partition that do not divide its images
+NOT_OF_THE_DIVISION = {"scheme", "protocol", "transfer_to"}
+
+
+def scheme(config: JsonDict | None, run: Run) -> str:
+    """Return a sentence on the scheme of a run's partition and its keys.
+
+    Args:
+        config: the merged config of a study that has the run; None if no study with it finished.
+        run: the run.
+    """
+    if config is None:
+        return ""
+    entry = config["partitions"][run.partition.removesuffix(VALIDATION)]
+    keys = [f"{key} {_plain(entry[key])}" for key in entry if key not in NOT_OF_THE_DIVISION]
+    with_keys = ""
+    if keys:
+        with_keys = f", with {', '.join(keys)}"
+    return f" The scheme is `{entry['scheme']}`{with_keys}."
+
+
+def _plain(value: JsonValue) -> str:
+    """Return a value of a config as text."""
+    if isinstance(value, str):
+        return value
+    return canonical(value)
+
+
+def licences(config: JsonDict | None, run: Run, backbone: BackboneSettings) -> str:
+    """Return what is known about the licences of a model's data and backbone.
+
+    For what is not known, the text asks whoever publishes the model to state it. The first
+    arguments are those of `scheme`.
+    """
+    data = None
+    if config is not None:
+        data = _of_data(config["datasets"][run.dataset])
+    known = {"the data": data, "the backbone's weights": _of_weights(backbone)}
+
+    lines = ["The licences of the data and of the backbone may restrict the use of the model.", ""]
+    for what, licence in known.items():
+        if licence is None:
+            licence = "not known to FedLoom; state it here before you pass the model on"
+        lines.append(f"- Of {what}: {licence}.")
+    return "\n".join(lines)
+
+
+def _of_data(entry: JsonDict) -> str | None:
+    """Return the licences that the recipes of a dataset state; None if it has no recipe.
+
+    The recipe may be a file of the user's, which is no longer there.
+    """
+    stated = []
+    for part in (entry, *entry.get("parts", {}).values()):
+        name = part.get("recipe", "")
+        if name not in recipe_names() and not resource(name).is_file():
+            continue
+        recipe = find_recipe(name)
+        for each in (recipe, *(of_part for _, of_part in recipe.parts())):
+            # with the publisher's page, if there is one
+            page = ""
+            if each.homepage:
+                page = f" ({each.homepage})"
+            stated.append(f"{each.title}: {each.licence}{page}")
+    return "; ".join(stated) or None
+
+
+def _of_weights(backbone: BackboneSettings) -> str | None:
+    """Return the licence of a backbone's weights; None if FedLoom does not know it."""
+    weights = backbone.settings["weights"]
+    if weights == "none":
+        return "untrained, so that they have none"
+
+    # the card of weights that ship with FedLoom lies beside them
+    file = local_weights(backbone)
+    if file is not None and file.is_relative_to(ROOT) and file.with_suffix(".md").is_file():
+        return f"`{file.with_suffix('.md').relative_to(ROOT)}` in FedLoom's files names it"
+
+    # timm knows the licences of the weights on its hub
+    name = backbone.settings["name"]
+    if weights != "hub" or backbone.library != "timm":
+        return None
+    facts = get_pretrained_cfg(name)
+    if facts is None or not facts.license:
+        return None
+    return f"{facts.license}, as timm states for `{name}`"
