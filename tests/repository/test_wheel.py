@@ -51,7 +51,7 @@ def test_a_study_runs_in_its_own_folder_with_its_own_method(programs, tried):
 
 
 def test_a_published_model_predicts_in_a_folder_of_its_own(programs, tried, tmp_path, monkeypatch):
-    """Any image has an answer: from the folder, and from a hub that HF_ENDPOINT names."""
+    """The answers from the folder, and from a hub that HF_ENDPOINT names, are the same."""
     elsewhere = tmp_path / "elsewhere"
     output = installed.take_away(programs, tried[0], elsewhere)
     (answer,) = [line.split() for line in output.splitlines() if line.startswith("image.png")]
