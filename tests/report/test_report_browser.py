@@ -235,7 +235,7 @@ def test_every_figure_has_a_number_a_caption_and_an_alternative_text(page):
     numbers = [int(re.match(r"Figure (\d+)\. .{20}", text)[1]) for text in captions]
     assert numbers == list(range(1, len(captions) + 1))
     images = _all(page, "img")
-    assert len(images) == 6, "five figures and a partition"
+    assert len(images) == 7, "six figures and a partition"
     for image in images:
         assert len(image.get_attribute("alt")) > 20
         shown, pixels = (image.get_property(name) for name in ("width", "naturalWidth"))
@@ -250,7 +250,7 @@ def test_any_title_and_name_of_a_domain_is_shown_as_it_is(page):
     headings = [cell.get_attribute("textContent").strip() for cell in _all(page, "th")]
     assert IMAGE in headings
     time.sleep(0.2)  # a missing picture would load now
-    assert page.execute_script("return document.images.length") == 6
+    assert page.execute_script("return document.images.length") == 7
 
 
 def test_the_hours_and_versions_of_jobs_are_those_of_their_logs(page):
