@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import forget_plugins
 from snakemake.cli import get_argument_parser
 
 import checkout
@@ -31,6 +30,7 @@ from fedloom.machine.install import ROOT
 from fedloom.planning import runs
 from fedloom.planning.load_plan import resolve
 from pages_of_docs import Block, blocks_of
+from plugin_finders import forget_plugins
 from pretraining.__main__ import MODELS
 
 pytestmark = pytest.mark.slow
