@@ -38,31 +38,45 @@ class Found:
     folder: str = ""
 
 
-def predict(
-    run: str,
-    words: tuple[str, ...],
-    client: int | None,
-    round_number: int | None,
-    top_k: int,
-    output: Path | None,
-    skip_unreadable: bool,
-    device: str,
-    precision: str | None,
-) -> str:
-    """Return the predictions of a run's model for images as text, or write them to a file.
+@dataclass(frozen=True)
+class PredictOptions:
+    """What `fedloom predict` was asked to do.
 
-    Args:
+    Attributes:
         run: the run's folder or its labels, or a published model's folder or name on a hub.
-        words: files, folders, patterns, and lists of files.
+        images: files, folders, patterns, and lists of files.
+        client: the id of the client whose model answers; None: the server's model.
+        round_number: the round after which the model is read; None: the last.
+        top_k: number of classes for each image.
         output: a file of OUTPUT_SUFFIXES; None: the predictions are part of the text.
+        skip_unreadable: whether images that cannot be read are left out.
+        device: where it computes, such as cuda.
+        precision: the number format of the backbone; None: that of the study.
     """
+
+    run: str
+    images: tuple[str, ...]
+    client: int | None
+    round_number: int | None
+    top_k: int
+    output: Path | None
+    skip_unreadable: bool
+    device: str
+    precision: str | None
+
+
+def predict(options: PredictOptions) -> str:
+    """Return the predictions of a run's model for images as text, or write them to a file."""
+    run = options.run
+    output = options.output
+
     # what can be wrong with the words, before torch is imported, which takes seconds
     if output is not None and output.suffix not in OUTPUT_SUFFIXES:
         known = " or ".join(OUTPUT_SUFFIXES)
         raise FedLoomError(f"--output: must end with {known}, got {output}")
-    found = find_images(words)
+    found = find_images(options.images)
     if not is_published(Path(run)) and match_hub_name(run) is None:
-        find_state(*find_run(run), round_number)
+        find_state(*find_run(run), options.round_number)
 
     from fedloom.data.image_list import file_items
     from fedloom.machine.process_log import progress
@@ -70,7 +84,13 @@ def predict(
     from fedloom.models.load import load
     from fedloom.models.predictions import predict_items
 
-    model = load(run, client=client, round=round_number, device=device, precision=precision)
+    model = load(
+        run,
+        client=options.client,
+        round=options.round_number,
+        device=options.device,
+        precision=options.precision,
+    )
     items = list(file_items([image.path for image in found])())
     with progress(len(items), "images") as bar:
         try:
@@ -79,8 +99,8 @@ def predict(
                 model.module,
                 model.transform,
                 model.classes,
-                top_k,
-                skip_unreadable,
+                options.top_k,
+                options.skip_unreadable,
                 bar.update,
             )
         except UnreadableError as error:
@@ -126,7 +146,10 @@ def find_images(words: tuple[str, ...]) -> list[Found]:
 
 
 def _images_of(word: str) -> list[Found]:
-    """Return the images that a word names; a word that is no file or folder is a pattern."""
+    """Return the images that a word of the command line names.
+
+    If there is no file or folder of that name, the word is taken for a pattern.
+    """
     if Path(word).exists():
         return _images_at(word)
     images: list[Found] = []
@@ -159,8 +182,8 @@ def with_labels(
 ) -> "pd.DataFrame":
     """Return the predictions with the column `label`: the class whose folder the image lies in.
 
-    Images in other folders have none. If no folder has the name of a class, there is no such
-    column.
+    Images in other folders have no label. If no folder has the name of a class, the predictions
+    are returned without that column.
     """
     # a name on a disk may be spelt with other accents than that of the class
     class_of_folder = {tidy(name): name for name in classes}

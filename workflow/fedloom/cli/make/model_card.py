@@ -41,8 +41,8 @@ print(model.predict("image.png", top_k=3))
 
 - Images: dataset `{dataset}` with {images:,} images of {classes} classes ({provenance}), {tests:,}
   of them for tests ({test_split}).
-- Division: partition `{partition}` over {clients} clients, {participating} of which took part in
-  training.{scheme}
+- Division: the partition `{partition}` divides them over {clients} clients, and {participating} of
+  these took part in training.{scheme}
 - Classes: {names}.
 
 ## Training
@@ -197,6 +197,6 @@ def _privacy(root: Path, run: Run, model: Model) -> str:
         names = ", ".join(each.plugin for each in model.content.facts.spec.method.wrappers)
         return f"Differential privacy by {names}: epsilon is {value:.3g} after round {last}."
     return (
-        "There is no guarantee: the clients' images stayed with them, but a model may reveal what "
-        "it was trained on."
+        "The model gives no guarantee of privacy: the clients' images stayed with the clients, but "
+        "a model may reveal its training images."
     )

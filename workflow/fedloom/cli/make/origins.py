@@ -59,7 +59,7 @@ def licences(config: JsonDict | None, run: Run, backbone: BackboneSettings) -> s
 def _of_data(entry: JsonDict) -> str | None:
     """Return the licences that the recipes of a dataset state; None if it has no recipe.
 
-    The recipe may be a file of the user's, which is no longer there.
+    A recipe that was a file of the user's, and is no longer there, is passed over.
     """
     stated = []
     for part in (entry, *entry.get("parts", {}).values()):
@@ -67,7 +67,8 @@ def _of_data(entry: JsonDict) -> str | None:
         if name not in recipe_names() and not resource(name).is_file():
             continue
         recipe = find_recipe(name)
-        for each in (recipe, *(of_part for _, of_part in recipe.parts())):
+        of_parts = [of_part for _, of_part in recipe.parts()]
+        for each in (recipe, *of_parts):
             # with the publisher's page, if there is one
             page = ""
             if each.homepage:

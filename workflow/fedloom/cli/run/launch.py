@@ -283,7 +283,8 @@ def run_study(options: RunOptions) -> int:
     if options.snakemake_options:
         study, runs_nothing = plan_of_arguments(arguments)
     else:
-        study, runs_nothing = plan_of_options(options), options.dry
+        study = plan_of_options(options)
+        runs_nothing = options.dry
     if runs_nothing:
         return run_snakemake(arguments)
 
