@@ -344,9 +344,9 @@ def compute_artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[
     def answers(images: Sequence[np.ndarray]) -> Iterator[tuple[Cohort, Batch, Tensor]]:
         """Yield (clients, batch, logits [K, B, C]) over the same batches."""
         for received, clients, batch in batches(images):
-            logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
-            logits = check_results.check_logits(task, clients, batch.labels, logits)
-            yield clients, batch, _with_offsets(clients, logits)
+            logits = answer(task, hooks, received, clients, batch)
+            assert logits is not None, "only the server's model may be missing"
+            yield clients, batch, logits
 
     # ask the wrappers for the table, and then the method
     hook = "audit_table"
