@@ -1,4 +1,4 @@
-"""What a model card says about licences, from recipes and from timm."""
+"""A model card states the licences that recipes and timm know."""
 
 import pytest
 

@@ -105,7 +105,8 @@ def _assert_equals_jobs(training, run):
             ours = pd.concat([getattr(done, TABLES[name]) for done in made], ignore_index=True)
             theirs = pd.read_parquet(table)
             if name == "rounds":
-                ours, theirs = ours.drop(columns=TIMES), theirs.drop(columns=TIMES)
+                ours = ours.drop(columns=TIMES)
+                theirs = theirs.drop(columns=TIMES)
             pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
 
 

@@ -11,7 +11,7 @@ from shown_runs import draw, shown
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a run with three answers on wide images, the second of which is wrong."""
+    """Return a run with answers to three wide images; the second answer is wrong."""
     answers = answers_table(
         (4, 2), label=[0, 1, 2], predicted=[0, 2, 2], probability=[0.994, 0.4, 1.0]
     )

@@ -157,7 +157,8 @@ def answers_under_label_shift(task: Task, answers: Answers, offsets: Tensor) -> 
         parts = zip(logits.split(lengths), labels.split(lengths), strict=True)
         for by_client, part in zip(by_set.values(), parts, strict=True):
             by_client[client] = part
-    temperature, biases = calibrate(by_set.pop("unused"), offsets)
+    unused = by_set.pop("unused")
+    temperature, biases = calibrate(unused, offsets)
 
     columns: dict[str, list] = {name: [] for name in COLUMNS}
     for client, name in product(sorted(answered), by_set):

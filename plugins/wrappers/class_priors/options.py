@@ -16,8 +16,8 @@ class Options:
     the classes. `none`: no offset."""
 
     train: bool
-    """Whether the logits in a client's training loss get an offset, too. The option form names
-    it."""
+    """Whether an offset is also added to the logits in a client's training loss. The option `form`
+    says which offset."""
 
     form: Literal["shares", "fedlc"]
     """The offset in training. `shares`: tau times the log of the client's share of each class.

@@ -1,0 +1,93 @@
+"""Shrunk studies have images and clients enough for the schemes by which they are divided."""
+
+from itertools import product
+
+import pytest
+
+from fedloom.cli.run.bundled_studies import all_studies, study_name
+from fedloom.config.partitions import novel_numbers
+from fedloom.data.partition import divide_dataset
+from fedloom.data.preparation import prepare
+from fedloom.data.sources import read as read_source
+from fedloom.planning.plan import Plan
+from shrunk_plans import shrunk_plans
+
+
+def test_each_class_of_a_domain_is_dominant_in_some_client(tmp_path):
+    """One of ten classes a client needs ten clients in a domain, and one of 14 needs 14."""
+    _, small = shrunk_plans("pfpt/table4", tmp_path)
+    assert small.settings.partitions["pfpt_four_imbalance"].settings["clients_per_domain"] == 14
+
+
+def divide_all(plan: Plan) -> None:
+    """Divide each data set of a study by each of its partitions, for each seed."""
+    settings = plan.settings
+    for label in settings.select.datasets:
+        dataset = settings.datasets[label]
+        images = prepare(read_source(dataset.source, dataset.settings), dataset.settings)
+        for scenario, seed in product(settings.select.scenarios, settings.study.seeds):
+            partition = settings.partitions[scenario.partition]
+            if scenario.dataset != label:
+                continue
+            keys = {"scheme": partition.scheme, **partition.settings}
+            if "novel_classes" in keys:
+                keys["novel_classes"] = novel_numbers(keys["novel_classes"], images.classes)
+            table = divide_dataset(
+                images.labels, images.test, images.domains, keys, seed, images.classes
+            )
+            assert len(table) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", all_studies(), ids=study_name)
+def test_images_of_every_shrunk_study_can_be_divided(tmp_path, file):
+    """For each data set and seed, every partition's scheme finds images and clients enough."""
+    _, small = shrunk_plans(study_name(file), tmp_path)
+    divide_all(small)
+
+
+def letters(classes: int) -> str:
+    """Return an entry for images that need no file, 300 of each class."""
+    names = ", ".join("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:classes])
+    return f"{{source: synthetic, classes: [{names}], train: 200, test: 100}}"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "partition", "clients"),
+    [
+        # 2 of 25 classes dominate a client, so that 25 clients have each class twice
+        (letters(25), "clients: 100, dominant_classes: 0.1", 25),
+        (letters(25), "clients: 100", 25),
+        # one class dominates; a part of the classes is divided
+        (letters(14), "clients: 140, dominant_classes: 0.1", 14),
+        (letters(22), "clients: 110, novel_classes: 0.5", 11),
+        # one of 7 classes dominates one client less than the others
+        (letters(7), "clients: 20", 20),
+        # one client or more is held out, as of 13; only the source states the number of classes
+        ("{source: sklearn_digits}", "clients: 40", 10),
+        ("{source: sklearn_digits}", "clients: 40, held_out: 0.04", 20),
+        ("{source: sklearn_digits, keep_classes: ['1', '3', '4']}", "clients: 21", 12),
+        # made-up images
+        ("{recipe: cifar10}", "clients: 1000", 100),
+    ],
+)
+def test_a_shrunk_imbalance_can_be_divided(tmp_path, dataset, partition, clients):
+    """Every class dominates equally many clients, and each client has enough images to round."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"""
+        study: {{name: mine, clients_per_round: 2}}
+        datasets: {{mine: {dataset}}}
+        partitions: {{p: {{scheme: imbalance, {partition}}}}}
+        select:
+          datasets: [mine]
+          partitions: [p]
+          backbones: [micro_clip]
+          methods: [promptfl]
+          tables: [main]
+          figures: []
+    """)
+    whole, small = shrunk_plans(file, tmp_path)
+    if "recipe" not in dataset:
+        divide_all(whole)
+    assert small.settings.partitions["p"].settings["clients"] == clients
+    divide_all(small)
