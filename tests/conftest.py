@@ -1,3 +1,4 @@
+import logging
 import signal
 import sys
 
@@ -98,3 +99,20 @@ def usual_signals():
     that, and bash cannot trap a signal that was ignored when it started.
     """
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def usual_logging():
+    """Take back what a test does to logging.
+
+    A handler that a test leaves behind would write to the captured stream of that test, which is
+    closed by then, so that later tests would print errors of logging.
+    """
+    root, ours = logging.getLogger(), logging.getLogger("fedloom")
+    handlers, levels = list(root.handlers), (root.level, ours.level)
+    yield
+    for handler in list(root.handlers):
+        if handler not in handlers:
+            root.removeHandler(handler)
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
