@@ -24,7 +24,7 @@ TENSORS = "model.safetensors"
 CARD = "README.md"
 # the value of the key `format` of config.json
 FORMAT = "fedloom model 1"
-ANEW = "get the folder anew, or publish the run again"
+ANEW = "get the folder anew, or publish the run into another folder"
 
 
 def write_content(content: ModelContent, folder: Path) -> None:
