@@ -48,8 +48,6 @@ class Answers(RunsFigure):
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row of images for each run."""
         figure, axes = style.grid(len(series), 1, ROW)
-        # a PDF then has each picture as it is, and not all of a row enlarged into a single image
-        figure.suppressComposite = True
         for axis, run in zip(axes[:, 0], series, strict=True):
             _draw_row(axis, metrics.artefact(run, ANSWERS_SCHEMA), metrics.class_names(run))
             axis.set_title(style.run_name(run, series) or run.title, loc="left")
@@ -86,6 +84,7 @@ def _draw_picture(axis: Axes, place: int, file: bytes, colour: str) -> None:
     picture = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
     height, width = (SIDE * side / max(picture.shape[:2]) for side in picture.shape[:2])
     left, bottom = place - width / 2, -height / 2
+    # without interpolation, a PDF has the picture as it is, and not a row enlarged into one image
     axis.imshow(picture, extent=(left, left + width, bottom, bottom + height), interpolation="none")
     axis.add_patch(Rectangle((left, bottom), width, height, fill=False, edgecolor=colour, lw=2))
 
