@@ -94,9 +94,7 @@ def _check_answers(model: Model, folder: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
     method = model.module.task.method
-    whose = "its server's model"
-    if model.content.facts.client is not None:
-        whose = f"the model of client {model.content.facts.client}"
+    whose = model.content.facts.whose
     try:
         answers = load(folder).module(pixels)
     except FedLoomError as error:
