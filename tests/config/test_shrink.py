@@ -227,6 +227,24 @@ def test_options_have_the_values_that_a_plugin_states_for_smoke_runs(shrunk_text
     assert "options" not in methods["fedvpt"]
 
 
+def test_clients_train_for_one_epoch_before_a_test(shrunk_text):
+    """The option that holds the number of epochs is the one that a plugin's cost names."""
+    methods = shrunk_text("""
+        study: {name: mine}
+        methods:
+          mine: {plugin: fedrep, options: {head_epochs: 10, prompts: 4}}
+          epochs: {plugin: fedbabu, grid: {tuning_epochs: [2, 5]}}
+        select:
+          methods: [mine, epochs, fedbabu, per_fedavg, fedvpt]
+          tables: [main]
+          figures: []
+    """)["methods"]
+    assert methods["mine"]["options"] == {"head_epochs": 1, "prompts": 4}
+    assert methods["fedbabu"]["options"] == {"tuning_epochs": 1}
+    assert "options" not in methods["epochs"]
+    assert "options" not in methods.get("fedvpt", {})
+
+
 def test_a_stream_arrives_in_the_rounds_that_are_left(shrunk):
     _, small = shrunk("micro/micro_streams")
     arrivals = small.settings.partitions["letters"].settings["arrivals"]

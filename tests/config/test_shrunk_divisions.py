@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import pyarrow as pa
 import pytest
 
 from fedloom.cli.run.bundled_studies import all_studies, study_name
@@ -19,8 +20,9 @@ def test_each_class_of_a_domain_is_dominant_in_some_client(tmp_path):
     assert small.settings.partitions["pfpt_four_imbalance"].settings["clients_per_domain"] == 14
 
 
-def divide_all(plan: Plan) -> None:
+def divide_all(plan: Plan) -> list[pa.Table]:
     """Divide each data set of a study by each of its partitions, for each seed."""
+    tables = []
     settings = plan.settings
     for label in settings.select.datasets:
         dataset = settings.datasets[label]
@@ -36,6 +38,8 @@ def divide_all(plan: Plan) -> None:
                 images.labels, images.test, images.domains, keys, seed, images.classes
             )
             assert len(table) > 0
+            tables.append(table)
+    return tables
 
 
 @pytest.mark.slow
@@ -91,3 +95,34 @@ def test_a_shrunk_imbalance_can_be_divided(tmp_path, dataset, partition, clients
         divide_all(whole)
     assert small.settings.partitions["p"].settings["clients"] == clients
     divide_all(small)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "partition", "clients"),
+    [
+        # images that are read, of which a class has at most 8 otherwise; and made-up ones
+        ("{source: sklearn_digits}", "scheme: iid, clients: 1000", 100),
+        ("{recipe: cifar10}", "scheme: iid, clients: 5000", 500),
+        # four domains of equally many clients
+        ("{recipe: pacs}", "scheme: domain, clients_per_domain: 900", 4 * 90),
+    ],
+)
+def test_each_client_of_a_shrunk_study_has_images(tmp_path, dataset, partition, clients):
+    """A tenth of many clients may be more than the images of a small data set."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"""
+        study: {{name: mine, clients_per_round: 2}}
+        datasets: {{mine: {dataset}}}
+        partitions: {{p: {{{partition}}}}}
+        select:
+          datasets: [mine]
+          partitions: [p]
+          backbones: [micro_clip]
+          methods: [promptfl]
+          tables: [main]
+          figures: []
+    """)
+    _, small = shrunk_plans(file, tmp_path)
+    for table in divide_all(small):
+        frame = table.to_pandas()
+        assert frame[~frame["test"]]["client_id"].nunique() == clients

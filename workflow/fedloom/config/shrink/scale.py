@@ -37,7 +37,7 @@ MICRO = Scale(
     rounds=2,
     seeds=2,
     training={"epochs": 1, "batch_size": 8, "local_steps": 2},
-    images=240,
+    images=120,
     real=False,
 )
 # a step of each method at its real size
