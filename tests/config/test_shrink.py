@@ -337,7 +337,7 @@ def test_members_of_a_grid_of_partitions_have_fewer_clients(shrunk_text, tmp_pat
 
     assert settings.partitions["g.30-0.5"].settings["clients"] == 10
     assert settings.partitions["g.400-0.5"].settings["clients"] == 40
-    assert settings.partitions["d.9"].settings["min_images"] == 2
+    assert settings.partitions["d.9"].settings["min_images"] == 3
     assert {*settings.select.partitions} == {"g.30-0.5", "g.400-0.5", "d.9"}
     shown = [scenario.partition for scenario in settings.tables["mine"].scenarios]
     assert shown == ["g.30-0.5", "g.400-0.5"]
