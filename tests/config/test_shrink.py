@@ -147,16 +147,16 @@ def test_rounds_seeds_and_steps_are_few(shrunk):
 @pytest.mark.parametrize(
     ("axes", "seeds", "rounds"),
     [
-        # 60 runs of each seed: both seeds are few enough
+        # 30 runs of each seed: both seeds are few enough
         ("{prompts: [1, 2]}", 2, 2),
-        # 120, which are few enough with one seed; and 240
+        # 60, which are few enough with one seed; and 120
         ("{prompts: [1, 2], training.lr: [0.1, 0.2]}", 1, 2),
         ("{prompts: [1, 2], training.lr: [0.1, 0.2], training.batch_size: [4, 8]}", 1, 1),
     ],
 )
 def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes, seeds, rounds):
     """Captions do not promise more rounds than there are."""
-    labels = [f"p{number}" for number in range(30)]
+    labels = [f"p{number}" for number in range(15)]
     partitions = ", ".join(f"{label}: {{scheme: iid, clients: 2}}" for label in labels)
     study = shrunk_text(f"""
         study: {{name: mine, clients_per_round: 2}}
@@ -177,10 +177,10 @@ def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes,
 @pytest.mark.parametrize(
     ("partitions", "seeds", "rounds"),
     [
-        # 30 runs of each seed, and 60 trials; 31 and 62; 41 and 82
-        (30, 2, 2),
-        (31, 1, 2),
-        (41, 1, 1),
+        # 15 runs of each seed, and 30 trials; 16 and 32; 21 and 42
+        (15, 2, 2),
+        (16, 1, 2),
+        (21, 1, 1),
     ],
 )
 def test_trials_count_among_the_runs_of_a_study(shrunk_text, partitions, seeds, rounds):

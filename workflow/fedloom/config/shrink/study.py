@@ -20,9 +20,9 @@ from fedloom.config.shrink.study_keys import shrink_study_keys, shrink_tune
 from fedloom.hooks.manifest import find_method
 from fedloom.machine.install import resource
 
-# The most runs of two rounds and two seeds, trials included; two cores need about 1.3 seconds for
-# each. This is no limit: a study with more of them has one seed, and then one round.
-MOST_RUNS = 120
+# The most runs of two rounds and two seeds, trials included. Each needs one to six CPU seconds.
+# This is no limit: a study with more of them has one seed, and then one round.
+MOST_RUNS = 60
 # scenario, backbone and method of a run, whatever its seed
 ShownRun = tuple[Scenario, str, str]
 # the backbones in the place of a study's own, by library
