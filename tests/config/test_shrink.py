@@ -122,7 +122,7 @@ def test_images_that_come_with_fedloom_are_fewer_but_enough_for_each_domain(shru
     _, small = shrunk("micro/pep_micro_domains")
     assert small.settings.datasets["glyphs"].settings["max_train_per_class"] == 4 * 8
     _, small = shrunk("micro/micro_sgpt")
-    assert small.settings.datasets["glyphs"].settings["max_train_per_class"] == 8
+    assert small.settings.datasets["glyphs"].settings["max_train_per_class"] == 2
 
 
 def test_clients_are_a_tenth_but_enough_for_the_scheme(shrunk):

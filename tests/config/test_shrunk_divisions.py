@@ -110,7 +110,7 @@ def test_a_shrunk_imbalance_can_be_divided(tmp_path, dataset, partition, clients
 @pytest.mark.parametrize(
     ("dataset", "partition", "clients"),
     [
-        # images that are read, of which a class has at most 8 otherwise; and made-up ones
+        # images that are read, of which a class has at most 2 otherwise; and made-up ones
         ("{source: sklearn_digits}", "scheme: iid, clients: 1000", 100),
         ("{recipe: cifar10}", "scheme: iid, clients: 5000", 500),
         # four domains of equally many clients
