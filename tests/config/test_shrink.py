@@ -155,7 +155,7 @@ def test_rounds_seeds_and_steps_are_few(shrunk):
     ],
 )
 def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes, seeds, rounds):
-    """Captions do not promise more rounds than there are."""
+    """Up to 60 runs have both seeds and both rounds."""
     labels = [f"p{number}" for number in range(15)]
     partitions = ", ".join(f"{label}: {{scheme: iid, clients: 2}}" for label in labels)
     study = shrunk_text(f"""
@@ -171,7 +171,6 @@ def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes,
     """)["study"]
     assert len(study["seeds"]) == seeds
     assert study["rounds"] == rounds
-    assert {1: "one round", 2: "two rounds"}[rounds] in study["remark"]
 
 
 @pytest.mark.parametrize(
@@ -250,6 +249,9 @@ def test_a_stream_arrives_in_the_rounds_that_are_left(shrunk):
     arrivals = small.settings.partitions["letters"].settings["arrivals"]
     assert arrivals["at"] == [2, 3, 4]
     assert small.settings.protocols["letters"].rounds == 4
+
+    # captions do not say how many rounds the other partitions have
+    assert "few rounds" in small.settings.study.remark
 
 
 def test_grids_have_the_ends_of_their_axes(shrunk):
