@@ -17,7 +17,7 @@ EMBEDDED_CAPS_OF_DOMAIN = {"max_train_per_class": 8, "max_test_per_class": 4}
 # the number of training images for each test image
 TRAIN_PER_TEST = 3
 # the fewest and the most training images, and test images, of a class in a domain
-TRAIN_BOUNDS = (2, 64)
+TRAIN_BOUNDS = (1, 64)
 TEST_BOUNDS = (1, 16)
 # the most domains; the first ones of a data set with more, such as its users, stay
 MOST_DOMAINS = 24
@@ -209,6 +209,7 @@ def _synthetic(shape: Shape, settings: JsonDict, side: int, images: float) -> Js
 
     # a tail may be so long that the last class keeps one image
     if "long_tail" in settings:
+        entry["train"] = max(2, entry["train"])
         factor = min(settings["long_tail"]["factor"], float(entry["train"]))
         entry["long_tail"] = {"factor": factor}
     return entry
