@@ -17,10 +17,10 @@ from open_clip.tokenizer import get_clean_fn
 
 from fedloom.common.errors import FedLoomError, one_line, shorten
 from fedloom.common.json_types import JsonDict
+from fedloom.config.backbones import TOKENIZER_FILES
 from fedloom.machine.extras import require_extra
 
-TOKENS_FILE = "tokenizer.json"
-SETTINGS_FILE = "tokenizer_config.json"
+TOKENS_FILE, SETTINGS_FILE = TOKENIZER_FILES
 
 
 class HubTokenizer:

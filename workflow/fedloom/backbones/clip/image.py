@@ -1,4 +1,4 @@
-"""The image towers of open_clip models, which give a feature of an image, and perhaps of patches."""
+"""The image towers of open_clip models, which give features of images, and perhaps of patches."""
 
 from typing import Any
 
@@ -71,8 +71,8 @@ class ImageTower:
             FedLoomError: the tower has no blocks that a method can enter.
         """
         raise FedLoomError(
-            f"the image tower must have transformer blocks, got a {self._kind}, which has no tokens "
-            "and is not trained; choose a CLIP with a ViT"
+            f"the image tower must have transformer blocks, got a {self._kind}, which has no "
+            "tokens and is not trained; choose a CLIP with a ViT"
         )
 
     def patch_embeddings(self, x: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class TextTower:
     places_per_class: int | None = None
 
     def __init__(self, model: nn.Module, tokenizer: Any, name: str, precision: str):
-        """Take the text tower of `model`, a CLIP or a CustomTextCLIP (which keeps it in `.text`)."""
+        """Take the text tower of `model`, which a CustomTextCLIP keeps in `.text`."""
         text: Any = getattr(model, "text", model)
         self._name = name
         self._text = text
