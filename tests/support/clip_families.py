@@ -155,7 +155,7 @@ def tokenize(family: str, texts: Sequence[str]) -> Tensor:
     For SigLIP, the library `tokenizers` puts in EOS and fills up, as its file says.
     """
     if family not in WRITERS:
-        return open_clip.tokenize(texts)
+        return open_clip.tokenize([*texts])
     file = folder_of_families() / family / "tokenizer.json"
     tokenizer = tokenizers.Tokenizer.from_file(str(file))
     filler = {"siglip": (1, "</s>"), "siglip2": (0, "<pad>")}[family]

@@ -69,8 +69,9 @@ def write_siglip2(folder: Path) -> Path:
     settings = {
         "add_bos_token": False,
         "add_eos_token": True,
-        "eos_token": {"content": "<eos>", "special": True},
-        "pad_token": {"content": "<pad>", "special": True},
+        "padding_side": "right",
+        "eos_token": {"__type": "AddedToken", "content": "<eos>", "special": True},
+        "pad_token": {"__type": "AddedToken", "content": "<pad>", "special": True},
         "tokenizer_class": "GemmaTokenizer",
     }
     return _write(folder, content, settings)

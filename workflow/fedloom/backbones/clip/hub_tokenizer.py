@@ -80,10 +80,11 @@ class HubTokenizer:
         # a text longer or shorter than others is left as it is
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        if settings.get("add_bos_token"):
+        if settings.get("add_bos_token") or settings.get("padding_side", "right") != "right":
             raise FedLoomError(
                 f"backbone {self._name}: tokenizer '{paths[1]}' must put no token before a text, "
-                "got add_bos_token; take the tokenizer of another model"
+                "got add_bos_token or another padding_side than right; take the files of "
+                f"{self._repository}"
             )
         self.eot_token_id = self._special(settings, "eos_token", paths[1])
         self.pad_token_id = self._special(settings, "pad_token", paths[1])

@@ -80,7 +80,7 @@ class FrozenCLIP(Backbone):
         self.image_depth = len(self._image.blocks)
         self.image_floats = self._image.image_floats
         self.has_patches = self._image.has_patches
-        self.text_places = self._text.places_per_class or 0
+        self.text_places = self._text.places_per_class
         self.training_bytes = training_bytes(
             self.image_floats, self.image_depth, gradient_checkpointing, precision
         )

@@ -42,11 +42,11 @@ class TextTower:
 
     Attributes:
         start: the tokens that every text starts with: SOS, or none.
-        places_per_class: how many tokens the tower computes of each class, whatever its name; None
-            if that depends on the name.
+        places_per_class: how many tokens the tower computes of each class, whatever its name; 0 if
+            that depends on the name.
     """
 
-    places_per_class: int | None = None
+    places_per_class = 0
 
     def __init__(self, model: nn.Module, tokenizer: Any, name: str, precision: str):
         """Take the text tower of `model`, which a CustomTextCLIP keeps in `.text`."""
@@ -137,7 +137,9 @@ class TextTower:
             states = states @ projection
         return states.flatten(0, -3)
 
-    def run_blocks(self, x: Tensor, mask: Tensor, own: Inside | None, read: blocks.Read) -> Tensor:
+    def run_blocks(
+        self, x: Tensor, mask: Tensor | None, own: Inside | None, read: blocks.Read
+    ) -> Tensor:
         """Return the last block's output [N, R, d] at the tokens `read`, of sequences [N, S, d]."""
         tower = self._text.transformer.resblocks
 

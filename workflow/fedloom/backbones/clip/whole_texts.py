@@ -87,7 +87,7 @@ class WholeTexts(TextTower):
         """Take the text tower of `model`."""
         super().__init__(model, tokenizer, name, precision)
         self.reads_last = reads_last
-        self.places_per_class: int = self.places
+        self.places_per_class = self.places
         self._known = dict[tuple[str, ...], _Endings]()
 
     def longest(self, endings: Sequence[str]) -> int:
