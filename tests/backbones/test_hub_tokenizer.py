@@ -8,6 +8,9 @@ import pytest
 from clip_families import folder_of_families
 from fedloom.backbones.clip import loading
 from fedloom.backbones.clip.hub_tokenizer import HubTokenizer, hub_tokenizer
+from fedloom.config.backbones import TOKENIZER_FILES, tokenizer_digest
+from fedloom.config.settings import BackboneSettings
+from fedloom.models.weights import with_tokenizer_below
 from hub_tokenizers import LETTERS, WORDS, write_siglip, write_siglip2
 from refusals import refused
 
@@ -113,3 +116,25 @@ def test_clips_own_tokenizer_has_no_folder():
     spec = {"name": "tiny-convnext", "weights": "none", "tokenizer": str(folder / "siglip")}
     with refused("tiny-convnext", "leave out tokenizer"):
         loading.load(spec)
+
+
+def test_files_other_than_those_of_the_plan_are_refused(tmp_path):
+    folder_of_families()
+    folder = write_siglip(tmp_path / "tokens")
+    planned = tokenizer_digest(folder / name for name in TOKENIZER_FILES)
+    spec = {"name": "tiny-siglip", "weights": "none", "tokenizer": str(folder)}
+    assert loading.load(spec | {"tokenizer_sha256": planned}).tokenizer_digest == planned
+    write_siglip2(folder)
+    with refused("tiny-siglip", folder, planned[:12], "put those back"):
+        loading.load(spec | {"tokenizer_sha256": planned})
+
+
+@pytest.mark.parametrize("at", ["files/tokens", "tokens"])
+def test_a_models_folder_may_hold_the_tokenizer(at, tmp_path):
+    """A run names it by a path in the study's folder; a published model has it by its name."""
+    settings = BackboneSettings("b", "open_clip", {"name": "x", "tokenizer": "files/tokens"})
+    assert with_tokenizer_below(settings, tmp_path) == settings
+    write_siglip(tmp_path / at)
+    assert with_tokenizer_below(settings, tmp_path).settings["tokenizer"] == str(tmp_path / at)
+    without = BackboneSettings("b", "open_clip", {"name": "x"})
+    assert with_tokenizer_below(without, tmp_path) == without

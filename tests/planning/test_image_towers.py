@@ -98,7 +98,13 @@ def test_sizes_count_whole_texts_in_a_tower_without_a_mask(study):
 
 def test_a_local_tokenizer_is_a_part_of_the_plan(study, tmp_path):
     folder = folder_of_families() / "siglip"
-    kept = study("promptfl", "tiny-siglip", tokenizer=str(folder)).settings.backbones["b"]
+    plan = study("promptfl", "tiny-siglip", tokenizer=str(folder))
+    files = plan.weights_file(SimpleNamespace(backbone="b"))
+    assert [(tmp_path / file).resolve() for file in files] == [
+        folder / "tokenizer.json",
+        folder / "tokenizer_config.json",
+    ]
+    kept = plan.settings.backbones["b"]
     assert len(kept.settings["tokenizer_sha256"]) == 64
     other = folder_of_families() / "siglip2"
     changed = study("promptfl", "tiny-siglip", tokenizer=str(other)).settings.backbones["b"]

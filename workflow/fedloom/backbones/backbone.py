@@ -93,7 +93,7 @@ class Backbone:
     pixels: Pixels
     image_floats: int
     training_bytes: int
-    # the sha256 of the files of a tokenizer that came from a hub; "" if there are none
+    # a digest of the files of a tokenizer from a hub; "" if there are none
     tokenizer_digest = ""
     # weights may be trained if their names begin with one of these
     _trainable = ("",)

@@ -1,9 +1,12 @@
 """Define the keys of a backbone, by the library that it comes from."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import Item, Keys, Number, require_other_keys
 from fedloom.config.datasets import ImageSize
 
@@ -14,6 +17,11 @@ RESNETS = Literal[
 # the files of a tokenizer from a hub
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 PerChannel = Annotated[list[Item], Field(min_length=1, max_length=3)]
+
+
+def tokenizer_digest(files: Iterable[Path]) -> str:
+    """Return a digest of the files of a tokenizer, which does not depend on their folder."""
+    return digest({file.name: sha256(file) for file in files})
 
 
 class BackboneKind(Keys):

@@ -10,7 +10,7 @@ from fedloom.common.key_path import CONFIG
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import validate
 from fedloom.config import kind_plugins, method_labels, recipes
-from fedloom.config.backbones import TOKENIZER_FILES
+from fedloom.config.backbones import TOKENIZER_FILES, tokenizer_digest
 from fedloom.config.datasets import listing
 from fedloom.config.grids import with_partitions
 from fedloom.config.kinds import SELECTOR_KEY, Entry, check_entry
@@ -231,7 +231,7 @@ def _backbone(label: str, entry: Entry, selected: bool) -> BackboneSettings:
     """
     settings = entry.values.plain
     if selected and "tokenizer" in settings:
-        settings = settings | {"tokenizer_sha256": _tokenizer_digest(label, settings)}
+        settings = settings | {"tokenizer_sha256": _digest_of_tokenizer(label, settings)}
     backbone = BackboneSettings(label, entry.kind, settings)
     path = local_weights(backbone) if selected else None
     if path is None:
@@ -243,19 +243,18 @@ def _backbone(label: str, entry: Entry, selected: bool) -> BackboneSettings:
     return replace(backbone, sha256=sha256(path))
 
 
-def _tokenizer_digest(label: str, settings: JsonDict) -> str:
+def _digest_of_tokenizer(label: str, settings: JsonDict) -> str:
     """Return a digest of the files of a backbone's local tokenizer.
 
     Raises:
         InvalidKeyError: a file is missing.
     """
     folder = resource(settings["tokenizer"])
-    digests = {}
-    for file in TOKENIZER_FILES:
-        if not (folder / file).is_file():
+    files = [folder / name for name in TOKENIZER_FILES]
+    for file in files:
+        if not file.is_file():
             raise (CONFIG / "backbones" / label / "tokenizer").error(
                 f"must be a folder with {' and '.join(TOKENIZER_FILES)}, got '{folder}' without "
-                f"{file}; correct the path, or put the file there"
+                f"{file.name}; correct the path, or put the file there"
             )
-        digests[file] = sha256(folder / file)
-    return digest(digests)
+    return tokenizer_digest(files)

@@ -6,7 +6,6 @@ reads two files of it: `tokenizer.json`, in the format of the library `tokenizer
 open_clip does.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from open_clip.tokenizer import get_clean_fn
 
 from fedloom.common.errors import FedLoomError, one_line, shorten
 from fedloom.common.json_types import JsonDict
-from fedloom.config.backbones import TOKENIZER_FILES
+from fedloom.config.backbones import TOKENIZER_FILES, tokenizer_digest
 from fedloom.machine.extras import require_extra
 
 TOKENS_FILE, SETTINGS_FILE = TOKENIZER_FILES
@@ -32,7 +31,7 @@ class HubTokenizer:
         sot_token_id: None, since texts start with no token of their own.
         eot_token_id: the token at the end of a text.
         pad_token_id: the token that fills up a text to the full length.
-        digest: the sha256 of the files.
+        digest: a digest of the files.
     """
 
     sot_token_id = None
@@ -88,7 +87,7 @@ class HubTokenizer:
             )
         self.eot_token_id = self._special(settings, "eos_token", paths[1])
         self.pad_token_id = self._special(settings, "pad_token", paths[1])
-        self.digest = hashlib.sha256(b"".join(contents)).hexdigest()
+        self.digest = tokenizer_digest(paths)
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without EOS.

@@ -96,7 +96,8 @@ def _tokenizer(spec: JsonDict, device: Device) -> Any:
     A model on the device "meta", which is only counted, needs no files of a tokenizer.
 
     Raises:
-        FedLoomError: the tokenizer cannot be read, or the entry names one that is not needed.
+        FedLoomError: the tokenizer cannot be read, has other files than the study was planned
+            with, or is not needed.
     """
     name = spec["name"]
     config: Any = open_clip.get_model_config(name)
@@ -115,8 +116,18 @@ def _tokenizer(spec: JsonDict, device: Device) -> Any:
         return open_clip.SimpleTokenizer(context_length=text_config.get("context_length", 77))
 
     tokenizer = hub_tokenizer(name, text_config, folder)
-    if torch.device(device).type != "meta":
-        tokenizer.read()
+    if torch.device(device).type == "meta":
+        return tokenizer
+    tokenizer.read()
+
+    # planning has noted a digest of local files
+    planned = spec.get("tokenizer_sha256", tokenizer.digest)
+    if tokenizer.digest != planned:
+        raise FedLoomError(
+            f"backbone {name}: tokenizer '{folder}' must have the files that the study was planned "
+            f"with (digest {planned[:12]}...), got others ({tokenizer.digest[:12]}...); put those "
+            "back"
+        )
     return tokenizer
 
 
