@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import open_clip
@@ -107,12 +107,14 @@ CONFIGS = {
     },
 }
 FAMILIES = tuple(CONFIGS)
+# removed when the process ends
+FOLDER = TemporaryDirectory(prefix="fedloom-families-")
 
 
 @cache
 def folder_of_families() -> Path:
     """Return a folder with a config and, for SigLIP, a tokenizer of each family."""
-    folder = Path(mkdtemp(prefix="fedloom-families-"))
+    folder = Path(FOLDER.name)
     for family, config in CONFIGS.items():
         file = folder / f"tiny-{family}.json"
         file.write_text(json.dumps({"embed_dim": JOINT, **config}))
