@@ -348,6 +348,21 @@ def test_images_are_normalised_as_all_weights_of_a_name_need(name, mean, std, in
     assert (found["interpolation"], found["size"]) == (interpolation, 8)
 
 
+def test_a_file_gets_the_preprocessing_of_the_names_tags(tmp_path, monkeypatch):
+    """A model of the hub keeps what its own tag says; a file says nothing."""
+    path = tmp_path / "weights.safetensors"
+    safetensors.torch.save_file(model_of("mobileclip").state_dict(), path)
+    way = {"mean": (0.25,) * 3, "std": (0.75,) * 3, "interpolation": "bilinear"}
+    monkeypatch.setattr(open_clip, "list_pretrained_tags_by_model", lambda name: ["a", "b"])
+    monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda name, tag: way | {"url": tag})
+    white = torch.full((1, 64, 64, 3), 255, dtype=torch.uint8)
+    for weights in (path, "none"):
+        clip = loading.load(_spec("mobileclip", weights))
+        torch.testing.assert_close(clip.pixels(white), torch.ones(1, 3, 64, 64))
+    own = loading.load(_spec("mobileclip", path, mean=[0.5], std=[0.25]))
+    torch.testing.assert_close(own.pixels(white), torch.full((1, 3, 64, 64), 2.0))
+
+
 # ---- the real architectures -------------------------------------------------------------------
 
 SMALLEST = (

@@ -53,10 +53,7 @@ PLACES = ("input", "q", "k", "v", "proj", "attention", "fc1", "fc2", "mlp")
 # places that every token passes; the other places see only the tokens whose output is read
 BEFORE = {"input", "k", "v"}
 # a weight belongs to the embedding unless its name begins with one of these
-BEHIND = (
-    "blocks.", "norm.", "attn_pool.", "fc_norm.", "head.",
-    "transformer.", "ln_post.", "proj",
-)  # fmt: skip
+BEHIND = ("blocks.", "norm.", "fc_norm.", "head.", "transformer.", "ln_post.", "proj")
 
 # parts of a block: role, name in timm's Block, name in open_clip's ResidualAttentionBlock ("":
 # none)
