@@ -16,9 +16,11 @@ from clip_families import (
     frozen,
     model_of,
     tokenize,
+    tokenizer_of,
 )
 from fedloom.backbones.backbone import weights_digest
 from fedloom.backbones.clip import loading
+from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.toolbox import adapter, deep_prompts, lora
 from first_round import prefix
 from hub_tokenizers import PLACES
@@ -361,6 +363,19 @@ def test_a_file_gets_the_preprocessing_of_the_names_tags(tmp_path, monkeypatch):
         torch.testing.assert_close(clip.pixels(white), torch.ones(1, 3, 64, 64))
     own = loading.load(_spec("mobileclip", path, mean=[0.5], std=[0.25]))
     torch.testing.assert_close(own.pixels(white), torch.full((1, 3, 64, 64), 2.0))
+
+
+def test_bf16_and_checkpointing_compute_the_same_texts(family):
+    """bfloat16 has 8 bits; what is computed again in the backward pass is equal to the bit."""
+    context = torch.randn(2, 4, WIDTH, requires_grad=True)
+    length = torch.tensor([4, 2])
+    usual = frozen(family).text_features(context, NAMES, length)
+    for more, near in (({"precision": "bf16"}, 0.05), ({"gradient_checkpointing": True}, 0)):
+        clip = FrozenCLIP(model_of(family), tokenizer_of(family), "tiny", **more)
+        found = clip.text_features(context, NAMES, length)
+        torch.testing.assert_close(found, usual, atol=near, rtol=0)
+        (gradient,) = torch.autograd.grad(found.sum(), context)
+        assert gradient.isfinite().all()
 
 
 # ---- the real architectures -------------------------------------------------------------------
