@@ -27,6 +27,7 @@ from fedloom.hooks.manifest import find_method
 from fedloom.machine.extras import require_extra
 from fedloom.machine.install import ROOT, resource
 from fedloom.planning import paths, staleness
+from fedloom.planning.image_towers import check_image_towers
 from fedloom.planning.plan import Plan
 
 # the default study, and the config of the current folder; in a checkout, both are the same file
@@ -43,14 +44,19 @@ LAUNCHER = "FEDLOOM_LAUNCHER"
 
 
 def load_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> Plan:
-    """Read a study as `read_plan` does; also check that its backbones' packages are installed.
+    """Read a study as `read_plan` does; also check its backbones, which takes their packages.
 
     Raises:
-        FedLoomError: a package is missing, or the study is wrong.
+        FedLoomError: a package is missing, a backbone does not give what a method needs, or the
+            study is wrong.
     """
     plan = read_plan(files, overrides)
     for label in plan.settings.select.backbones:
         require_extra(plan.settings.backbones[label].library)
+    try:
+        check_image_towers(plan.settings, plan.runs)
+    except InvalidKeyError as error:
+        raise FedLoomError(f"{error}{locate_error(error, plan.files, plan.changes)}") from None
     return plan
 
 
