@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import yaml
 import fedloom
 from command_line import invoked
 from fedloom.common.files import read_table
+from fedloom.common.receipts import read_sealed, write_sealed
+from fedloom.machine.install import ROOT
 from fedloom.models.published import CARD
 
 RUN = "digits/few/micro_vit/{}/seed0"
@@ -66,6 +69,46 @@ def test_a_client_is_published_only_by_name_and_with_a_warning(tmp_path, caplog)
     assert said == [False, True]
     expected = fedloom.load(RUN.format("pep_fedpt"), client=1).predict(IMAGE, 10)
     pd.testing.assert_frame_equal(fedloom.load(tmp_path / "client").predict(IMAGE, 10), expected)
+
+
+@pytest.fixture
+def own_weights(study, tmp_path, monkeypatch) -> Path:
+    """Return a file of weights, whose absolute path the config of the study names, a copy."""
+    weights = tmp_path / "home/alice/own.safetensors"
+    weights.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "workflow/resources/micro_vit.safetensors", weights)
+    copy = shutil.copytree(study, tmp_path / "copy")
+    monkeypatch.chdir(copy)
+    receipt = Path("results/runs", RUN.format("fedvpt"), "rounds/0002.json")
+    facts = read_sealed(receipt)
+    facts["spec"]["backbone"]["settings"]["weights"] = str(weights)
+    write_sealed(receipt, facts)
+    return weights
+
+
+def test_no_file_names_a_folder_of_the_publisher(own_weights, tmp_path, monkeypatch, caplog):
+    """Neither the model's own folder, nor that of the weights: it may have a user's name."""
+    folder = tmp_path / "home/alice/model"
+    publish("fedvpt", folder)
+    texts = [(folder / name).read_text() for name in ("README.md", "config.json")]
+    assert [text for text in texts if "alice" in text or str(tmp_path) in text] == []
+    assert 'fedloom.load("model")' in texts[0] and "`own.safetensors`" in texts[0]
+    assert "'own.safetensors' lies beside them" in caplog.text
+
+    # people find the weights by their name beside the model
+    expected = fedloom.load(RUN.format("fedvpt")).predict(IMAGE, 10)
+    own_weights.rename(folder / "own.safetensors")
+    monkeypatch.chdir(tmp_path)
+    pd.testing.assert_frame_equal(fedloom.load(folder).predict(IMAGE, 10), expected)
+
+
+def test_weights_that_ship_with_fedloom_keep_their_path(tmp_path, caplog):
+    publish("fedvpt", tmp_path / "model")
+    facts = json.loads((tmp_path / "model/config.json").read_text())
+    assert facts["spec"]["backbone"]["settings"]["weights"] == (
+        "workflow/resources/micro_vit.safetensors"
+    )
+    assert "lies beside" not in caplog.text
 
 
 def test_the_card_has_the_accuracies_of_the_run(tmp_path):

@@ -8,6 +8,10 @@ from fedloom.backbones.backbone import Backbone, weights_digest
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import sha256
 from fedloom.config.settings import BackboneSettings, local_weights
+from fedloom.machine.install import ROOT
+
+# the folder of all weights that ship with FedLoom
+SHIPPED = ROOT / "workflow"
 
 
 def with_precision(backbone: BackboneSettings, precision: str | None) -> BackboneSettings:
@@ -29,6 +33,26 @@ def with_weights_among(backbone: BackboneSettings, files: Sequence[Path]) -> Bac
             found = {"weights": str(file.absolute())}
             return replace(backbone, settings=backbone.settings | found)
     return backbone
+
+
+def is_shipped(backbone: BackboneSettings) -> bool:
+    """Return True if the weights of a backbone are a file that ships with FedLoom."""
+    file = local_weights(backbone)
+    return file is not None and file.resolve().is_relative_to(SHIPPED)
+
+
+def without_folders(backbone: BackboneSettings) -> BackboneSettings:
+    """Return a backbone whose weights say nothing about the folders of the one who trained it.
+
+    A file that ships with FedLoom has its path below ROOT, and any other file its name alone.
+    """
+    file = local_weights(backbone)
+    if file is None:
+        return backbone
+    shown = file.name
+    if is_shipped(backbone):
+        shown = str(file.resolve().relative_to(ROOT))
+    return replace(backbone, settings=backbone.settings | {"weights": shown})
 
 
 def check_weights(
