@@ -354,6 +354,9 @@ def test_a_published_model_without_its_tensors_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(fedloom.FedLoomError, match=r"config\.json: damaged or incomplete"):
         fedloom.load(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with refused(tmp_path, "a run", "holds rounds", "holds config.json and model.safetensors"):
+        fedloom.load(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])

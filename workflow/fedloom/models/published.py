@@ -19,9 +19,8 @@ from fedloom.common.receipts import digest
 from fedloom.hooks.manifest import discover_methods
 from fedloom.machine import packages
 from fedloom.models.content import ModelContent, ModelFacts
-from fedloom.models.run_folder import CONFIG
+from fedloom.models.run_folder import CONFIG, TENSORS
 
-TENSORS = "model.safetensors"
 CARD = "README.md"
 # the value of the key `format` of config.json
 FORMAT = "fedloom model 1"

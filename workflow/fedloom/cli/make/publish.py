@@ -14,8 +14,8 @@ from fedloom.config.settings import local_weights
 from fedloom.models.content import build_classifier
 from fedloom.models.load import load
 from fedloom.models.model import Model
-from fedloom.models.published import CARD, TENSORS, read_content, read_facts, write_content
-from fedloom.models.run_folder import CONFIG, find_run
+from fedloom.models.published import CARD, read_content, read_facts, write_content
+from fedloom.models.run_folder import CONFIG, TENSORS, find_run
 from fedloom.models.weights import is_shipped, without_folders
 
 log = logging.getLogger(__name__)
