@@ -237,6 +237,18 @@ def test_results_of_earlier_versions_are_refused(study, tmp_path, file, key):
         fedloom.load(folder / "results/runs" / RUN.format("fedvpt"))
 
 
+@pytest.mark.parametrize("options", [{}, {"prompts": 1, "weighted": False, "old": 2}])
+def test_a_run_whose_plugin_had_other_options_is_refused(study, tmp_path, options):
+    """An earlier FedLoom may have trained it; plugins gain and lose options."""
+    folder = copied(study, tmp_path) / "results/runs" / RUN.format("fedvpt")
+    receipt = folder / "rounds/0002.json"
+    facts = read_sealed(receipt)
+    facts["spec"]["method"]["options"] = options
+    write_sealed(receipt, facts)
+    with refused("0002.safetensors: ", "plugin 'fedvpt' has other options (", "run its study"):
+        fedloom.load(folder)
+
+
 def test_other_weights_of_the_backbone_are_refused(study, tmp_path):
     folder = copied(study, tmp_path)
     weights = "workflow/resources/micro_vit.safetensors"
