@@ -123,6 +123,7 @@ def test_the_card_has_the_accuracies_of_the_run(tmp_path):
     assert float(found["participating mean"]) == pytest.approx(shares.mean(), abs=0.005)
     assert float(found["participating worst"]) == pytest.approx(shares.min(), abs=0.005)
     assert found["rounds"] == "2"
+    assert "It needs the plugin `fedvpt`, which ships with FedLoom" in text
     assert "no guarantee of privacy" in text
 
 

@@ -35,7 +35,7 @@ model = fedloom.load("{folder}")
 print(model.predict("image.png", top_k=3))
 ```
 
-{weights}
+{plugins} {weights}
 
 ## Data
 
@@ -101,14 +101,17 @@ def model_card(root: Path, run: Run, model: Model, folder: str) -> str:
     config = records.find_config(run, root)
     leaves = (value.numel() for value in model.tensors().values())
 
+    version = packages.versions()["fedloom"]
+
     return CARD.format(
         header=yaml.safe_dump(header, sort_keys=False),
         title=plugin.title,
         whose=facts.whose.capitalize(),
-        version=packages.versions()["fedloom"],
+        version=version,
         backbone=f"`{spec.backbone.settings['name']}` of {spec.backbone.library}",
         floats=sum(leaves),
         folder=folder,
+        plugins=origins.plugins([plugin, *wrappers], version),
         weights=_weights(model),
         dataset=run.dataset,
         images=store["images"],
