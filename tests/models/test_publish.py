@@ -127,6 +127,19 @@ def test_the_card_has_the_accuracies_of_the_run(tmp_path):
     assert "no guarantee of privacy" in text
 
 
+def test_the_card_of_a_clients_model_has_the_clients_accuracy(tmp_path):
+    file = Path("results/runs", RUN.format("pep_fedpt"), "evaluation.parquet")
+    rows = read_table(file).to_pandas().query("round == 2")
+    expected = (100 * rows["num_correct"] / rows["num_test"]).set_axis(rows["client_id"])
+    publish("pep_fedpt", tmp_path / "server")
+    assert "| client " not in (tmp_path / "server/README.md").read_text()
+    for client in (0, 1):
+        publish("pep_fedpt", tmp_path / "model", "--client", str(client))
+        card = (tmp_path / "model/README.md").read_text()
+        ((named, accuracy),) = re.findall(r"\| client (\d+) +\| +([\d.]+) +\|", card)
+        assert (int(named), float(accuracy)) == (client, pytest.approx(expected[client], abs=0.005))
+
+
 def test_the_card_has_the_division_as_the_record_of_the_study_states_it(tmp_path, study):
     scheme = "`pathological`, with clients 5, classes_per_client 3, held_out 0.2"
     publish("fedvpt", tmp_path / "model")

@@ -163,7 +163,10 @@ def _training(model: Model) -> str:
 
 
 def _accuracy(root: Path, run: Run, model: Model) -> str:
-    """Return the accuracies of the run after the model's round: of clients, and by domain."""
+    """Return the accuracies of the run after the model's round.
+
+    They are those of the client whose model it is, of groups of clients, and by domain.
+    """
     last = model.content.facts.round
     end = paths.four_digits(last)
     file = root / paths.path_for(paths.JOB_TABLES["evaluation"], run, end=end)
@@ -172,9 +175,16 @@ def _accuracy(root: Path, run: Run, model: Model) -> str:
     if rows.empty:
         return "The study did not evaluate this round."
 
+    # of the client whose model it is, if it was among those that the round evaluated
+    lines: list[list[str]] = []
+    client = model.content.facts.client
+    if client is not None:
+        own = metrics.percent(rows[rows["client_id"] == client])
+        lines += [[f"client {client}", f"{value:.2f}"] for value in own]
+
     # of groups of clients, and of the server's model on all images
     numbers = metrics.curves(rows).loc[last].dropna()
-    lines = [[str(name).replace("_", " "), f"{value:.2f}"] for name, value in numbers.items()]
+    lines += [[str(name).replace("_", " "), f"{value:.2f}"] for name, value in numbers.items()]
 
     # by domain, over the clients that took part in training
     trained = rows[rows["participating"]]
