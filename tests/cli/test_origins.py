@@ -1,11 +1,14 @@
 """A model card states the licences that recipes, sources and timm know."""
 
+import shutil
+
 import pytest
 
 from fedloom.cli.make import origins
 from fedloom.config.settings import BackboneSettings
 from fedloom.data.sources.glyphs import Glyphs
 from fedloom.data.sources.sklearn_digits import SklearnDigits
+from fedloom.hooks.manifest import MethodManifest, find_method
 from fedloom.machine.install import ROOT
 from fedloom.planning.run_labels import Run
 
@@ -78,3 +81,20 @@ def test_the_card_has_the_licence_of_weights_that_is_known(library, weights, say
 @pytest.mark.parametrize("source", [Glyphs, SklearnDigits])
 def test_the_data_card_of_a_source_states_the_same_licence(source):
     assert f"| licence | {source.licence} |" in (ROOT / "docs/data-cards.md").read_text()
+
+
+def test_the_card_says_where_people_get_the_plugins(tmp_path):
+    """One's own plugin, or that of an installed package, is not there for others."""
+    file = tmp_path / "plugins/mine/method.toml"
+    shutil.copytree(ROOT / "plugins/methods/head_tuning", file.parent)
+    file.write_text(file.read_text().replace('"head_tuning"', '"mine"'))
+    own, installed = (MethodManifest.of(file, module) for module in (None, "their.methods"))
+    needed = [find_method("fedvpt"), find_method("quantize"), own, installed]
+    assert origins.plugins(needed, "9.8").split(". ") == [
+        "It needs the plugin `fedvpt`, which ships with FedLoom 9.8",
+        "It needs the plugin `quantize`, which ships with FedLoom 9.8",
+        "It needs the plugin `mine`, which does not ship with FedLoom: put its folder below "
+        "`plugins` first",
+        "It needs the plugin `mine`, which does not ship with FedLoom: install the package that "
+        "has it first (module `their.methods`).",
+    ]

@@ -21,6 +21,7 @@ from fedloom.models.content import ModelContent
 from fedloom.models.images import Preparation
 from fedloom.models.model import Model
 from fedloom.models.published import write_content
+from refusals import refused
 
 RUN = "digits/few/micro_vit/{}/seed0"
 DIVISION = Path("results/partitions/digits/few/seed0.parquet")
@@ -140,6 +141,35 @@ def test_what_is_no_image_is_refused(image, says):
         fedloom.load(RUN.format("fedvpt")).predict([image])
 
 
+@pytest.mark.parametrize("nothing", [None, 5])
+def test_what_is_no_list_of_images_is_refused(nothing):
+    with refused("images: must be a path", type(nothing).__name__):
+        fedloom.load(RUN.format("fedvpt")).predict(nothing)
+
+
+@pytest.mark.parametrize("top_k", ["2", 1.5, 0, 11])
+def test_the_number_of_classes_must_be_one_of_theirs(top_k):
+    with refused(f"top_k: must be from 1 to 10, the number of classes, got {top_k!r}"):
+        fedloom.load(RUN.format("fedvpt")).predict([], top_k)
+
+
+def test_an_image_that_cannot_be_read_is_named_as_people_gave_it(tmp_path):
+    """A file has its path, and anything else its position, with the reason in words."""
+    model = fedloom.load(RUN.format("fedvpt"))
+    missing = tmp_path / "gone.png"
+    with refused(f"{missing}: ", "No such file or directory") as error:
+        model.predict(missing)
+    assert "Errno" not in str(error.value)
+
+    # a picture whose file is cut off is opened, but cannot be decoded
+    file = tmp_path / "cut.png"
+    noise = np.random.default_rng(0).integers(256, size=(64, 64), dtype=np.uint8)
+    Image.fromarray(noise).save(file)
+    file.write_bytes(file.read_bytes()[:2000])
+    with refused("image 1: unreadable image ("):
+        model.predict([np.zeros((8, 8), np.uint8), Image.open(file)])
+
+
 def test_a_folder_names_a_run_from_anywhere(study, tmp_path, monkeypatch):
     here = fedloom.load(RUN.format("fedvpt"))
     monkeypatch.chdir(tmp_path)
@@ -205,6 +235,18 @@ def test_results_of_earlier_versions_are_refused(study, tmp_path, file, key):
     write_sealed(folder / file, facts)
     with pytest.raises(fedloom.FedLoomError, match="by a version that did not keep"):
         fedloom.load(folder / "results/runs" / RUN.format("fedvpt"))
+
+
+@pytest.mark.parametrize("options", [{}, {"prompts": 1, "weighted": False, "old": 2}])
+def test_a_run_whose_plugin_had_other_options_is_refused(study, tmp_path, options):
+    """An earlier FedLoom may have trained it; plugins gain and lose options."""
+    folder = copied(study, tmp_path) / "results/runs" / RUN.format("fedvpt")
+    receipt = folder / "rounds/0002.json"
+    facts = read_sealed(receipt)
+    facts["spec"]["method"]["options"] = options
+    write_sealed(receipt, facts)
+    with refused("0002.safetensors: ", "plugin 'fedvpt' has other options (", "run its study"):
+        fedloom.load(folder)
 
 
 def test_other_weights_of_the_backbone_are_refused(study, tmp_path):
@@ -323,6 +365,9 @@ def test_a_published_model_without_its_tensors_is_refused(tmp_path):
         fedloom.load(tmp_path)
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(fedloom.FedLoomError, match=r"config\.json: damaged or incomplete"):
+        fedloom.load(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with refused(tmp_path, "a run", "holds rounds", "holds config.json and model.safetensors"):
         fedloom.load(tmp_path)
 
 

@@ -83,6 +83,7 @@ def test_folders_that_are_no_classes_are_named(photos, capsys, caplog):
     text = said(capsys, photos)
     assert re.search(r"all +3 ", text), "the images of 0 alone have a label"
     assert "have no label" in caplog.text and "eleven" in caplog.text
+    assert "nan" not in text, "their cells are empty"
     (photos / "0").rename(photos / "zero")
     assert "accuracy" not in said(capsys, photos)
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,11 @@ import yaml
 import fedloom
 from command_line import invoked
 from fedloom.common.files import read_table
+from fedloom.common.receipts import read_sealed, write_sealed
+from fedloom.config.settings import BackboneSettings
+from fedloom.machine.install import ROOT
 from fedloom.models.published import CARD
+from fedloom.models.weights import without_folders
 
 RUN = "digits/few/micro_vit/{}/seed0"
 DIVISION = Path("results/partitions/digits/few/seed0.parquet")
@@ -68,6 +73,46 @@ def test_a_client_is_published_only_by_name_and_with_a_warning(tmp_path, caplog)
     pd.testing.assert_frame_equal(fedloom.load(tmp_path / "client").predict(IMAGE, 10), expected)
 
 
+@pytest.fixture
+def own_weights(study, tmp_path, monkeypatch) -> Path:
+    """Return a file of weights, whose absolute path the config of the study names, a copy."""
+    weights = tmp_path / "home/alice/own.safetensors"
+    weights.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "workflow/resources/micro_vit.safetensors", weights)
+    copy = shutil.copytree(study, tmp_path / "copy")
+    monkeypatch.chdir(copy)
+    receipt = Path("results/runs", RUN.format("fedvpt"), "rounds/0002.json")
+    facts = read_sealed(receipt)
+    facts["spec"]["backbone"]["settings"]["weights"] = str(weights)
+    write_sealed(receipt, facts)
+    return weights
+
+
+def test_no_file_names_a_folder_of_the_publisher(own_weights, tmp_path, monkeypatch, caplog):
+    """Neither the model's own folder, nor that of the weights: it may have a user's name."""
+    folder = tmp_path / "home/alice/model"
+    publish("fedvpt", folder)
+    texts = [(folder / name).read_text() for name in ("README.md", "config.json")]
+    assert [text for text in texts if "alice" in text or str(tmp_path) in text] == []
+    assert 'fedloom.load("model")' in texts[0] and "`own.safetensors`" in texts[0]
+    assert "'own.safetensors' lies beside them" in caplog.text
+
+    # people find the weights by their name beside the model
+    expected = fedloom.load(RUN.format("fedvpt")).predict(IMAGE, 10)
+    own_weights.rename(folder / "own.safetensors")
+    monkeypatch.chdir(tmp_path)
+    pd.testing.assert_frame_equal(fedloom.load(folder).predict(IMAGE, 10), expected)
+
+
+def test_weights_that_ship_with_fedloom_keep_their_path(tmp_path, caplog):
+    publish("fedvpt", tmp_path / "model")
+    facts = json.loads((tmp_path / "model/config.json").read_text())
+    assert facts["spec"]["backbone"]["settings"]["weights"] == (
+        "workflow/resources/micro_vit.safetensors"
+    )
+    assert "lies beside" not in caplog.text
+
+
 def test_the_card_has_the_accuracies_of_the_run(tmp_path):
     publish("fedvpt", tmp_path / "model")
     card = (tmp_path / "model/README.md").read_text()
@@ -80,7 +125,21 @@ def test_the_card_has_the_accuracies_of_the_run(tmp_path):
     assert float(found["participating mean"]) == pytest.approx(shares.mean(), abs=0.005)
     assert float(found["participating worst"]) == pytest.approx(shares.min(), abs=0.005)
     assert found["rounds"] == "2"
+    assert "It needs the plugin `fedvpt`, which ships with FedLoom" in text
     assert "no guarantee of privacy" in text
+
+
+def test_the_card_of_a_clients_model_has_the_clients_accuracy(tmp_path):
+    file = Path("results/runs", RUN.format("pep_fedpt"), "evaluation.parquet")
+    rows = read_table(file).to_pandas().query("round == 2")
+    expected = (100 * rows["num_correct"] / rows["num_test"]).set_axis(rows["client_id"])
+    publish("pep_fedpt", tmp_path / "server")
+    assert "| client " not in (tmp_path / "server/README.md").read_text()
+    for client in (0, 1):
+        publish("pep_fedpt", tmp_path / "model", "--client", str(client))
+        card = (tmp_path / "model/README.md").read_text()
+        ((named, accuracy),) = re.findall(r"\| client (\d+) +\| +([\d.]+) +\|", card)
+        assert (int(named), float(accuracy)) == (client, pytest.approx(expected[client], abs=0.005))
 
 
 def test_the_card_has_the_division_as_the_record_of_the_study_states_it(tmp_path, study):
@@ -139,3 +198,11 @@ def test_a_model_that_reads_a_clients_images_is_not_published(tmp_path):
         publish("pooled", tmp_path / "model", "--client", str(client))
     assert not (tmp_path / "model").exists()
     assert len(fedloom.load(RUN.format("pooled"), client=client).predict(IMAGE)) == 1
+
+
+def test_a_published_backbone_names_no_folder_of_the_publishers():
+    """Weights and the tokenizer of one's own are called by their names alone."""
+    own = {"weights": "/home/ada/siglip.safetensors", "tokenizer": "/home/ada/siglip_tokens"}
+    backbone = BackboneSettings("b", "open_clip", {"name": "ViT-B-16-SigLIP"} | own)
+    shown = without_folders(backbone).settings
+    assert (shown["weights"], shown["tokenizer"]) == ("siglip.safetensors", "siglip_tokens")

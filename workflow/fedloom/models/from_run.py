@@ -17,6 +17,7 @@ from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.hooks.run_hooks import Hooks
 from fedloom.models.images import Preparation
+from fedloom.models.needed_plugins import check_plugins
 from fedloom.models.run_folder import find_run, find_state
 from fedloom.models.weights import (
     check_weights,
@@ -27,6 +28,7 @@ from fedloom.models.weights import (
 from fedloom.planning import paths
 from fedloom.planning.job_specs import RunSpec
 
+AGAIN = "install that version, or run its study again"
 OLD = "was written by a version that did not keep what a model needs; run its study again"
 
 
@@ -64,13 +66,14 @@ def read_round(
         precision: the number format of the backbone; None: that of the study.
 
     Raises:
-        FedLoomError: there is no such run or round, a file is missing or was changed, or the
-            backbone's weights are others.
+        FedLoomError: there is no such run or round, a file is missing or was changed, a plugin is
+            missing or has other options, or the backbone's weights are others.
     """
     root, run = find_run(fspath(name))
     file = find_state(root, run, round_number)
     facts = check_receipt(file)
     spec = _spec_of_state(file, facts)
+    check_plugins(file, spec.method, "trained with another FedLoom", AGAIN)
 
     # a study names local files relative to the folder in which it runs
     files_of_weights = [root / spec.backbone.settings["weights"]]

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError, in_words
-from fedloom.models.published import CARD, TENSORS, read_facts
-from fedloom.models.run_folder import CONFIG
+from fedloom.models.published import CARD, read_facts
+from fedloom.models.run_folder import CONFIG, TENSORS
 
 # the branch that a name without a revision means
 MAIN = "main"

@@ -1,9 +1,10 @@
 """Turn any images into the pixels that a trained model takes, as its study's images were made."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -74,31 +75,55 @@ class Preparation:
         return torch.from_numpy(pixels.copy()).movedim(-1, 0).contiguous()
 
 
-def image_items(images: AnyImage | Iterable[AnyImage]) -> list[Item]:
-    """Return the images as items that are read one by one; a single image is a list of one.
+class NewImage(NamedTuple):
+    """An image to predict, which is read only when it is needed.
 
-    An item of a file has its path for a name. Any other image has its position in the list.
+    Attributes:
+        name: what predictions call it: its path, or else its position in the list.
+        item: the image, with the name that errors have.
+    """
+
+    name: str
+    item: Item
+
+
+def new_images(images: AnyImage | Iterable[AnyImage]) -> list[NewImage]:
+    """Return images that are read one by one; a single image is a list of one.
+
+    Raises:
+        FedLoomError: one of them is neither a path nor a PIL image nor an array of 8-bit pixels.
     """
     if isinstance(images, str | PathLike | Image.Image | np.ndarray):
         images = [images]
-    return [_item(number, image) for number, image in enumerate(images)]
+    if not isinstance(images, Iterable):
+        raise FedLoomError(
+            "images: must be a path, a PIL image or an array, or a list of these, got "
+            f"{type(images).__name__}"
+        )
+    return [_new_image(number, image) for number, image in enumerate(images)]
 
 
-def _item(number: int, image: AnyImage) -> Item:
-    """Return an image as an item; `number` is its position in the list.
+def files_to_predict(paths: Sequence[str]) -> list[NewImage]:
+    """Return the images in the files at these paths."""
+    return [NewImage(item.name, item) for item in file_items(paths)()]
+
+
+def _new_image(number: int, image: AnyImage) -> NewImage:
+    """Return an image, whose position in the list is `number`.
 
     Raises:
         FedLoomError: it is neither a path nor a PIL image nor an array of 8-bit pixels.
     """
+    called = f"image {number}"
     if isinstance(image, str | PathLike):
-        (item,) = file_items([fspath(image)])()
-        return item
+        (found,) = files_to_predict([fspath(image)])
+        return found
     if isinstance(image, Image.Image):
-        return Item(str(number), partial(_same, image))
+        return NewImage(str(number), Item(called, partial(_same, image)))
     if not isinstance(image, np.ndarray):
         raise FedLoomError(
-            f"image {number}: must be a path, a PIL image or an array, got "
-            f"{type(image).__name__}; convert it"
+            f"{called}: must be a path, a PIL image or an array, got {type(image).__name__}; "
+            "convert it"
         )
 
     # an array of grey images may have an axis of one channel
@@ -108,10 +133,10 @@ def _item(number: int, image: AnyImage) -> Item:
     has_colour = pixels.ndim == 3 and pixels.shape[2] in (3, 4)
     if pixels.dtype != np.uint8 or not (pixels.ndim == 2 or has_colour):
         raise FedLoomError(
-            f"image {number}: an array must be uint8 [H, W] or [H, W, channels] with 1, 3 or 4 "
-            f"channels, got {image.dtype} {[*image.shape]}; convert it"
+            f"{called}: an array must be uint8 [H, W] or [H, W, channels] with 1, 3 or 4 channels, "
+            f"got {image.dtype} {[*image.shape]}; convert it"
         )
-    return Item(str(number), partial(Image.fromarray, pixels))
+    return NewImage(str(number), Item(called, partial(Image.fromarray, pixels)))
 
 
 def _same(image: Image.Image) -> Image.Image:
@@ -135,4 +160,5 @@ def read_pixels(item: Item, prepare: Preparation) -> Tensor:
         raise
     # Pillow's decoders raise many kinds of exceptions
     except Exception as error:
-        raise UnreadableError(f"{item.name}: unreadable image ({one_line(error)})") from None
+        reason = one_line(getattr(error, "strerror", None) or error)
+        raise UnreadableError(f"{item.name}: unreadable image ({reason})") from None

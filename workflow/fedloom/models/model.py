@@ -13,8 +13,8 @@ from fedloom.data.loading import with_test_images
 from fedloom.hooks.manifest import find_method
 from fedloom.models.classifier import Classifier
 from fedloom.models.content import ModelContent
-from fedloom.models.images import AnyImage, Preparation, image_items
-from fedloom.models.predictions import predict_items
+from fedloom.models.images import AnyImage, Preparation, new_images
+from fedloom.models.predictions import predict_images
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,10 +68,11 @@ class Model:
             top_k: the number of classes for each image.
 
         Raises:
-            FedLoomError: an image cannot be read, or there are fewer classes than `top_k`.
+            FedLoomError: an image has another type or cannot be read, or `top_k` is no number of
+                classes.
         """
-        items = image_items(images)
-        return predict_items(items, self.module, self.transform, self.classes, top_k).table
+        found = new_images(images)
+        return predict_images(found, self.module, self.transform, self.classes, top_k).table
 
     def with_classes(self, classes: Sequence[str]) -> "Model":
         """Return the model that chooses among other classes, given by their names.

@@ -1,6 +1,7 @@
 """Predict the classes of many images, which are read one after the other."""
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -8,10 +9,9 @@ import torch
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError
-from fedloom.data.image_list import Item
 from fedloom.machine.memory import CACHED_AT_ONCE
 from fedloom.models.classifier import Classifier
-from fedloom.models.images import Preparation, UnreadableError, read_pixels
+from fedloom.models.images import NewImage, Preparation, UnreadableError, read_pixels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +33,8 @@ def _ignore(count: int) -> None:
     """Tell nobody how many images are done."""
 
 
-def predict_items(
-    items: Sequence[Item],
+def predict_images(
+    images: Sequence[NewImage],
     module: Classifier,
     prepare: Preparation,
     classes: Sequence[str],
@@ -45,7 +45,7 @@ def predict_items(
     """Return the `top_k` most probable classes of each image.
 
     Args:
-        items: the images.
+        images: the images.
         module: the model.
         prepare: makes the model's pixels of an image.
         classes: the names of the model's classes.
@@ -58,15 +58,17 @@ def predict_items(
     import pandas as pd
 
     count = len(classes)
-    if not 1 <= top_k <= count:
-        raise FedLoomError(f"top_k: must be from 1 to {count}, the number of classes, got {top_k}")
+    if not isinstance(top_k, Integral) or not 1 <= top_k <= count:
+        raise FedLoomError(
+            f"top_k: must be from 1 to {count}, the number of classes, got {top_k!r}"
+        )
 
     names: list[str] = []
     skipped: list[str] = []
     labels: list[int] = []
     probabilities: list[float] = []
-    for start in range(0, len(items), CACHED_AT_ONCE):
-        part = items[start : start + CACHED_AT_ONCE]
+    for start in range(0, len(images), CACHED_AT_ONCE):
+        part = images[start : start + CACHED_AT_ONCE]
         pixels = _read_part(part, prepare, skip_unreadable, names, skipped)
         if pixels:
             # rank the classes by logits, as an evaluation does: probabilities may round to equal
@@ -88,7 +90,7 @@ def predict_items(
 
 
 def _read_part(
-    items: Sequence[Item],
+    images: Sequence[NewImage],
     prepare: Preparation,
     skip_unreadable: bool,
     names: list[str],
@@ -99,13 +101,13 @@ def _read_part(
     A line about each other image is added to `skipped`.
     """
     pixels: list[Tensor] = []
-    for item in items:
+    for image in images:
         try:
-            pixels.append(read_pixels(item, prepare))
+            pixels.append(read_pixels(image.item, prepare))
         except UnreadableError as error:
             if not skip_unreadable:
                 raise
             skipped.append(str(error))
         else:
-            names.append(item.name)
+            names.append(image.name)
     return pixels

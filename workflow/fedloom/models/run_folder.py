@@ -15,8 +15,9 @@ from fedloom.planning.run_labels import RUN_NAME, Run
 
 # the folder of all runs, below that of a study
 RUNS = "results/runs"
-# the file of facts in the folder of a published model
+# the files of facts and of tensors in the folder of a published model
 CONFIG = "config.json"
+TENSORS = "model.safetensors"
 # a model on a hub: owner/name, and perhaps @ with a branch, a tag or a commit
 HUB_NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII)
 
@@ -51,6 +52,12 @@ def find_run(name: str) -> tuple[Path, Run]:
         before = Path(found[1])
     if found is None or not (len(before.parts) < 2 or before.parts[-2:] == Path(RUNS).parts):
         form = RUN_NAME.replace("{", "<").replace("}", ">")
+        if is_folder(Path(name)):
+            raise FedLoomError(
+                f"{shorten(name)}: must be the folder of a run, {RUNS}/{form}, which holds rounds; "
+                f"or that of a published model, which holds {CONFIG} and {TENSORS}; got a folder "
+                "of neither kind; name another, or get its files anew"
+            )
         raise FedLoomError(
             f"{shorten(name)}: must be the folder of a run below {RUNS}, or its labels, as {form}; "
             "or the folder of a published model, or owner/name of one on a hub"

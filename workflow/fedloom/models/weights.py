@@ -6,8 +6,13 @@ from pathlib import Path
 
 from fedloom.backbones.backbone import Backbone, weights_digest
 from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import sha256
 from fedloom.config.settings import BackboneSettings, local_weights
+from fedloom.machine.install import ROOT
+
+# the folder of all weights that ship with FedLoom
+SHIPPED = ROOT / "workflow"
 
 
 def with_precision(backbone: BackboneSettings, precision: str | None) -> BackboneSettings:
@@ -44,6 +49,29 @@ def with_tokenizer_below(backbone: BackboneSettings, root: Path) -> BackboneSett
             found = {"tokenizer": str(folder.absolute())}
             return replace(backbone, settings=backbone.settings | found)
     return backbone
+
+
+def is_shipped(backbone: BackboneSettings) -> bool:
+    """Return True if the weights of a backbone are a file that ships with FedLoom."""
+    file = local_weights(backbone)
+    return file is not None and file.resolve().is_relative_to(SHIPPED)
+
+
+def without_folders(backbone: BackboneSettings) -> BackboneSettings:
+    """Return a backbone whose keys say nothing about the folders of the one who trained it.
+
+    Weights that ship with FedLoom have their path below ROOT. Any other file of weights, and the
+    folder of a tokenizer, have their name alone.
+    """
+    shown = JsonDict()
+    file = local_weights(backbone)
+    if file is not None:
+        shown["weights"] = file.name
+        if is_shipped(backbone):
+            shown["weights"] = str(file.resolve().relative_to(ROOT))
+    if "tokenizer" in backbone.settings:
+        shown["tokenizer"] = Path(backbone.settings["tokenizer"]).name
+    return replace(backbone, settings=backbone.settings | shown)
 
 
 def check_weights(

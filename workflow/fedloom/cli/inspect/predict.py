@@ -81,11 +81,10 @@ def predict(options: PredictOptions) -> str:
     if not is_published(Path(run)) and match_hub_name(run) is None:
         find_state(*find_run(run), options.round_number)
 
-    from fedloom.data.image_list import file_items
     from fedloom.machine.process_log import progress
-    from fedloom.models.images import UnreadableError
+    from fedloom.models.images import UnreadableError, files_to_predict
     from fedloom.models.load import load
-    from fedloom.models.predictions import predict_items
+    from fedloom.models.predictions import predict_images
 
     model = load(
         run,
@@ -94,11 +93,11 @@ def predict(options: PredictOptions) -> str:
         device=options.device,
         precision=options.precision,
     )
-    items = list(file_items([image.path for image in found])())
-    with progress(len(items), "images") as bar:
+    images = files_to_predict([image.path for image in found])
+    with progress(len(images), "images") as bar:
         try:
-            predictions = predict_items(
-                items,
+            predictions = predict_images(
+                images,
                 model.module,
                 model.transform,
                 model.classes,
@@ -115,12 +114,14 @@ def predict(options: PredictOptions) -> str:
     for line in predictions.skipped:
         log.warning("skipped %s", line)
     if predictions.skipped:
-        log.warning("%d of %d images were unreadable", len(predictions.skipped), len(items))
+        log.warning("%d of %d images were unreadable", len(predictions.skipped), len(images))
 
     table = with_labels(predictions.table, found, model.classes)
     parts = []
     if output is None:
-        parts.append(tabulate(table.to_dict("list"), headers="keys", floatfmt=".3f"))
+        # an image without a label has an empty cell
+        shown = table.astype(object).where(table.notna(), "")
+        parts.append(tabulate(shown.to_dict("list"), headers="keys", floatfmt=".3f"))
     else:
         _write(table, output)
         parts.append(f"{output}")

@@ -35,7 +35,7 @@ model = fedloom.load("{folder}")
 print(model.predict("image.png", top_k=3))
 ```
 
-{weights}
+{plugins} {weights}
 
 ## Data
 
@@ -101,14 +101,17 @@ def model_card(root: Path, run: Run, model: Model, folder: str) -> str:
     config = records.find_config(run, root)
     leaves = (value.numel() for value in model.tensors().values())
 
+    version = packages.versions()["fedloom"]
+
     return CARD.format(
         header=yaml.safe_dump(header, sort_keys=False),
         title=plugin.title,
         whose=facts.whose.capitalize(),
-        version=packages.versions()["fedloom"],
+        version=version,
         backbone=f"`{spec.backbone.settings['name']}` of {spec.backbone.library}",
         floats=sum(leaves),
         folder=folder,
+        plugins=origins.plugins([plugin, *wrappers], version),
         weights=_weights(model),
         dataset=run.dataset,
         images=store["images"],
@@ -160,7 +163,10 @@ def _training(model: Model) -> str:
 
 
 def _accuracy(root: Path, run: Run, model: Model) -> str:
-    """Return the accuracies of the run after the model's round: of clients, and by domain."""
+    """Return the accuracies of the run after the model's round.
+
+    They are those of the client whose model it is, of groups of clients, and by domain.
+    """
     last = model.content.facts.round
     end = paths.four_digits(last)
     file = root / paths.path_for(paths.JOB_TABLES["evaluation"], run, end=end)
@@ -169,9 +175,16 @@ def _accuracy(root: Path, run: Run, model: Model) -> str:
     if rows.empty:
         return "The study did not evaluate this round."
 
+    # of the client whose model it is, if it was among those that the round evaluated
+    lines: list[list[str]] = []
+    client = model.content.facts.client
+    if client is not None:
+        own = metrics.percent(rows[rows["client_id"] == client])
+        lines += [[f"client {client}", f"{value:.2f}"] for value in own]
+
     # of groups of clients, and of the server's model on all images
     numbers = metrics.curves(rows).loc[last].dropna()
-    lines = [[str(name).replace("_", " "), f"{value:.2f}"] for name, value in numbers.items()]
+    lines += [[str(name).replace("_", " "), f"{value:.2f}"] for name, value in numbers.items()]
 
     # by domain, over the clients that took part in training
     trained = rows[rows["participating"]]

@@ -1,4 +1,6 @@
-"""Say on a model card how the data was divided, and under which licences data and backbone are."""
+"""Say on a model card how the data was divided, what a model needs, and which licences apply."""
+
+from collections.abc import Sequence
 
 from timm.models import get_pretrained_cfg
 
@@ -8,11 +10,14 @@ from fedloom.config.datasets import SourceKind
 from fedloom.config.kinds import KINDS
 from fedloom.config.recipes import find_recipe, recipe_names
 from fedloom.config.settings import VALIDATION, BackboneSettings, local_weights
+from fedloom.hooks.manifest import MethodManifest
 from fedloom.machine.install import ROOT, resource
 from fedloom.planning.run_labels import Run
 
 # keys of a partition that do not divide its images
 NOT_OF_THE_DIVISION = {"scheme", "protocol", "transfer_to"}
+# `fedloom new` puts plugins beside these folders
+SHIPPED_PLUGINS = (ROOT / "plugins/methods", ROOT / "plugins/wrappers")
 # the source that joins several datasets
 SEVERAL = "several"
 
@@ -39,6 +44,28 @@ def _plain(value: JsonValue) -> str:
     if isinstance(value, str):
         return value
     return canonical(value)
+
+
+def plugins(needed: Sequence[MethodManifest], version: str) -> str:
+    """Return a sentence for each plugin that a model needs: where people get it.
+
+    Args:
+        needed: the model's method and its wrappers.
+        version: the version of FedLoom that is here.
+    """
+    sentences: list[str] = []
+    for plugin in needed:
+        if plugin.folder.parent in SHIPPED_PLUGINS:
+            where = f"ships with FedLoom {version}"
+        elif plugin.module is None:
+            where = "does not ship with FedLoom: put its folder below `plugins` first"
+        else:
+            where = (
+                "does not ship with FedLoom: install the package that has it first (module "
+                f"`{plugin.module}`)"
+            )
+        sentences.append(f"It needs the plugin `{plugin.name}`, which {where}.")
+    return " ".join(sentences)
 
 
 def licences(config: JsonDict | None, run: Run, backbone: BackboneSettings) -> str:

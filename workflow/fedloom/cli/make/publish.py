@@ -1,6 +1,7 @@
 """`fedloom publish`: write a run's model into a folder that needs no study."""
 
 import logging
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import torch
 from fedloom.cli.make.model_card import model_card
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import temporary_folder, write_text
+from fedloom.config.settings import local_weights
+from fedloom.models.content import build_classifier
 from fedloom.models.load import load
 from fedloom.models.model import Model
-from fedloom.models.published import CARD, TENSORS, read_facts, write_content
-from fedloom.models.run_folder import CONFIG, find_run
+from fedloom.models.published import CARD, read_content, read_facts, write_content
+from fedloom.models.run_folder import CONFIG, TENSORS, find_run
+from fedloom.models.weights import is_shipped, without_folders
 
 log = logging.getLogger(__name__)
 # the number of random images on which a published model is compared with that of the run
@@ -42,7 +46,7 @@ def publish(
     folder = Path(folder)
     _check_replaceable(folder)
     root, labels = find_run(fspath(run))
-    model = load(run, client=client, round=round)
+    model = _without_folders(load(run, client=client, round=round))
     if client is not None:
         log.warning(
             "note: the model of client %d is published, with its class shares and its personal "
@@ -54,13 +58,30 @@ def publish(
     with temporary_folder(folder) as temporary:
         write_content(model.content, temporary)
         _check_answers(model, temporary)
-        write_text(temporary / CARD, model_card(root, labels, model, str(folder)))
+        write_text(temporary / CARD, model_card(root, labels, model, folder.resolve().name))
         folder.mkdir(parents=True, exist_ok=True)
         lines = []
         for name in (TENSORS, CONFIG, CARD):
             (temporary / name).replace(folder / name)
             lines.append(f"{folder / name}  {(folder / name).stat().st_size:,} bytes")
     return "\n".join(lines)
+
+
+def _without_folders(model: Model) -> Model:
+    """Return a model whose facts name no folder of the publisher, which may have a user's name.
+
+    A note says which file of weights people need beside the published ones.
+    """
+    facts = model.content.facts
+    backbone = without_folders(facts.spec.backbone)
+    if local_weights(backbone) is not None and not is_shipped(backbone):
+        log.warning(
+            "note: the backbone's weights are not among the files; the model is loaded where "
+            "'%s' lies beside them",
+            backbone.settings["weights"],
+        )
+    facts = replace(facts, spec=replace(facts.spec, backbone=backbone))
+    return replace(model, content=replace(model.content, facts=facts))
 
 
 def _check_replaceable(folder: Path) -> None:
@@ -96,7 +117,9 @@ def _check_answers(model: Model, folder: Path) -> None:
     method = model.module.task.method
     whose = model.content.facts.whose
     try:
-        answers = load(folder).module(pixels)
+        # with the weights of the run, which need not lie beside the files
+        published = build_classifier(read_content(folder), model.module.task.backbone)
+        answers = published(pixels)
     except FedLoomError as error:
         raise FedLoomError(f"{method}: {whose} cannot be published: {error}") from None
     if not torch.allclose(answers, model.module(pixels), rtol=1e-5, atol=1e-5):
