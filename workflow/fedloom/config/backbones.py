@@ -34,7 +34,9 @@ class BackboneKind(Keys):
 
 
 class Timm(BackboneKind):
-    """Any vision transformer of timm that has a class token."""
+    """Any `VisionTransformer` or `Eva` of timm, such as DINOv2 and DINOv3, EVA-02, SigLIP's image
+    tower or DeiT III.
+    """
 
     name: str
     """Name of the model in timm, or `micro_vit`."""

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError, escape_unprintable
@@ -28,6 +29,7 @@ from fedloom.machine.extras import require_extra
 from fedloom.machine.install import ROOT, resource
 from fedloom.planning import paths, staleness
 from fedloom.planning.plan import Plan
+from fedloom.planning.resources.backbone_sizes import sizes
 
 # the default study, and the config of the current folder; in a checkout, both are the same file
 DEFAULT_CONFIG = ROOT / "config.yaml"
@@ -51,7 +53,19 @@ def load_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> 
     plan = read_plan(files, overrides)
     for label in plan.settings.select.backbones:
         require_extra(plan.settings.backbones[label].library)
+    check_class_tokens(plan.settings)
     return plan
+
+
+def check_class_tokens(settings: Settings) -> None:
+    """Raise an InvalidKeyError if a method needs a class token and a ViT of the study has none."""
+    for label, name in product(settings.select.methods, settings.select.backbones):
+        reason = find_method(settings.methods[label].plugin).needs_class_token
+        if reason and not sizes(settings.backbones[name]).class_token:
+            raise (CONFIG_KEY / "methods" / label).error(
+                f"backbones.{name} must have a class token, since {reason}; run one without the "
+                "other"
+            )
 
 
 def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> Plan:
