@@ -39,7 +39,7 @@ class Timm(BackboneKind):
     """
 
     name: str
-    """Name of the model in timm, or `micro_vit`."""
+    """Name of the model in timm, or `micro_vit`, or `micro_vit_gap`, which has no class token."""
     weights: str
     """`hub` for the weights that timm downloads, a .safetensors or .npz file, or `none` for random
     weights, the same in every run."""
