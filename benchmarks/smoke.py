@@ -4,12 +4,15 @@
 """
 
 import argparse
+import os
+import secrets
 import subprocess
 import sys
 import time
 from typing import NamedTuple
 
 from fedloom.cli.run.bundled_studies import all_studies, study_name
+from fedloom.jobs.server import VARIABLE
 
 # a line about a table or figure begins with one of these words (fedloom.report.smoke_check)
 OUTPUTS = ("  table ", "  figure ")
@@ -73,6 +76,9 @@ def main() -> None:
     studies = arguments.studies
     if not studies:
         studies = [study_name(file) for file in all_studies()]
+
+    # one job server for all studies imports torch only once
+    os.environ.setdefault(VARIABLE, f"{secrets.token_hex(8)}:{os.getpid()}")
 
     outcomes = []
     for study in studies:

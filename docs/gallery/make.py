@@ -2,7 +2,7 @@
 
     PYTHONPATH=workflow .venv/bin/python docs/gallery/make.py
 
-A figure is kept small, with 64 colours and 160 dots per inch.
+A figure is kept small, with 64 colours and DOTS_PER_INCH.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 
 HERE = Path(__file__).parent
-SCALE = 0.4  # of the 400 dots per inch that a study draws
+DOTS_PER_INCH = 160
 
 
 def keep(results: Path, study: str) -> None:
@@ -22,7 +22,8 @@ def keep(results: Path, study: str) -> None:
         (HERE / f"{study}.{table.stem}.txt").write_text(table.read_text())
     for figure in (results / "figures" / study).glob("*.png"):
         with Image.open(figure) as image:
-            small = image.convert("RGB").resize([round(SCALE * side) for side in image.size])
+            scale = DOTS_PER_INCH / round(image.info["dpi"][0])
+            small = image.convert("RGB").resize([round(scale * side) for side in image.size])
             small.quantize(64).save(HERE / f"{study}.{figure.name}", optimize=True)
 
 

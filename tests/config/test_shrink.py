@@ -122,7 +122,7 @@ def test_images_that_come_with_fedloom_are_fewer_but_enough_for_each_domain(shru
     _, small = shrunk("micro/pep_micro_domains")
     assert small.settings.datasets["glyphs"].settings["max_train_per_class"] == 4 * 8
     _, small = shrunk("micro/micro_sgpt")
-    assert small.settings.datasets["glyphs"].settings["max_train_per_class"] == 8
+    assert small.settings.datasets["glyphs"].settings["max_train_per_class"] == 2
 
 
 def test_clients_are_a_tenth_but_enough_for_the_scheme(shrunk):
@@ -147,16 +147,16 @@ def test_rounds_seeds_and_steps_are_few(shrunk):
 @pytest.mark.parametrize(
     ("axes", "seeds", "rounds"),
     [
-        # 60 runs of each seed: both seeds are few enough
+        # 30 runs of each seed: both seeds are few enough
         ("{prompts: [1, 2]}", 2, 2),
-        # 120, which are few enough with one seed; and 240
+        # 60, which are few enough with one seed; and 120
         ("{prompts: [1, 2], training.lr: [0.1, 0.2]}", 1, 2),
         ("{prompts: [1, 2], training.lr: [0.1, 0.2], training.batch_size: [4, 8]}", 1, 1),
     ],
 )
 def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes, seeds, rounds):
-    """Captions do not promise more rounds than there are."""
-    labels = [f"p{number}" for number in range(30)]
+    """Up to 60 runs have both seeds and both rounds."""
+    labels = [f"p{number}" for number in range(15)]
     partitions = ", ".join(f"{label}: {{scheme: iid, clients: 2}}" for label in labels)
     study = shrunk_text(f"""
         study: {{name: mine, clients_per_round: 2}}
@@ -171,16 +171,15 @@ def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes,
     """)["study"]
     assert len(study["seeds"]) == seeds
     assert study["rounds"] == rounds
-    assert {1: "one round", 2: "two rounds"}[rounds] in study["remark"]
 
 
 @pytest.mark.parametrize(
     ("partitions", "seeds", "rounds"),
     [
-        # 30 runs of each seed, and 60 trials; 31 and 62; 41 and 82
-        (30, 2, 2),
-        (31, 1, 2),
-        (41, 1, 1),
+        # 15 runs of each seed, and 30 trials; 16 and 32; 21 and 42
+        (15, 2, 2),
+        (16, 1, 2),
+        (21, 1, 1),
     ],
 )
 def test_trials_count_among_the_runs_of_a_study(shrunk_text, partitions, seeds, rounds):
@@ -227,11 +226,32 @@ def test_options_have_the_values_that_a_plugin_states_for_smoke_runs(shrunk_text
     assert "options" not in methods["fedvpt"]
 
 
+def test_clients_train_for_one_epoch_before_a_test(shrunk_text):
+    """The option that holds the number of epochs is the one that a plugin's cost names."""
+    methods = shrunk_text("""
+        study: {name: mine}
+        methods:
+          mine: {plugin: fedrep, options: {head_epochs: 10, prompts: 4}}
+          epochs: {plugin: fedbabu, grid: {tuning_epochs: [2, 5]}}
+        select:
+          methods: [mine, epochs, fedbabu, per_fedavg, fedvpt]
+          tables: [main]
+          figures: []
+    """)["methods"]
+    assert methods["mine"]["options"] == {"head_epochs": 1, "prompts": 4}
+    assert methods["fedbabu"]["options"] == {"tuning_epochs": 1}
+    assert "options" not in methods["epochs"]
+    assert "options" not in methods.get("fedvpt", {})
+
+
 def test_a_stream_arrives_in_the_rounds_that_are_left(shrunk):
     _, small = shrunk("micro/micro_streams")
     arrivals = small.settings.partitions["letters"].settings["arrivals"]
     assert arrivals["at"] == [2, 3, 4]
     assert small.settings.protocols["letters"].rounds == 4
+
+    # captions do not say how many rounds the other partitions have
+    assert "few rounds" in small.settings.study.remark
 
 
 def test_grids_have_the_ends_of_their_axes(shrunk):
@@ -319,7 +339,7 @@ def test_members_of_a_grid_of_partitions_have_fewer_clients(shrunk_text, tmp_pat
 
     assert settings.partitions["g.30-0.5"].settings["clients"] == 10
     assert settings.partitions["g.400-0.5"].settings["clients"] == 40
-    assert settings.partitions["d.9"].settings["min_images"] == 2
+    assert settings.partitions["d.9"].settings["min_images"] == 3
     assert {*settings.select.partitions} == {"g.30-0.5", "g.400-0.5", "d.9"}
     shown = [scenario.partition for scenario in settings.tables["mine"].scenarios]
     assert shown == ["g.30-0.5", "g.400-0.5"]

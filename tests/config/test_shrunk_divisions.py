@@ -1,7 +1,10 @@
 """Shrunk studies have images and clients enough for the schemes by which they are divided."""
 
+from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from fedloom.cli.run.bundled_studies import all_studies, study_name
@@ -19,13 +22,17 @@ def test_each_class_of_a_domain_is_dominant_in_some_client(tmp_path):
     assert small.settings.partitions["pfpt_four_imbalance"].settings["clients_per_domain"] == 14
 
 
-def divide_all(plan: Plan) -> None:
-    """Divide each data set of a study by each of its partitions, for each seed."""
+def divide_all(plan: Plan, seeds: Sequence[int] = ()) -> list[pa.Table]:
+    """Divide each data set of a study by each of its partitions, for each seed.
+
+    Without `seeds`, these are the seeds of the study.
+    """
+    tables = []
     settings = plan.settings
     for label in settings.select.datasets:
         dataset = settings.datasets[label]
         images = prepare(read_source(dataset.source, dataset.settings), dataset.settings)
-        for scenario, seed in product(settings.select.scenarios, settings.study.seeds):
+        for scenario, seed in product(settings.select.scenarios, seeds or settings.study.seeds):
             partition = settings.partitions[scenario.partition]
             if scenario.dataset != label:
                 continue
@@ -36,6 +43,8 @@ def divide_all(plan: Plan) -> None:
                 images.labels, images.test, images.domains, keys, seed, images.classes
             )
             assert len(table) > 0
+            tables.append(table)
+    return tables
 
 
 @pytest.mark.slow
@@ -50,6 +59,24 @@ def letters(classes: int) -> str:
     """Return an entry for images that need no file, 300 of each class."""
     names = ", ".join("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:classes])
     return f"{{source: synthetic, classes: [{names}], train: 200, test: 100}}"
+
+
+def plans_of_division(folder: Path, dataset: str, partition: str) -> tuple[Plan, Plan]:
+    """Return the plan of a study with one data set and one partition, and its shrunk plan."""
+    file = folder / "mine.yaml"
+    file.write_text(f"""
+        study: {{name: mine, clients_per_round: 2}}
+        datasets: {{mine: {dataset}}}
+        partitions: {{p: {{{partition}}}}}
+        select:
+          datasets: [mine]
+          partitions: [p]
+          backbones: [micro_clip]
+          methods: [promptfl]
+          tables: [main]
+          figures: []
+    """)
+    return shrunk_plans(file, folder)
 
 
 @pytest.mark.parametrize(
@@ -73,21 +100,42 @@ def letters(classes: int) -> str:
 )
 def test_a_shrunk_imbalance_can_be_divided(tmp_path, dataset, partition, clients):
     """Every class dominates equally many clients, and each client has enough images to round."""
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"""
-        study: {{name: mine, clients_per_round: 2}}
-        datasets: {{mine: {dataset}}}
-        partitions: {{p: {{scheme: imbalance, {partition}}}}}
-        select:
-          datasets: [mine]
-          partitions: [p]
-          backbones: [micro_clip]
-          methods: [promptfl]
-          tables: [main]
-          figures: []
-    """)
-    whole, small = shrunk_plans(file, tmp_path)
+    whole, small = plans_of_division(tmp_path, dataset, f"scheme: imbalance, {partition}")
     if "recipe" not in dataset:
         divide_all(whole)
     assert small.settings.partitions["p"].settings["clients"] == clients
     divide_all(small)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "partition", "clients"),
+    [
+        # images that are read, of which a class has at most 2 otherwise; and made-up ones
+        ("{source: sklearn_digits}", "scheme: iid, clients: 1000", 100),
+        ("{recipe: cifar10}", "scheme: iid, clients: 5000", 500),
+        # four domains of equally many clients
+        ("{recipe: pacs}", "scheme: domain, clients_per_domain: 900", 4 * 90),
+    ],
+)
+def test_each_client_of_a_shrunk_study_has_images(tmp_path, dataset, partition, clients):
+    """A tenth of many clients may be more than the images of a small data set."""
+    _, small = plans_of_division(tmp_path, dataset, partition)
+    for table in divide_all(small):
+        frame = table.to_pandas()
+        for split in (False, True):
+            assert frame[frame["test"] == split]["client_id"].nunique() == clients
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        "scheme: dirichlet, kind: class, clients: 10, alpha: 0.1",
+        "scheme: dirichlet, kind: class, clients: 20, alpha: 0.1, min_images: 1",
+        "scheme: dirichlet, kind: class_capped, clients: 100, alpha: 0.1, min_images: 33",
+        "scheme: domain, clients_per_domain: 6, alpha: 0.1, kind: class",
+    ],
+)
+def test_a_dirichlet_division_leaves_each_client_images(tmp_path, partition):
+    """Without `min_images`, one draw in two would leave a client no training or no test image."""
+    _, small = plans_of_division(tmp_path, "{recipe: pacs}", partition)
+    assert len(divide_all(small, range(10))) == 10

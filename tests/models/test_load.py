@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from PIL import Image
 import fedloom
 from fedloom.common.files import read_table
 from fedloom.common.receipts import read_sealed, write_sealed
+from fedloom.config.settings import Wrapper
 from fedloom.data.store import ImageStore
 from fedloom.machine.install import ROOT
+from fedloom.models.content import ModelContent
 from fedloom.models.images import Preparation
 from fedloom.models.model import Model
 from fedloom.models.published import write_content
@@ -270,8 +273,57 @@ def test_a_published_model_needs_no_study(tmp_path, monkeypatch):
     again = fedloom.load("model")
     pd.testing.assert_frame_equal(again.predict(image, 10), expected)
     assert str(again) == str(model)
-    with pytest.raises(fedloom.FedLoomError, match="holds the model of client None, not of 3"):
+    with pytest.raises(
+        fedloom.FedLoomError, match="holds the server's model, not that of client 3"
+    ):
         fedloom.load("model", client=3)
+
+
+def changed_content(**spec) -> ModelContent:
+    """Return the content of FedVPT's model, with other values in its spec."""
+    content = fedloom.load(RUN.format("fedvpt")).content
+    return replace(content, facts=replace(content.facts, spec=replace(content.facts.spec, **spec)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"plugin": "mine"}, "config.json: needs the plugin 'mine', which is not here; install"),
+        ({"options": {}}, "plugin 'fedvpt' has other options (prompts"),
+        ({"options": {"prompts": 1, "old": 2}}, "old"),
+        ({"wrappers": (Wrapper("mine", {}),)}, "needs the plugin 'mine'"),
+        ({"wrappers": (Wrapper("quantize", {"old": 2}),)}, "whose plugin 'quantize' has other opt"),
+    ],
+)
+def test_a_published_model_of_other_plugins_is_refused(changed, says, tmp_path):
+    """Its plugin may be of a package that is not installed, or of another version of FedLoom."""
+    method = fedloom.load(RUN.format("fedvpt")).content.facts.spec.method
+    write_content(changed_content(method=replace(method, **changed)), tmp_path)
+    with pytest.raises(fedloom.FedLoomError, match=re.escape(says)):
+        fedloom.load(tmp_path)
+
+
+def test_a_published_model_says_where_its_weights_are_to_be_put(tmp_path):
+    """Weights that do not ship with FedLoom are looked for beside the model."""
+    backbone = fedloom.load(RUN.format("fedvpt")).content.facts.spec.backbone
+    own = backbone.settings | {"weights": "mine/own.safetensors"}
+    write_content(changed_content(backbone=replace(backbone, settings=own)), tmp_path)
+    beside = tmp_path / "own.safetensors"
+    says = f"is not here (sha256 {backbone.sha256}); put it at {beside} or"
+    with pytest.raises(fedloom.FedLoomError, match=re.escape(says)):
+        fedloom.load(tmp_path)
+    shutil.copy(ROOT / "workflow/resources/micro_vit.safetensors", beside)
+    assert len(fedloom.load(tmp_path).classes) == 10
+
+
+def test_a_published_model_without_its_tensors_is_refused(tmp_path):
+    write_content(fedloom.load(RUN.format("fedvpt")).content, tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(fedloom.FedLoomError, match=r"model\.safetensors: missing; get the folder"):
+        fedloom.load(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(fedloom.FedLoomError, match=r"config\.json: damaged or incomplete"):
+        fedloom.load(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])

@@ -99,10 +99,16 @@ def test_words_are_files_folders_patterns_and_lists(photos, tmp_path):
         (f"{photos}/*/*.png",): files,
         (f"{photos}/**/*.png",): files,
         (str(listed),): [*files[:2], files[5]],
+        (files[0], f"{photos}/1/../0/{Path(files[0]).name}"): files[:1],
         (files[4], str(listed), files[4]): [files[4], *files[:2], files[5]],
     }
     for words, expected in cases.items():
         assert [image.path for image in find_images(words)] == expected, words
+
+
+def test_a_folder_may_have_the_name_of_a_list(photos):
+    folder = (photos / "0").rename(photos / "set.txt")
+    assert len(find_images((str(folder),))) == 3
 
 
 def test_an_unreadable_image_is_refused_or_skipped_by_name(photos, capsys, caplog):
@@ -120,6 +126,7 @@ REFUSED = {
     ("nothing*.png",): "nothing*.png: no image there",
     ("a.png", "--output", "a.xls"): "--output: must end with .csv or .parquet, got a.xls",
     ("results", "--top-k", "2"): "results: no image there",
+    ("results", "--output", "no/where/a.csv"): "no/where: must be a folder that can be written to",
 }
 
 

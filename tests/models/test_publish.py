@@ -107,11 +107,27 @@ def test_an_earlier_round_can_be_published(tmp_path):
 
 def test_other_files_are_not_overwritten(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(fedloom.FedLoomError, match="must be empty, or hold a published model"):
+    with pytest.raises(fedloom.FedLoomError, match="must be empty, or hold a model that"):
         publish("fedvpt", tmp_path)
     publish("fedvpt", tmp_path / "model")
     publish("pep_fedpt", tmp_path / "model")
     assert fedloom.load(tmp_path / "model").module.task.method == "pep_fedpt"
+
+
+def test_a_model_of_another_library_is_not_overwritten(tmp_path):
+    """It may have files of the same three names."""
+    files = {"config.json": '{"model_type": "vit"}', "README.md": "theirs", "model.safetensors": ""}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(fedloom.FedLoomError, match="a model that `fedloom publish` wrote"):
+        publish("fedvpt", tmp_path)
+    assert {name: (tmp_path / name).read_text() for name in files} == files
+
+
+def test_a_file_in_place_of_the_folder_is_one_line(tmp_path):
+    (tmp_path / "model").write_text("mine")
+    with pytest.raises(fedloom.FedLoomError, match=r"model: must be a folder, got a file"):
+        fedloom.publish(RUN.format("fedvpt"), tmp_path / "model")
 
 
 def test_a_model_that_reads_a_clients_images_is_not_published(tmp_path):

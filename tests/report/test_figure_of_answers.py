@@ -1,12 +1,16 @@
 """The figure `answers`: test images in frames, with their classes and the answers of clients."""
 
+import re
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from PIL import Image
 
 from fedloom.common.receipts import write_receipt
+from fedloom.report import figures
 from figure_cases import answers_table
-from shown_runs import draw, shown
+from shown_runs import draw, figure_job, shown
 
 
 @pytest.fixture
@@ -46,3 +50,22 @@ def test_every_method_has_a_row_with_its_title(run):
     figure = draw("answers", [run, shown(**vars(run) | {"method": "n", "title": "N"})])
     assert [axis.get_title("left") for axis in figure.axes] == ["M", "N"]
     assert draw("answers", [run]).axes[0].get_title("left") == "M"
+
+
+def test_its_png_has_half_as_many_dots_per_inch_as_other_figures(run, tmp_path):
+    """Saving takes most of the time of a figure of small pictures."""
+    files = {"png": tmp_path / "answers.png", "pdf": tmp_path / "answers.pdf"}
+    figures.write_figure(figure_job("answers"), [run], files)
+    with Image.open(files["png"]) as image:
+        assert image.info["dpi"] == pytest.approx((200, 200), abs=0.01)
+        width, _ = image.size
+    assert width == round(200 * 7.4)
+
+
+def test_a_pdf_has_each_picture_as_it_is(run, tmp_path):
+    file = tmp_path / "answers.pdf"
+    figures.write_figure(figure_job("answers"), [run], {"pdf": file})
+    content = file.read_bytes()
+    assert content.count(b"/Subtype /Image") == 3
+    assert len(re.findall(rb"/Width 4\s", content)) == 3
+    assert len(re.findall(rb"/Height 2\s", content)) == 3

@@ -125,7 +125,7 @@ def read_table(path: Path, columns: "pa.Schema | None" = None) -> "pa.Table":
     # open the file only once: between two openings by its name, it could be replaced
     with _opened(path) as file:
         _check_seal(path, file)
-        table = pq.read_table(file, page_checksum_verification=True)
+        table = pq.ParquetFile(file, page_checksum_verification=True).read()
         _check_columns(path, table.schema, columns)
 
         # the digest belongs to this file, not to the table

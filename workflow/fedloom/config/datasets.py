@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,9 @@ class LongTail(Keys):
 
 class SourceKind(Keys):
     """The keys that every source has beside `source`: they choose the images of a dataset."""
+
+    # the licence of the images, if the source itself brings or makes them; recipes state others
+    licence: ClassVar[str | None] = None
 
     keep_classes: Several[str] | None = None
     """Names of the classes to keep, which are then numbered in this order. Default: all classes."""

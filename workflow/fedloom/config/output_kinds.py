@@ -1,7 +1,7 @@
 """Declare the keys that kinds of tables and figures have in common."""
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -90,6 +90,9 @@ class GridTable(TableKind):
 
 class FigureKind(OutputKind):
     """The keys of every figure."""
+
+    # dots per inch of the PNG; None: those of the look of all figures
+    dots_per_inch: ClassVar[int | None] = None
 
 
 class RunsFigure(FigureKind):

@@ -63,6 +63,13 @@ class ModelFacts:
     examples: int = 0
     arrived: ArrivedParts | None = None
 
+    @property
+    def whose(self) -> str:
+        """Return whose model it is, as the words of a sentence."""
+        if self.client is None:
+            return "the server's model"
+        return f"the model of client {self.client}"
+
 
 @dataclass(frozen=True)
 class ModelContent:

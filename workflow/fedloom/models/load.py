@@ -7,6 +7,7 @@ import torch
 
 from fedloom.backbones.backbone import load_backbone
 from fedloom.common.errors import FedLoomError
+from fedloom.config.settings import local_weights
 from fedloom.models.classifier import Classifier
 from fedloom.models.content import ModelContent, build_classifier, content_of
 from fedloom.models.from_run import read_round
@@ -87,17 +88,26 @@ def _load_published(
     """
     content = read_content(folder, advice)
     facts = content.facts
-    for name, asked, there in (
-        ("client", client, facts.client),
-        ("round", round_number, facts.round),
-    ):
-        if asked not in (None, there):
-            raise FedLoomError(f"{folder}: holds the model of {name} {there}, not of {asked}")
+    if client not in (None, facts.client):
+        raise FedLoomError(
+            f"{folder}: holds {facts.whose}, not that of client {client}; leave out client"
+        )
+    if round_number not in (None, facts.round):
+        raise FedLoomError(
+            f"{folder}: holds the model after round {facts.round}, not after {round_number}; leave "
+            "out round"
+        )
 
     # a file of weights may lie beside the model
     named = facts.spec.backbone
     beside = folder / Path(named.settings["weights"]).name
     used = with_weights_among(with_precision(named, precision), [beside])
+    file = local_weights(used)
+    if file is not None and not file.is_file():
+        raise FedLoomError(
+            f"{folder / CONFIG}: the file of the backbone's weights is not here (sha256 "
+            f"{facts.weights}); put it at {beside} or {file}"
+        )
     backbone = load_backbone(used.family, used.settings, device)
     check_weights(folder / CONFIG, used, backbone, facts.weights)
     return _checked_model(content, build_classifier(content, backbone))

@@ -16,6 +16,7 @@ from fedloom.common.files import write_text
 from fedloom.common.folders import read_text
 from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest
+from fedloom.hooks.manifest import discover_methods
 from fedloom.machine import packages
 from fedloom.models.content import ModelContent, ModelFacts
 from fedloom.models.run_folder import CONFIG
@@ -24,7 +25,7 @@ TENSORS = "model.safetensors"
 CARD = "README.md"
 # the value of the key `format` of config.json
 FORMAT = "fedloom model 1"
-ANEW = "get the folder anew, or publish the run again"
+ANEW = "get the folder anew, or publish the run into another folder"
 
 
 def write_content(content: ModelContent, folder: Path) -> None:
@@ -44,20 +45,54 @@ def read_content(folder: Path, advice: str = ANEW) -> ModelContent:
         advice: what to do if its files are refused, with which the error ends.
 
     Raises:
-        FedLoomError: a file is missing, damaged or of another version, or was changed.
+        FedLoomError: a file is missing, damaged or of another version, or was changed; or a plugin
+            is missing or of another version.
     """
     config = folder / CONFIG
     facts = read_facts(config, advice)
+    if not (folder / TENSORS).is_file():
+        raise FedLoomError(f"{folder / TENSORS}: missing; {advice}")
     tensors, sealed = tensor_files.load(folder / TENSORS, advice=advice)
     if sealed.get("config") != digest(facts):
         raise FedLoomError(
             f"{config}: changed since it was published, or not of the {TENSORS} beside it; {advice}"
         )
     try:
-        return ModelContent(cattrs.structure(facts, ModelFacts), tensors)
+        content = ModelContent(cattrs.structure(facts, ModelFacts), tensors)
     except (KeyError, ValueError, TypeError, cattrs.BaseValidationError) as error:
         reason = "; ".join(cattrs.transform_error(error))
         raise FedLoomError(f"{config}: not the facts of a model ({reason}); {advice}") from None
+    _check_plugins(config, content.facts, facts.get("versions", {}).get("fedloom", "?"))
+    return content
+
+
+def _check_plugins(config: Path, facts: ModelFacts, published_with: str) -> None:
+    """Check that the plugins of a model are here, and have the options that it was trained with.
+
+    Args:
+        config: the file of the facts, with which an error begins.
+        facts: the facts of the model.
+        published_with: the version of FedLoom that wrote the file.
+
+    Raises:
+        FedLoomError: a plugin is missing, or is of a version with other options.
+    """
+    installed = discover_methods()
+    method = facts.spec.method
+    options = {wrapper.plugin: wrapper.options for wrapper in method.wrappers}
+    options[method.plugin] = method.options
+    for name, given in options.items():
+        if name not in installed and name not in installed.errors:
+            raise FedLoomError(
+                f"{config}: needs the plugin '{name}', which is not here; install the package that "
+                "has it, or put its folder below plugins"
+            )
+        different = sorted(given.keys() ^ installed[name].option_schemas.keys())
+        if different:
+            raise FedLoomError(
+                f"{config}: published with FedLoom {published_with}, whose plugin '{name}' has "
+                f"other options ({', '.join(different)}) than the one here; install that version"
+            )
 
 
 def read_facts(config: Path, advice: str = ANEW) -> JsonDict:
@@ -68,7 +103,7 @@ def read_facts(config: Path, advice: str = ANEW) -> JsonDict:
     """
     try:
         facts = {**json.loads(read_text(config))}
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise FedLoomError(f"{config}: damaged or incomplete ({error}); {advice}") from None
     found = facts.get("format")
     if found != FORMAT:

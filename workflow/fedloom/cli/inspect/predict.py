@@ -1,6 +1,7 @@
 """`fedloom predict`: print or write what a trained model says about images."""
 
 import logging
+import os
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -10,7 +11,7 @@ from tabulate import tabulate
 
 from fedloom.common.errors import FedLoomError, shorten, suggestion
 from fedloom.common.files import atomic_write, write_table
-from fedloom.common.folders import is_folder, printable, read_text, walk
+from fedloom.common.folders import check_writable, is_folder, printable, read_text, walk
 from fedloom.data.labels import tidy
 from fedloom.data.pixels import image_suffixes
 from fedloom.models.run_folder import find_run, find_state, is_published, match_hub_name
@@ -74,6 +75,8 @@ def predict(options: PredictOptions) -> str:
     if output is not None and output.suffix not in OUTPUT_SUFFIXES:
         known = " or ".join(OUTPUT_SUFFIXES)
         raise FedLoomError(f"--output: must end with {known}, got {output}")
+    if output is not None:
+        check_writable(output.parent)
     found = find_images(options.images)
     if not is_published(Path(run)) and match_hub_name(run) is None:
         find_state(*find_run(run), options.round_number)
@@ -141,7 +144,8 @@ def find_images(words: tuple[str, ...]) -> list[Found]:
         if not images:
             raise FedLoomError(f"{printable(word)}: no image there; name files, folders or a list")
         for image in images:
-            found.setdefault(image.path, image)
+            # a path may be spelt in several ways
+            found.setdefault(os.path.abspath(image.path), image)  # noqa: PTH100
     return list(found.values())
 
 
@@ -160,7 +164,7 @@ def _images_of(word: str) -> list[Found]:
 
 def _images_at(path: str) -> list[Found]:
     """Return the image at a path, or those in the list or below the folder that lies there."""
-    if path.endswith(LIST_SUFFIX):
+    if path.endswith(LIST_SUFFIX) and not is_folder(path):
         lines = read_text(Path(path)).splitlines()
         return [Found(line.strip()) for line in lines if line.strip()]
     if not is_folder(path):

@@ -92,10 +92,8 @@ def model_card(root: Path, run: Run, model: Model, folder: str) -> str:
         "pipeline_tag": "image-classification",
         "tags": ["federated-learning", "prompt-tuning", spec.method.plugin],
     }
-    whose = "The server's model"
     client = ""
     if facts.client is not None:
-        whose = f"The model of client {facts.client}"
         client = (
             "\n\nIt holds the client's class shares and its personal state, from which others may "
             "learn about its data."
@@ -106,7 +104,7 @@ def model_card(root: Path, run: Run, model: Model, folder: str) -> str:
     return CARD.format(
         header=yaml.safe_dump(header, sort_keys=False),
         title=plugin.title,
-        whose=whose,
+        whose=facts.whose.capitalize(),
         version=packages.versions()["fedloom"],
         backbone=f"`{spec.backbone.settings['name']}` of {spec.backbone.library}",
         floats=sum(leaves),

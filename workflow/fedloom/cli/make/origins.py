@@ -4,6 +4,8 @@ from timm.models import get_pretrained_cfg
 
 from fedloom.common.files import canonical
 from fedloom.common.json_types import JsonDict, JsonValue
+from fedloom.config.datasets import SourceKind
+from fedloom.config.kinds import KINDS
 from fedloom.config.recipes import find_recipe, recipe_names
 from fedloom.config.settings import VALIDATION, BackboneSettings, local_weights
 from fedloom.machine.install import ROOT, resource
@@ -11,6 +13,8 @@ from fedloom.planning.run_labels import Run
 
 # keys of a partition that do not divide its images
 NOT_OF_THE_DIVISION = {"scheme", "protocol", "transfer_to"}
+# the source that joins several datasets
+SEVERAL = "several"
 
 
 def scheme(config: JsonDict | None, run: Run) -> str:
@@ -40,41 +44,55 @@ def _plain(value: JsonValue) -> str:
 def licences(config: JsonDict | None, run: Run, backbone: BackboneSettings) -> str:
     """Return what is known about the licences of a model's data and backbone.
 
-    For what is not known, the text asks whoever publishes the model to state it. The first
+    For what is not stated, the text asks whoever publishes the model to state it. The first
     arguments are those of `scheme`.
     """
-    data = None
+    of_data = {"the data": None}
     if config is not None:
-        data = _of_data(config["datasets"][run.dataset])
-    known = {"the data": data, "the backbone's weights": _of_weights(backbone)}
+        of_data = _of_data(config["datasets"][run.dataset])
+    known = of_data | {"the backbone's weights": _of_weights(backbone)}
 
     lines = ["The licences of the data and of the backbone may restrict the use of the model.", ""]
     for what, licence in known.items():
         if licence is None:
-            licence = "not known to FedLoom; state it here before you pass the model on"
+            licence = (
+                "not stated where FedLoom could read it; state it here before you pass the model on"
+            )
         lines.append(f"- Of {what}: {licence}.")
     return "\n".join(lines)
 
 
-def _of_data(entry: JsonDict) -> str | None:
-    """Return the licences that the recipes of a dataset state; None if it has no recipe.
+def _of_data(entry: JsonDict) -> dict[str, str | None]:
+    """Return the licence of a dataset, or those of its parts, by what they are the licences of.
 
-    A recipe that was a file of the user's, and is no longer there, is passed over.
+    The licence is None if neither a recipe nor the source states it.
     """
-    stated = []
-    for part in (entry, *entry.get("parts", {}).values()):
-        name = part.get("recipe", "")
-        if name not in recipe_names() and not resource(name).is_file():
-            continue
-        recipe = find_recipe(name)
-        of_parts = [of_part for _, of_part in recipe.parts()]
-        for each in (recipe, *of_parts):
-            # with the publisher's page, if there is one
-            page = ""
-            if each.homepage:
-                page = f" ({each.homepage})"
-            stated.append(f"{each.title}: {each.licence}{page}")
-    return "; ".join(stated) or None
+    if entry.get("source") == SEVERAL:
+        return {f"the data `{name}`": _of_part(part) for name, part in entry["parts"].items()}
+    return {"the data": _of_part(entry)}
+
+
+def _of_part(entry: JsonDict) -> str | None:
+    """Return the licence that the recipe or the source of images states; None if neither does."""
+    source = KINDS["datasets"].get(entry.get("source", ""))
+    if source is not None:
+        assert issubclass(source, SourceKind)
+        return source.licence
+
+    # the recipe may have been a file of the user's that is no longer there
+    name = entry.get("recipe", "")
+    if name not in recipe_names() and not resource(name).is_file():
+        return None
+    recipe = find_recipe(name)
+    of_parts = [of_part for _, of_part in recipe.parts()]
+    stated: list[str] = []
+    for each in (recipe, *of_parts):
+        # with the publisher's page, if there is one
+        page = ""
+        if each.homepage:
+            page = f" ({each.homepage})"
+        stated.append(f"{each.title}: {each.licence}{page}")
+    return "; ".join(stated)
 
 
 def _of_weights(backbone: BackboneSettings) -> str | None:

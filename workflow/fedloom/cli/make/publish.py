@@ -11,8 +11,8 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.files import temporary_folder, write_text
 from fedloom.models.load import load
 from fedloom.models.model import Model
-from fedloom.models.published import CARD, TENSORS, write_content
-from fedloom.models.run_folder import CONFIG, find_run, is_published
+from fedloom.models.published import CARD, TENSORS, read_facts, write_content
+from fedloom.models.run_folder import CONFIG, find_run
 
 log = logging.getLogger(__name__)
 # the number of random images on which a published model is compared with that of the run
@@ -36,11 +36,11 @@ def publish(
         folder: the folder, which is made if it does not exist.
 
     Raises:
-        FedLoomError: the folder holds other files, or the model needs a client's data to answer.
+        FedLoomError: the folder holds other files, which stay as they are, or the model needs a
+            client's data to answer.
     """
     folder = Path(folder)
-    if folder.exists() and not is_published(folder) and any(folder.iterdir()):
-        raise FedLoomError(f"{folder}: must be empty, or hold a published model; name another")
+    _check_replaceable(folder)
     root, labels = find_run(fspath(run))
     model = load(run, client=client, round=round)
     if client is not None:
@@ -63,6 +63,26 @@ def publish(
     return "\n".join(lines)
 
 
+def _check_replaceable(folder: Path) -> None:
+    """Check that a folder is missing or empty, or holds a model that FedLoom published.
+
+    Models of other libraries have files of the same names.
+
+    Raises:
+        FedLoomError: it holds something else, or is no folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FedLoomError(f"{folder}: must be a folder, got a file; name another")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    try:
+        read_facts(folder / CONFIG)
+    except FedLoomError:
+        raise FedLoomError(
+            f"{folder}: must be empty, or hold a model that `fedloom publish` wrote; name another"
+        ) from None
+
+
 def _check_answers(model: Model, folder: Path) -> None:
     """Check that the files in a folder answer images as the model of the run does.
 
@@ -74,9 +94,7 @@ def _check_answers(model: Model, folder: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
     method = model.module.task.method
-    whose = "its server's model"
-    if model.content.facts.client is not None:
-        whose = f"the model of client {model.content.facts.client}"
+    whose = model.content.facts.whose
     try:
         answers = load(folder).module(pixels)
     except FedLoomError as error:

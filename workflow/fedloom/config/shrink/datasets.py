@@ -7,13 +7,16 @@ from fedloom.common.json_types import JsonDict
 from fedloom.config.reading import read
 from fedloom.config.settings import Scenario, Settings
 from fedloom.config.shrink.dominance import images_of_client
-from fedloom.config.shrink.made_up_data import enlarge, shrink_dataset
+from fedloom.config.shrink.made_up_data import count_domains, enlarge, shrink_dataset
 from fedloom.config.shrink.partitions import Divided
 from fedloom.config.shrink.scale import Scale
 from fedloom.machine.install import resource
 
 # side of small images, in pixels
 SMALL_SIDE = 32
+# The training images that each client has on average, at the least. With half of them, divisions by
+# a Dirichlet distribution of alpha 0.1 would take many draws.
+IMAGES_OF_CLIENT = 12
 
 
 def shrink_datasets(config: JsonDict, settings: Settings, scale: Scale) -> JsonDict:
@@ -60,21 +63,39 @@ def enlarge_datasets(
     enlarged = dict(datasets)
     for scenario in scenarios:
         label = scenario.dataset
-        partition = settings.partitions[scenario.partition]
-        if partition.scheme != "imbalance":
-            continue
-
-        # of classes whose number is unknown, all images stay
         written = config["datasets"][label]
-        classes = Divided(datasets[label], settings.datasets[label]).base_classes(partition)
-        if classes is None:
-            enlarged[label] = written
+        if enlarged[label] is written:
             continue
 
-        clients = partitions[scenario.partition]["clients"]
-        each = images_of_client(clients, partition.settings["dominant_classes"], classes)
-        enlarged[label] = enlarge(enlarged[label], written, ceil(clients * each / classes))
+        partition = settings.partitions[scenario.partition]
+        clients = _count_clients(partitions[scenario.partition], datasets[label])
+        classes = Divided(datasets[label], settings.datasets[label]).base_classes(partition)
+
+        each = IMAGES_OF_CLIENT
+        if partition.scheme == "imbalance":
+            # of classes whose number is unknown, all images stay
+            if classes is None:
+                enlarged[label] = written
+                continue
+            each = images_of_client(clients, partition.settings["dominant_classes"], classes)
+
+        # there are at least two classes
+        images_of_class = ceil(clients * each / (classes or 2))
+        enlarged[label] = enlarge(enlarged[label], written, images_of_class)
     return enlarged
+
+
+def _count_clients(partition: JsonDict, dataset: JsonDict) -> int:
+    """Return the clients that a shrunk partition makes of a shrunk data set.
+
+    If the partition's keys do not say, return 0, or the number of domains that the scheme `domain`
+    makes clients of.
+    """
+    if "clients" in partition:
+        return partition["clients"]
+    if partition["scheme"] == "domain":
+        return count_domains(dataset) * partition.get("clients_per_domain", 1)
+    return 0
 
 
 def _names_of_superclasses(settings: Settings) -> list[str] | None:

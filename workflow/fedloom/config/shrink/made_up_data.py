@@ -10,13 +10,14 @@ from fedloom.config.datasets import listing
 from fedloom.config.recipes import Recipe, find_recipe
 from fedloom.config.settings import Dataset
 
-# Sources that need no file, and are small, stay. The most images of a class are these; of a data
-# set that is divided by domains, these for each domain, so that every domain has some.
-EMBEDDED_CAPS = {"max_train_per_class": 8, "max_test_per_class": 4}
+# Sources that need no file, and are small, stay, with at most these images of a class. A data set
+# that is divided by domains has more for each: they are drawn at random from all of its domains.
+EMBEDDED_CAPS = {"max_train_per_class": 2, "max_test_per_class": 1}
+EMBEDDED_CAPS_OF_DOMAIN = {"max_train_per_class": 8, "max_test_per_class": 4}
 # the number of training images for each test image
 TRAIN_PER_TEST = 3
 # the fewest and the most training images, and test images, of a class in a domain
-TRAIN_BOUNDS = (2, 64)
+TRAIN_BOUNDS = (1, 64)
 TEST_BOUNDS = (1, 16)
 # the most domains; the first ones of a data set with more, such as its users, stay
 MOST_DOMAINS = 24
@@ -109,10 +110,16 @@ def _reads_files(settings: JsonDict, files: JsonDict | None) -> bool:
 
 
 def _capped(written: JsonDict, domains: int) -> JsonDict:
-    """Return an entry, as it was written, with fewer images, of which each domain has some."""
+    """Return an entry, as it was written, with fewer images, of which each domain has some.
+
+    `domains` is 1 for a data set that is not divided by domains.
+    """
+    most = EMBEDDED_CAPS
+    if domains > 1:
+        most = {key: number * domains for key, number in EMBEDDED_CAPS_OF_DOMAIN.items()}
     caps = {}
-    for key, most in EMBEDDED_CAPS.items():
-        caps[key] = min(most * domains, written.get(key, most * domains))
+    for key, number in most.items():
+        caps[key] = min(number, written.get(key, number))
     return written | caps
 
 
@@ -202,6 +209,7 @@ def _synthetic(shape: Shape, settings: JsonDict, side: int, images: float) -> Js
 
     # a tail may be so long that the last class keeps one image
     if "long_tail" in settings:
+        entry["train"] = max(2, entry["train"])
         factor = min(settings["long_tail"]["factor"], float(entry["train"]))
         entry["long_tail"] = {"factor": factor}
     return entry

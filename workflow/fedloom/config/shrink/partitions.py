@@ -15,8 +15,8 @@ from fedloom.config.shrink.scale import Scale, limit_report, limit_training
 # partitions of at most this number of clients keep all of them; of others, a tenth stays
 FEW_CLIENTS = 20
 LEAST_CLIENTS = 10
-# the most images that a scheme may demand of every client
-LEAST_IMAGES = 2
+# the training images that every client of a Dirichlet division has: enough for a test image
+LEAST_IMAGES = 3
 
 
 class Divided(NamedTuple):
@@ -104,8 +104,9 @@ def _shrink_partition(
         shrunk["clients"] = _fewer_clients(partition, divided)
     if "clients_per_domain" in entry:
         shrunk["clients_per_domain"] = _fewer_clients_of_domain(partition.settings, divided)
-    if entry.get("min_images"):
-        shrunk["min_images"] = min(entry["min_images"], LEAST_IMAGES)
+    # of few images, one draw in two would leave a client without images
+    if entry["scheme"] in ("dirichlet", "domain") and entry.get("alpha") is not None:
+        shrunk["min_images"] = LEAST_IMAGES
 
     # rounds in which parts arrive
     rounds = scale.rounds

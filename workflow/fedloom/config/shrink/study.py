@@ -20,9 +20,9 @@ from fedloom.config.shrink.study_keys import shrink_study_keys, shrink_tune
 from fedloom.hooks.manifest import find_method
 from fedloom.machine.install import resource
 
-# The most runs of two rounds and two seeds, trials included; two cores need about 1.3 seconds for
-# each. This is no limit: a study with more of them has one seed, and then one round.
-MOST_RUNS = 120
+# The most runs of two rounds and two seeds, trials included. Each needs one to six CPU seconds.
+# This is no limit: a study with more of them has one seed, and then one round.
+MOST_RUNS = 60
 # scenario, backbone and method of a run, whatever its seed
 ShownRun = tuple[Scenario, str, str]
 # the backbones in the place of a study's own, by library
@@ -153,26 +153,42 @@ def _shrink_backbone(entry: JsonDict, scale: Scale) -> JsonDict:
 def _entries_of_bare_methods(settings: Settings, written: Collection[str]) -> JsonDict:
     """Return an entry for each label that is the name of a plugin and has none in the config.
 
-    Only plugins with `smoke_options` need one.
+    Only plugins that have other options in smoke runs need one.
     """
     entries = {}
     for label in settings.select.methods:
         is_bare = label not in written and settings.methods[label].member is None
-        if is_bare and find_method(label).smoke_options:
+        if is_bare and _smoke_options(label, {}):
             entries[label] = {"plugin": label}
     return entries
+
+
+def _smoke_options(plugin: str, written: JsonDict) -> JsonDict:
+    """Return values that options of a plugin have in smoke runs, in place of the written ones.
+
+    The plugin states them. If another option holds how many epochs clients train before a test, it
+    is at most one.
+    """
+    manifest = find_method(plugin)
+    option = manifest.cost.personalize_epochs
+    if isinstance(option, int):
+        return manifest.smoke_options
+
+    defaults = {option: manifest.option_schemas[option]["default"]}
+    epochs = (defaults | written)[option]
+    return {option: min(epochs, 1)} | manifest.smoke_options
 
 
 def _shrink_method(entry: JsonDict, scale: Scale, grid: Axes | None) -> JsonDict:
     """Return a shrunk method: fewer rounds, less training, and of a grid the ends of its axes.
 
-    Options have the values that the plugin states for smoke runs, but for the axes of a grid.
+    Options have the values of smoke runs, but for the axes of a grid.
     """
     shrunk = dict(entry)
     if grid is not None:
         shrunk["grid"] = grid
     varied = {split_axis(axis)[0] for axis in grid or {}}
-    smoke_options = find_method(entry["plugin"]).smoke_options
+    smoke_options = _smoke_options(entry["plugin"], entry.get("options", {}))
     kept = {option: value for option, value in smoke_options.items() if option not in varied}
     if kept:
         shrunk["options"] = entry.get("options", {}) | kept

@@ -69,6 +69,11 @@ class Glyphs(SourceKind):
     each style.
     """
 
+    licence = (
+        "the images contain shapes of the fonts DejaVu (Bitstream Vera's licence) and STIX 1.0 "
+        "(SIL Open Font License 1.1), whose texts lie beside the fonts in matplotlib's data folder"
+    )
+
     classes: Annotated[int, Field(ge=2, le=120)] = 100
     """Number of classes, each of which is a character."""
     draws: Count = 4

@@ -12,6 +12,8 @@ from fedloom.data.image_list import ImageList, array_items
 class SklearnDigits(SourceKind):
     """1,797 handwritten digits of 8 x 8 pixels that ship with scikit-learn."""
 
+    licence = "scikit-learn (BSD 3-Clause) ships the images and states no other licence for them"
+
     test_fraction: TestFraction = 0.3
 
     def expected(self) -> Expected:

@@ -29,6 +29,8 @@ class Synthetic(ImageSource):
     contrast and brightness tell the domain. They need no download, and are for tests of a study.
     """
 
+    licence = "FedLoom computes the images, which contain nothing of others"
+
     classes: Annotated[list[str], Field(min_length=2)]
     """Names of the classes."""
     domains: Several[str] | None = None

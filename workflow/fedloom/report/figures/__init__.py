@@ -42,7 +42,8 @@ def write_figure(
             raise TypeError(f"draw must return a matplotlib Figure, got {type_name}")
         if job.remark is not None:
             style.add_remark(figure, job.remark)
-        style.save_figure(figure, outputs)
+        kind: Any = KINDS["figures"][job.kind]
+        style.save_figure(figure, outputs, kind.dots_per_inch)
 
     with style.house_style():
         call_kind("figure", job.kind, draw_and_save)

@@ -42,6 +42,8 @@ class Answers(RunsFigure):
     """
 
     spec = KindSpec(artefact=ANSWERS, reads="names", first_seed=True)
+    # more than the pictures have; at 400, the PNG takes twice as long
+    dots_per_inch = 200
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row of images for each run."""
@@ -61,7 +63,8 @@ def _draw_row(axis: Axes, rows: pd.DataFrame, names: list[str]) -> None:
             colour, sign = RIGHT
         _draw_picture(axis, place, row["picture"], colour)
 
-        text = {"x": place, "ha": "center", "fontsize": POINTS}
+        # the layout need not measure texts, since the panel has room for them
+        text = {"x": place, "ha": "center", "fontsize": POINTS, "in_layout": False}
         answer = f"{sign} {100 * row['probability']:.0f} %\n{_wrapped(names[predicted])}"
         axis.text(y=0.45, s=_wrapped(names[label]), va="bottom", **text)
         axis.text(y=-0.45, s=answer, va="top", color=colour, **text)
@@ -81,9 +84,8 @@ def _draw_picture(axis: Axes, place: int, file: bytes, colour: str) -> None:
     picture = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
     height, width = (SIDE * side / max(picture.shape[:2]) for side in picture.shape[:2])
     left, bottom = place - width / 2, -height / 2
-    axis.imshow(
-        picture, extent=(left, left + width, bottom, bottom + height), interpolation="nearest"
-    )
+    # without interpolation, a PDF has the picture as it is, and not a row enlarged into one image
+    axis.imshow(picture, extent=(left, left + width, bottom, bottom + height), interpolation="none")
     axis.add_patch(Rectangle((left, bottom), width, height, fill=False, edgecolor=colour, lw=2))
 
 

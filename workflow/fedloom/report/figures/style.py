@@ -311,14 +311,19 @@ def add_remark(figure: Figure, remark: str) -> None:
     write_below(figure, [*figure.get_supxlabel().splitlines(), remark])
 
 
-def save_figure(figure: Figure, outputs: dict[str, Path]) -> None:
+def save_figure(figure: Figure, outputs: dict[str, Path], dots_per_inch: int | None = None) -> None:
     """Write every format; equal figures give equal bytes.
 
     The description of the PNG says how many panels have data, which `fedloom run --smoke` checks.
+
+    Args:
+        figure: the drawn figure.
+        outputs: the path of each format.
+        dots_per_inch: those of the PNG; None: as many as LOOK says.
     """
     with_data = sum(axes.has_data() for axes in figure.axes)
     described = {"pdf": {}, "png": {"Description": f"{with_data} panels with data"}}
     for file_format, path in outputs.items():
         metadata = METADATA[file_format] | described[file_format]
         with atomic_write(path) as temporary:
-            figure.savefig(temporary, format=file_format, metadata=metadata)
+            figure.savefig(temporary, format=file_format, metadata=metadata, dpi=dots_per_inch)
