@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from clip_text import PLACES, padded_text, tokenized
 from torch import Tensor
 
-from fedloom.backbones.clip.image import ImageTower
+from fedloom.backbones.clip.image import image_tower
 from fedloom.data.batch import shuffled_batches
 from fedloom.federated.task import Task
 from fedloom.hooks import loader, manifest
@@ -137,7 +137,7 @@ def usual(task: Task, learner: Learner, received: Tensor) -> Baseline:
         pixels = task.backbone.pixels(torch.from_numpy(data.store.images(rows).copy()))
         if learner.cache == "features":
             return model.encode_image(pixels, normalize=True)
-        return F.normalize(ImageTower(model.visual, "")(pixels, {}, None, False)[1], dim=-1)
+        return F.normalize(image_tower(model.visual, "")(pixels, {}, None, False)[1], dim=-1)
 
     def texts(contexts: list[Tensor]) -> Tensor:
         each = [padded_text(model, context[None], data.classes, PLACES) for context in contexts]

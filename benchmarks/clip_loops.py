@@ -34,7 +34,7 @@ from clip_learners import LEARNERS, careful, plain_round, usual
 from clip_text import CLASSES
 from torch import Tensor
 
-from fedloom.backbones.clip import model as clip
+from fedloom.backbones.clip import loading as clip
 from fedloom.common.files import write_table
 from fedloom.common.receipts import check_receipt
 from fedloom.data import federation, loading, sources

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from clip_by_hand import features_behind, make_clip
-from fedloom.backbones.clip import model as clip
+from fedloom.backbones.clip import loading as clip
 from fedloom.backbones.clip.model import FrozenCLIP
 from refusals import refused
 
@@ -17,7 +17,6 @@ NAMES = ("cat", "great_white shark", "greek small letter alpha with dasia and va
 VIT = {"layers": 2, "width": 32, "head_width": 16, "patch_size": 8, "image_size": 16}
 RESNET = {"layers": (1, 1, 1, 1), "width": 16, "image_size": 64}
 TIMM = {"timm_model_name": "micro_vit", "timm_pool": "token", "image_size": 32}
-CONVOLUTIONS = {"timm_model_name": "resnet18", "timm_pool": "avg"}
 TEXT = {"width": 32, "heads": 4, "layers": 2}
 MODELS = {
     "clip": (open_clip.CLIP, VIT, TEXT),
@@ -238,14 +237,11 @@ def test_what_does_not_fit_is_named():
 @pytest.mark.parametrize(
     ("kind", "vision", "text", "word"),
     [
-        ("clip", None, TEXT | {"no_causal_mask": True}, "causal"),
+        ("clip", None, TEXT | {"no_causal_mask": True, "pool_type": "first"}, "causal"),
         ("custom", None, TEXT | {"pool_type": "last"}, "EOT"),
         ("eos", None, TEXT | {"pool_type": "eos", "eos_id": 2}, "EOT"),
         ("custom", None, TEXT | {"embed_cls": True}, "EOT"),
-        ("clip", VIT | {"pool_type": "avg"}, None, "'avg'"),
-        ("clip", VIT | {"attentional_pool": True}, None, "'attention'"),
-        ("custom", TIMM | {"timm_pool": "avg"}, None, "'avg'"),
-        ("custom", TIMM | CONVOLUTIONS, None, "ResNet"),
+        ("clip", VIT | {"attentional_pool": True}, None, "one feature of an image"),
     ],
 )
 def test_other_towers_are_refused(kind, vision, text, word):

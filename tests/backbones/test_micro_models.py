@@ -14,7 +14,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from fedloom.backbones import vit
 from fedloom.backbones.clip import micro_clip
-from fedloom.backbones.clip.model import load as load_clip
+from fedloom.backbones.clip.loading import load as load_clip
 from fedloom.common.files import canonical
 from fedloom.common.receipts import sha256
 from fedloom.data.sources import glyphs

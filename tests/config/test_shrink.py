@@ -11,6 +11,7 @@ from fedloom.config.shrink.scale import MICRO, REAL
 from fedloom.config.shrink.study import shrink
 from fedloom.planning.load_plan import ONLY_KEY, read_plan
 from fedloom.planning.plan import Plan
+from hub_tokenizers import write_siglip
 from refusals import refused
 from shrunk_plans import shrunk_plans
 
@@ -271,6 +272,30 @@ def test_real_backbones_keep_their_size_and_have_random_weights(shrunk):
     assert small.settings.study.precision == "bf16"
     assert small.settings.study.training.local_steps == 1
     assert small.settings.datasets["cifar10_224"].settings["side"] == 224
+
+
+def test_a_real_backbone_keeps_its_tokenizer_and_a_micro_one_has_none(
+    shrunk, tmp_path, monkeypatch
+):
+    """A smoke run has a folder of its own, so the path of the tokenizer must be absolute."""
+    monkeypatch.chdir(tmp_path)
+    write_siglip(tmp_path / "tokens")
+    entry = {"library": "open_clip", "name": "ViT-B-16-SigLIP", "weights": "webli"}
+    keys = {
+        "backbones": {"b": entry | {"tokenizer": "tokens"}},
+        "tables": {"t": {"kind": "accuracy"}},
+        "select": {"backbones": ["b"], "methods": ["promptfl"], "tables": ["t"], "figures": []},
+    }
+    file = tmp_path / "study.yaml"
+    YAML().dump(keys, file)
+    _, small = shrunk(file, REAL)
+    assert small.config["backbones"]["b"] == entry | {
+        "weights": "none",
+        "tokenizer": str(tmp_path / "tokens"),
+    }
+    _, micro = shrunk(file)
+    assert micro.config["backbones"]["b"]["name"] == "micro_clip"
+    assert "tokenizer" not in micro.config["backbones"]["b"]
 
 
 def test_unknown_classes_are_an_error_that_names_the_data_set(shrunk_text, tmp_path):

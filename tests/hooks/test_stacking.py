@@ -112,6 +112,11 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
         ("head_tuning", 'folder = "x"', "folder: unknown key"),
         (
             "head_tuning",
+            "enters_image_tower = true",
+            "enters_image_tower: is a key of methods on a CLIP",
+        ),
+        (
+            "head_tuning",
             "aggregation = {plain = {wieghted = true}}",
             "aggregation.plain: no option 'wieghted'; did you mean 'weighted'?",
         ),

@@ -200,7 +200,7 @@ def test_planning_counts_as_many_images_and_texts_as_the_runtime(
     planned = workload(ask.plan.settings, SimpleNamespace(**LABELS, backbone="b"), "m")
     task = tiny_task(manifest.find_method(name), tmp_path, **options)
     task = with_training(task, batch_size=8)
-    one = planned.data.classes * estimates.NAME_TOKENS
+    one = planned.data.classes * backbone_sizes.NAME_TOKENS
     size = planned.size
     floats = task.backbone.text_floats(task.data.classes)
     for step, of_one in (

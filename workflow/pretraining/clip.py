@@ -28,8 +28,8 @@ from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedloom.backbones.clip import loading as clip
 from fedloom.backbones.clip import micro_clip
-from fedloom.backbones.clip import model as clip
 from fedloom.common.files import write_text
 from fedloom.common.receipts import sha256
 from fedloom.data.sources import glyphs

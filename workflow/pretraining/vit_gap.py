@@ -67,14 +67,15 @@ def _begin(recipe: vit.Recipe, num_classes: int) -> VisionTransformer:
         torch.manual_seed(recipe.seed)
         model = timm.create_model(NAME, num_classes=num_classes)
     assert isinstance(model, VisionTransformer)
+    assert isinstance(model.head, nn.Linear)
 
     # leave out the class token, and its position in front of those of the patches
     tensors = {k: v.float() for k, v in safetensors.torch.load_file(BEGINNING).items()}
     del tensors["cls_token"]
     tensors["pos_embed"] = tensors["pos_embed"][:, 1:]
-    head = {"head.weight": torch.zeros_like(model.head.weight)}
-    head["head.bias"] = torch.zeros_like(model.head.bias)
-    model.load_state_dict(tensors | head)
+    model.load_state_dict(tensors, strict=False)
+    nn.init.zeros_(model.head.weight)
+    nn.init.zeros_(model.head.bias)
     return model
 
 

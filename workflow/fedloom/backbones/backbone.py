@@ -93,6 +93,8 @@ class Backbone:
     pixels: Pixels
     image_floats: int
     training_bytes: int
+    # a digest of the files of a tokenizer from a hub; "" if there are none
+    tokenizer_digest = ""
     # weights may be trained if their names begin with one of these
     _trainable = ("",)
 
@@ -160,11 +162,15 @@ def load_backbone(family: str, settings: JsonDict, device: Device = "cpu") -> Ba
 
 
 def weights_digest(backbone: Backbone) -> str:
-    """Return the sha256 of the names, types, shapes and values of a backbone's weights."""
+    """Return the sha256 of the names, types, shapes and values of a backbone's weights.
+
+    A tokenizer from a hub counts as a part of the weights, since it changes the texts' features.
+    """
     result = hashlib.sha256()
     for name, value in sorted(backbone.model.state_dict().items()):
         result.update(f"{name} {value.dtype} {[*value.shape]}".encode())
         result.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    result.update(backbone.tokenizer_digest.encode())
     return result.hexdigest()
 
 

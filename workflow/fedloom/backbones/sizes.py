@@ -43,7 +43,7 @@ def count(library: str, settings: JsonDict) -> dict[str, float]:
             "depth": getattr(backbone, "image_depth", getattr(backbone, "depth", 0)),
         }
         if FAMILIES[library] == "vit":
-            sizes["class_token"] = backbone.has_class_token
+            sizes["has_class_token"] = backbone.has_class_token
         if FAMILIES[library] != "clip":
             return sizes
 
@@ -54,6 +54,12 @@ def count(library: str, settings: JsonDict) -> dict[str, float]:
         sizes["text_width"] = backbone.width
         sizes["text_depth"] = backbone.text_depth
         sizes["token_operations"] = text_operations / places
+
+        # what its towers give and take, if that is not what most do
+        if not backbone.has_patches:
+            sizes["has_patches"] = False
+        if backbone.text_places:
+            sizes["text_places"] = backbone.text_places
         return sizes
 
 

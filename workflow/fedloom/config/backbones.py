@@ -1,9 +1,12 @@
 """Define the keys of a backbone, by the library that it comes from."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import Item, Keys, Number, require_other_keys
 from fedloom.config.datasets import ImageSize
 
@@ -11,7 +14,14 @@ RESNETS = Literal[
     "resnet18", "resnet34", "resnet50",
     "resnet8_wide", "resnet20", "resnet32", "resnet44", "resnet56",
 ]  # fmt: skip
+# the files of a tokenizer from a hub
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 PerChannel = Annotated[list[Item], Field(min_length=1, max_length=3)]
+
+
+def tokenizer_digest(files: Iterable[Path]) -> str:
+    """Return a digest of the files of a tokenizer, which does not depend on their folder."""
+    return digest({file.name: sha256(file) for file in files})
 
 
 class BackboneKind(Keys):
@@ -48,18 +58,24 @@ class Timm(BackboneKind):
 
 
 class OpenClip(BackboneKind):
-    """A CLIP model of open_clip with a causal text encoder that is read at the EOT token, such as
-    OpenAI's or LAION's.
+    """A CLIP model of open_clip with open_clip's own text encoder, such as OpenAI's, LAION's,
+    MobileCLIP or SigLIP.
     """
 
     name: str
-    """Name of the model in open_clip, such as ViT-B-16-quickgelu, or `micro_clip`."""
+    """Name of the model in open_clip, such as ViT-B-16-quickgelu or ViT-B-16-SigLIP2, or
+    `micro_clip`."""
     weights: str
     """Tag of open_clip's weights, which are downloaded from a hub, such as `openai`; a .safetensors
     file; or `none` for random weights, the same in every run."""
     quick_gelu: bool | None = None
     """Whether the weights were trained with QuickGELU, as OpenAI's were. A file of weights does not
     say this. Default: true for models whose name ends with -quickgelu."""
+
+    tokenizer: str | None = None
+    """Folder with `tokenizer.json` and `tokenizer_config.json` of the hub's repository that
+    open_clip names for a SigLIP, such as timm/ViT-B-16-SigLIP2. Default: they are downloaded from
+    the hub, and kept. Models with CLIP's own tokenizer need none."""
 
     @model_validator(mode="after")
     def _micro_clip_has_gelu(self) -> Self:

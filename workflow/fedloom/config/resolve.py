@@ -10,6 +10,7 @@ from fedloom.common.key_path import CONFIG
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import validate
 from fedloom.config import kind_plugins, method_labels, recipes
+from fedloom.config.backbones import TOKENIZER_FILES, tokenizer_digest
 from fedloom.config.datasets import listing
 from fedloom.config.grids import with_partitions
 from fedloom.config.kinds import SELECTOR_KEY, Entry, check_entry
@@ -29,6 +30,7 @@ from fedloom.config.settings import (
 )
 from fedloom.config.study import Config, Protocol
 from fedloom.hooks.discovery import PluginCatalogue
+from fedloom.machine.install import resource
 
 
 def resolve_with(config: JsonDict, own: JsonDict | None = None) -> Settings:
@@ -222,12 +224,15 @@ def _listing(entry: JsonDict) -> JsonDict | None:
 
 
 def _backbone(label: str, entry: Entry, selected: bool) -> BackboneSettings:
-    """Return a backbone; if it is selected, with the sha256 of its local weights file.
+    """Return a backbone; if it is selected, with the sha256 of its local files.
 
     Raises:
-        InvalidKeyError: the weights file of a selected backbone is missing.
+        InvalidKeyError: a file of a selected backbone is missing.
     """
-    backbone = BackboneSettings(label, entry.kind, entry.values.plain)
+    settings = entry.values.plain
+    if selected and "tokenizer" in settings:
+        settings = settings | {"tokenizer_sha256": _digest_of_tokenizer(label, settings)}
+    backbone = BackboneSettings(label, entry.kind, settings)
     path = local_weights(backbone) if selected else None
     if path is None:
         return backbone
@@ -236,3 +241,20 @@ def _backbone(label: str, entry: Entry, selected: bool) -> BackboneSettings:
             f"the file '{path}' does not exist; correct the path"
         )
     return replace(backbone, sha256=sha256(path))
+
+
+def _digest_of_tokenizer(label: str, settings: JsonDict) -> str:
+    """Return a digest of the files of a backbone's local tokenizer.
+
+    Raises:
+        InvalidKeyError: a file is missing.
+    """
+    folder = resource(settings["tokenizer"])
+    files = [folder / name for name in TOKENIZER_FILES]
+    for file in files:
+        if not file.is_file():
+            raise (CONFIG / "backbones" / label / "tokenizer").error(
+                f"must be a folder with {' and '.join(TOKENIZER_FILES)}, got '{folder}' without "
+                f"{file.name}; correct the path, or put the file there"
+            )
+    return tokenizer_digest(files)

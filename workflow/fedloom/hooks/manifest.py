@@ -100,6 +100,10 @@ class MethodManifest(PluginManifest):
     """Inputs that the method runs through the backbone in a training step. They determine the
     number of images and clients that are computed at once. Default: images, and with CLIP also
     texts. [] if the method only reads caches."""
+    enters_image_tower: bool = False
+    """True if a method on a CLIP puts prompts or functions into the blocks of the image tower,
+    trains its weights, or reads the patches before its first block. A backbone whose image tower
+    has no transformer blocks is then refused, such as a ResNet or a ConvNeXt."""
     artefacts: dict[Identifier, Artefact] = Field({})
     """Tables by name, which the hook `artefact` of a method, or `audit_table` of a wrapper,
     returns. The names `answers` and `test_sets` are those of FedLoom's own tables."""
@@ -189,6 +193,12 @@ class MethodManifest(PluginManifest):
             if entry not in CACHES_OF_FAMILY[self.family]:
                 holder = self.family or self.kind
                 raise (where / "needs").error(f"a {holder} has no {entry}; remove it")
+
+        # only a CLIP has an image tower
+        if self.enters_image_tower and self.family != "clip":
+            raise (where / "enters_image_tower").error(
+                "is a key of methods on a CLIP alone; remove it"
+            )
 
         # FedLoom's own table would take the place of the plugin's
         for name in OWN_ARTEFACTS:

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from fedloom.common.errors import FedLoomError
 
 # maps each module to the extra that installs it
-EXTRAS = {"open_clip": "clip", "opacus": "privacy", "duckdb": "results"}
+EXTRAS = {"open_clip": "clip", "tokenizers": "clip", "opacus": "privacy", "duckdb": "results"}
 EXTRAS |= dict.fromkeys(("mlflow", "tensorboard", "wandb"), "trackers")
 
 

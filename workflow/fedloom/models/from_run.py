@@ -18,7 +18,12 @@ from fedloom.federated.task import Task
 from fedloom.hooks.run_hooks import Hooks
 from fedloom.models.images import Preparation
 from fedloom.models.run_folder import find_run, find_state
-from fedloom.models.weights import check_weights, with_precision, with_weights_among
+from fedloom.models.weights import (
+    check_weights,
+    with_precision,
+    with_tokenizer_below,
+    with_weights_among,
+)
 from fedloom.planning import paths
 from fedloom.planning.job_specs import RunSpec
 
@@ -67,9 +72,10 @@ def read_round(
     facts = check_receipt(file)
     spec = _spec_of_state(file, facts)
 
-    # a study names a file of weights relative to the folder in which it runs
+    # a study names local files relative to the folder in which it runs
     files_of_weights = [root / spec.backbone.settings["weights"]]
     used = with_weights_among(with_precision(spec.backbone, precision), files_of_weights)
+    used = with_tokenizer_below(used, root)
 
     # the run's data, as its jobs read them
     inputs = paths.run_inputs(spec.run, spec.method.needs)

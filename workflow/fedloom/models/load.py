@@ -16,7 +16,12 @@ from fedloom.models.model import Model
 from fedloom.models.prepared import prepare_model
 from fedloom.models.published import ANEW, read_content
 from fedloom.models.run_folder import CONFIG, is_published, match_hub_name
-from fedloom.models.weights import check_weights, with_precision, with_weights_among
+from fedloom.models.weights import (
+    check_weights,
+    with_precision,
+    with_tokenizer_below,
+    with_weights_among,
+)
 
 PRECISIONS = ("float32", "tf32", "bf16")
 
@@ -98,7 +103,7 @@ def _load_published(
             "out round"
         )
 
-    # a file of weights may lie beside the model
+    # a file of weights, and the folder of a tokenizer, may lie beside the model
     named = facts.spec.backbone
     beside = folder / Path(named.settings["weights"]).name
     used = with_weights_among(with_precision(named, precision), [beside])
@@ -108,6 +113,7 @@ def _load_published(
             f"{folder / CONFIG}: the file of the backbone's weights is not here (sha256 "
             f"{facts.weights}); put it at {beside} or {file}"
         )
+    used = with_tokenizer_below(used, folder)
     backbone = load_backbone(used.family, used.settings, device)
     check_weights(folder / CONFIG, used, backbone, facts.weights)
     return _checked_model(content, build_classifier(content, backbone))

@@ -31,6 +31,21 @@ def with_weights_among(backbone: BackboneSettings, files: Sequence[Path]) -> Bac
     return backbone
 
 
+def with_tokenizer_below(backbone: BackboneSettings, root: Path) -> BackboneSettings:
+    """Return a backbone whose local tokenizer is the folder of its path, or of its name, in `root`.
+
+    If neither exists, or it has no local tokenizer, the backbone stays as it is.
+    """
+    if "tokenizer" not in backbone.settings:
+        return backbone
+    path = Path(backbone.settings["tokenizer"])
+    for folder in (root / path, root / path.name):
+        if folder.is_dir():
+            found = {"tokenizer": str(folder.absolute())}
+            return replace(backbone, settings=backbone.settings | found)
+    return backbone
+
+
 def check_weights(
     where: Path, settings: BackboneSettings, backbone: Backbone, trained_with: str | None
 ) -> None:

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import product
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError, escape_unprintable
@@ -28,8 +27,8 @@ from fedloom.hooks.manifest import find_method
 from fedloom.machine.extras import require_extra
 from fedloom.machine.install import ROOT, resource
 from fedloom.planning import paths, staleness
+from fedloom.planning.backbone_needs import check_backbone_needs
 from fedloom.planning.plan import Plan
-from fedloom.planning.resources.backbone_sizes import sizes
 
 # the default study, and the config of the current folder; in a checkout, both are the same file
 DEFAULT_CONFIG = ROOT / "config.yaml"
@@ -45,27 +44,20 @@ LAUNCHER = "FEDLOOM_LAUNCHER"
 
 
 def load_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> Plan:
-    """Read a study as `read_plan` does; also check that its backbones' packages are installed.
+    """Read a study as `read_plan` does; also check its backbones, which takes their packages.
 
     Raises:
-        FedLoomError: a package is missing, or the study is wrong.
+        FedLoomError: a package is missing, a backbone does not give what a method needs, or the
+            study is wrong.
     """
     plan = read_plan(files, overrides)
     for label in plan.settings.select.backbones:
         require_extra(plan.settings.backbones[label].library)
-    check_class_tokens(plan.settings)
+    try:
+        check_backbone_needs(plan.settings, plan.runs)
+    except InvalidKeyError as error:
+        raise FedLoomError(f"{error}{locate_error(error, plan.files, plan.changes)}") from None
     return plan
-
-
-def check_class_tokens(settings: Settings) -> None:
-    """Raise an InvalidKeyError if a method needs a class token and a ViT of the study has none."""
-    for label, name in product(settings.select.methods, settings.select.backbones):
-        reason = find_method(settings.methods[label].plugin).needs_class_token
-        if reason and not sizes(settings.backbones[name]).class_token:
-            raise (CONFIG_KEY / "methods" / label).error(
-                f"backbones.{name} must have a class token, since {reason}; run one without the "
-                "other"
-            )
 
 
 def read_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> Plan:

@@ -7,11 +7,12 @@ from functools import cached_property
 from pathlib import Path
 
 from fedloom.common.json_types import JsonDict
+from fedloom.config.backbones import TOKENIZER_FILES
 from fedloom.config.protocols import job_ends
 from fedloom.config.reading import Change
 from fedloom.config.settings import OutputEntry, Settings, local_weights
 from fedloom.config.study import Study
-from fedloom.machine.install import ROOT
+from fedloom.machine.install import ROOT, resource
 from fedloom.planning import (
     choices,
     job_specs,
@@ -169,11 +170,19 @@ class Plan:
         return [str(paths.path_for(paths.CHOICE, Run.from_labels(labels)))]
 
     def weights_file(self, wildcards: Wildcards) -> list[str]:
-        """Return a backbone's local weights file; none if a hub has it, or FedLoom ships it."""
-        path = local_weights(self.settings.backbones[wildcards.backbone])
-        if path is None or path.is_relative_to(ROOT / "workflow"):
-            return []
-        return [os.path.relpath(path)]
+        """Return a backbone's local files: its weights, and those of its tokenizer.
+
+        Files that a hub has, or that FedLoom ships, are left out.
+        """
+        backbone = self.settings.backbones[wildcards.backbone]
+        files = list[Path]()
+        path = local_weights(backbone)
+        if path is not None and not path.is_relative_to(ROOT / "workflow"):
+            files.append(path)
+        if "tokenizer" in backbone.settings:
+            folder = resource(backbone.settings["tokenizer"])
+            files += [folder / name for name in TOKENIZER_FILES]
+        return [os.path.relpath(file) for file in files]
 
     def shown_files(self, rule: str, wildcards: Wildcards) -> list[str]:
         """Return the files that a table or figure reads (see output_runs.output_files)."""

@@ -4,4 +4,4 @@ from fedloom.machine.extras import require_extra
 
 require_extra("open_clip")
 
-from fedloom.backbones.clip.model import load as load  # noqa: E402
+from fedloom.backbones.clip.loading import load as load  # noqa: E402

@@ -4,30 +4,19 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
-import open_clip
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.backbones.backbone import (
-    Backbone,
-    Device,
-    Pixels,
-    check_model,
-    fixed_seed,
-    loading,
-    preprocessing,
-)
+from fedloom.backbones.backbone import Backbone, Device, Pixels, preprocessing
 from fedloom.backbones.blocks import Inserts
 from fedloom.backbones.client_layers import Weights, check_weights, select_weights
-from fedloom.backbones.clip import micro_clip
-from fedloom.backbones.clip.image import ImageTower
-from fedloom.backbones.clip.text import TOKENS_AT_ONCE, Inside, TextTower
-from fedloom.backbones.weights import check_finite, checked_weights_file, plain_clip_file
-from fedloom.common.errors import FedLoomError, check_known
+from fedloom.backbones.clip.image import image_tower
+from fedloom.backbones.clip.text import TOKENS_AT_ONCE
+from fedloom.backbones.clip.text_tower import Inside
+from fedloom.backbones.clip.text_towers import text_tower
+from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
-from fedloom.config.settings import compute_settings
-from fedloom.config.settings import local_weights_file as named_file
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
 
@@ -41,7 +30,11 @@ class FrozenCLIP(Backbone):
     Attributes:
         width: d, the width of a context's tokens.
         image_width: the width of the image tower's tokens.
-        text_depth, image_depth: numbers of blocks of the towers. A ResNet has no blocks.
+        text_depth, image_depth: numbers of blocks of the towers. An image tower that methods cannot
+            enter, such as a ResNet, has no blocks.
+        has_patches: True if the image tower gives patches in the joint space.
+        text_places: how many tokens each class takes, whatever its name, in a text tower without a
+            mask; 0 if the tower computes only the tokens of names.
     """
 
     def __init__(
@@ -68,8 +61,11 @@ class FrozenCLIP(Backbone):
 
         # the towers, and the weights that clients may train
         visual: Any = self.model.visual
-        self._image = ImageTower(visual, name)
-        self._text = TextTower(model, tokenizer, name, precision, tokens_at_once)
+        self._name = name
+        self._image = image_tower(visual, name)
+        self._text = text_tower(model, tokenizer, name, precision, tokens_at_once)
+        # only the tokenizers of a hub have a digest
+        self.tokenizer_digest = getattr(tokenizer, "digest", "")
         self._text_prefix = ""
         if hasattr(model, "text"):
             self._text_prefix = "text."
@@ -83,6 +79,8 @@ class FrozenCLIP(Backbone):
         self.image_width = self._image.width
         self.image_depth = len(self._image.blocks)
         self.image_floats = self._image.image_floats
+        self.has_patches = self._image.has_patches
+        self.text_places = self._text.places_per_class
         self.training_bytes = training_bytes(
             self.image_floats, self.image_depth, gradient_checkpointing, precision
         )
@@ -121,7 +119,8 @@ class FrozenCLIP(Backbone):
     ) -> tuple[Tensor, Tensor]:
         """Return the features of images [..., d_joint] and of their patches [..., T, d_joint].
 
-        Patches are the other tokens of the image tower, projected as the class token is.
+        Patches are the other tokens of the image tower, projected as the class token is. There are
+        none (T = 0) unless `has_patches`.
 
         Args:
             images: uint8 [..., H, W, channels]; with weights or inserts [K, B, H, W, channels].
@@ -160,7 +159,16 @@ class FrozenCLIP(Backbone):
         return patches.unflatten(0, images.shape[:-3])
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
-        """Return `final` [N, d_joint] or, in half precision, `patches` [N, T, d_joint]."""
+        """Return `final` [N, d_joint] or, in half precision, `patches` [N, T, d_joint].
+
+        Raises:
+            FedLoomError: the image tower gives no patches.
+        """
+        if cache == "patches" and not self.has_patches:
+            raise FedLoomError(
+                f"backbone {self._name}: its image tower gives no features of patches in the joint "
+                "space; choose a CLIP whose ViT is read at its class token"
+            )
         final, patches = self.image_features(images)
         if cache == "features":
             return {"final": final}
@@ -187,8 +195,9 @@ class FrozenCLIP(Backbone):
                 image tower are not used.
             inserts: {block: {place: function}} of the text tower. The functions get tokens [K, n,
                 S, d], for n contexts per client. The S tokens are SOS, the context, and the endings
-                of several classes; S must stay the same. At the place "input", `deep_prompts` of L
-                tokens replaces the context.
+                of several classes; S must stay the same. In a tower without a mask, n counts each
+                class of a context, and the S tokens are the one that is read, the context, and all
+                others. At the place "input", `deep_prompts` of L tokens replaces the context.
 
         An `eot_offset` of o reproduces FedPHA's code. That code tokenises for a context that is o
         tokens longer, and then puts in the shorter one. So embeddings of token 0, with which CLIP's
@@ -210,17 +219,17 @@ class FrozenCLIP(Backbone):
             own = select_weights(text_weights, self._text_prefix)
             inside = Inside(own, inserts, contexts, self.gradient_checkpointing)
 
-        endings = _names(tuple(classes), ".")
+        endings = _endings(tuple(classes))
         features = F.normalize(self._text(flat, endings, length, eot_offset, inside), dim=-1)
         return features.view(*context.shape[:-2], *features.shape[1:])
 
     def max_context_length(self, classes: Sequence[str]) -> int:
         """Return the largest number of tokens that a context in front of these classes may have."""
-        return self._text.max_context_length(_names(tuple(classes), "."))
+        return self._text.max_context_length(_endings(tuple(classes)))
 
     def text_floats(self, classes: Sequence[str]) -> int:
         """Return how many floats the prompts of all classes have at the inputs of all blocks."""
-        return self._text.floats(_names(tuple(classes), "."))
+        return self._text.floats(_endings(tuple(classes)))
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Tensor:
@@ -253,80 +262,18 @@ def _unit(x: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _names(classes: tuple[str, ...], end: str = "") -> tuple[str, ...]:
-    """Return the class names as prompts have them: without underscores, and followed by `end`."""
+def _names(classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the class names as prompts have them: without underscores."""
     names = [" ".join(name.replace("_", " ").split()) for name in classes]
     if "" in names:
         raise FedLoomError(
             f"every class must have a name for its prompt, class {names.index('')} of {len(names)} "
             "has none; set class_names of the dataset"
         )
-    return tuple(f"{name}{end}" for name in names)
+    return tuple(names)
 
 
-def _check_tag(name: str, tag: str, quick_gelu: bool | None) -> None:
-    """Check that open_clip has weights with this tag, and that they fit this model.
-
-    Raises:
-        FedLoomError: there is no such tag, or the weights were trained with another activation.
-    """
-    known = open_clip.list_pretrained_tags_by_model(name)
-    check_known(tag, known, f"backbone {name}: neither a .safetensors file nor open_clip's weights")
-    config: Any = open_clip.get_model_config(name)
-
-    # the model must use the activation with which the weights were trained
-    trained_so = open_clip.get_pretrained_cfg(name, tag).get("quick_gelu", False)
-    if trained_so and quick_gelu is False:
-        raise FedLoomError(
-            f"backbone {name}: weights '{tag}' need QuickGELU; leave out quick_gelu, and name the "
-            "model that has it, as ViT-B-16-quickgelu"
-        )
-    if trained_so and not quick_gelu and not config.get("quick_gelu", False):
-        raise FedLoomError(
-            f"backbone {name}: weights '{tag}' need QuickGELU; name the model {name}-quickgelu"
-        )
-    if quick_gelu and not trained_so:
-        raise FedLoomError(
-            f"backbone {name}: weights '{tag}' were trained without QuickGELU; leave out quick_gelu"
-        )
-
-
-def load(spec: dict, device: Device = "cpu") -> FrozenCLIP:
-    """Return a CLIP for an entry of the config's `backbones` (see `backbone.load_backbone`)."""
-    name = spec["name"]
-    weights = spec["weights"]
-    quick_gelu = spec.get("quick_gelu")
-    check_model(name, open_clip.list_models(), f"open_clip {open_clip.__version__}")
-
-    # a file, a tag of open_clip, or none
-    path = None
-    tag = None
-    if named_file("open_clip", weights) is not None:
-        path = checked_weights_file(name, weights)
-    elif weights != "none":
-        tag = weights
-        _check_tag(name, tag, quick_gelu)
-
-    with loading(name, weights), fixed_seed():
-        if name == micro_clip.MICRO_CLIP and path:
-            model = micro_clip.build_micro_clip(path)
-        elif name == micro_clip.MICRO_CLIP:
-            model = micro_clip.fresh()
-        elif path:
-            with plain_clip_file(path) as plain:
-                model = _model(name, str(plain), quick_gelu, device)
-        else:
-            model = _model(name, tag, quick_gelu, device)
-        tokenizer = open_clip.get_tokenizer(name)
-    if weights != "none":
-        check_finite(model, name, weights)
-
-    return FrozenCLIP(model, tokenizer, name, device, *compute_settings(spec), spec)
-
-
-def _model(name: str, weights: str | None, quick_gelu: bool | None, device: Device) -> Any:
-    """Return a model of open_clip. `quick_gelu` overrides the model's config, unless it is None."""
-    own: Any = {}
-    if quick_gelu is not None:
-        own["quick_gelu"] = quick_gelu
-    return open_clip.create_model(name, pretrained=weights, device=device, **own)
+@lru_cache(maxsize=64)
+def _endings(classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what follows a context: a space, the class name and a full stop."""
+    return tuple(f" {name}." for name in _names(classes))

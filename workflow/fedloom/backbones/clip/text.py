@@ -1,4 +1,4 @@
-"""The text tower of an open_clip model, for learned contexts in front of class names.
+"""Text towers of open_clip with a causal mask, for learned contexts in front of class names.
 
 A prompt is [SOS, context, ending, EOT]. The ending of a class is its name and a full stop.
 open_clip computes 77 positions for each class. This module saves time in two ways: it leaves out
@@ -17,32 +17,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.backbones import blocks
-from fedloom.backbones.blocks import EVERY, Inserts
-from fedloom.backbones.client_layers import Weights, apply_layer, select_weights
-from fedloom.common.errors import FedLoomError
+from fedloom.backbones.blocks import EVERY
+from fedloom.backbones.clip.text_tower import (
+    FILLER,
+    KEPT_BYTES,
+    KEPT_IN_A_BLOCK,
+    Inside,
+    TextTower,
+    longest_context,
+)
 from fedloom.machine.device import arithmetic
 
 # The largest number of tokens of the endings that share a sequence. The cost of attention grows
 # with the square of this number, and every further sequence costs the context again. Counted in
 # multiplications, this value is within an eighth of the best one at widths 64 and 512.
 TOKENS_AT_ONCE = 192
-
-# The number of bytes that the sequences of all classes may keep for the backward pass, by the kind
-# of device. What does not fit is computed again in the backward pass. A frozen block keeps about 12
-# floats for each float of a token.
-KEPT_BYTES = {"cpu": 2 * 2**30, "cuda": 16 * 2**30}
-KEPT_IN_A_BLOCK = 12
-
-BLOCKS_PREFIX = "transformer.resblocks."
-# the token with which CLIP's tokenizer fills up a text to the full length
-FILLER = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,20 +57,8 @@ class _EndingGroup:
     longest: int
 
 
-class Inside(NamedTuple):
-    """Weights and inserts of K clients with n `contexts` each (see `fedloom.backbones.blocks`)."""
-
-    weights: Weights
-    inserts: Inserts | None
-    contexts: int
-    gradient_checkpointing: bool
-
-
-class TextTower:
-    """Compute text features of contexts in front of class names.
-
-    A sequence has at most `places` tokens, including SOS and EOT.
-    """
+class PackedTexts(TextTower):
+    """Compute text features in a tower with a causal mask, which reads a text at its EOT."""
 
     def __init__(
         self,
@@ -84,42 +68,15 @@ class TextTower:
         precision: str,
         tokens_at_once: int = TOKENS_AT_ONCE,
     ):
-        """Take the text tower of `model`, a CLIP or a CustomTextCLIP (which keeps it in `.text`).
-
-        Raises:
-            FedLoomError: the tower is not open_clip's own causal one, or is not read at the EOT.
-        """
-        text: Any = getattr(model, "text", model)
-        if not _readable(text, tokenizer):
-            raise FedLoomError(
-                f"backbone {name}: its text tower cannot be read; use a model with open_clip's own "
-                "causal one, read at the EOT of CLIP's tokenizer"
-            )
-
-        self._name = name
-        self._text = text
-        self._tokenizer = tokenizer
-        self._precision = precision
+        """Take the text tower of `model`, with at most `tokens_at_once` tokens of names at once."""
+        super().__init__(model, tokenizer, name, precision)
         self._tokens_at_once = tokens_at_once
         self._groups = dict[tuple, list[_EndingGroup]]()
+        self._start = self.embed(self.start)  # [1, d]
 
-        # sizes, and the token that every text starts with
-        self.depth = len(text.transformer.resblocks)
-        self.places, self.width = text.positional_embedding.shape
-        self._start = self.embed([tokenizer.sot_token_id])  # [1, d]
-
-    def ids(self, text: str) -> list[int]:
-        """Return the tokens of `text`, without SOS and EOT."""
-        return self._tokenizer.encode(text)
-
-    def embed(self, ids: list[int]) -> Tensor:
-        """Return the embeddings [n, d] of n tokens, without positions."""
-        where = self._text.token_embedding.weight.device
-        return self._text.token_embedding(torch.tensor(ids, dtype=torch.int64, device=where))
-
-    def max_context_length(self, endings: Sequence[str]) -> int:
-        """Return the largest number of tokens of a context that all `endings` fit behind."""
-        return self.places - 1 - max(group.longest for group in self._grouped(endings))
+    def longest(self, endings: Sequence[str]) -> int:
+        """Return the number of tokens of the longest ending, including its EOT."""
+        return max(group.longest for group in self._grouped(endings))
 
     def floats(self, endings: Sequence[str]) -> int:
         """Return S d depth, the floats of all endings (S tokens) at the inputs of all blocks."""
@@ -133,18 +90,9 @@ class TextTower:
         eot_offset: Tensor | None = None,
         own: Inside | None = None,
     ) -> Tensor:
-        """Return features [N, C, d_joint] of N contexts in front of C endings, not normalised.
-
-        Args:
-            context: [N, L, d].
-            length, eot_offset: int64 [N], see `FrozenCLIP.text_features`.
-            own: the clients' weights and inserts, if there are any.
-
-        Raises:
-            FedLoomError: the longest text has more tokens than the tower has places.
-        """
-        filling, longest = _longest_context(context, length, eot_offset)
-        self._require_places(longest, endings)
+        """Return features [N, C, d_joint], see `TextTower.__call__`."""
+        filling, longest = longest_context(context, length, eot_offset)
+        self.require_places(longest, endings)
 
         # go through the groups; those that do not fit into memory are computed again in the
         # backward pass
@@ -160,56 +108,7 @@ class TextTower:
             left -= 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
             parts.append(blocks.run_with_checkpointing(run, context, wanted=left < 0))
 
-        return self._project(torch.cat(parts, 1), own)
-
-    def _require_places(self, context_length: int, endings: Sequence[str]) -> None:
-        """Raise a FedLoomError if the longest text has more tokens than the tower has places.
-
-        `context_length` is the number of tokens of the longest context.
-        """
-        tokens = context_length + self.places - self.max_context_length(endings)
-        if tokens > self.places:
-            raise FedLoomError(
-                f"backbone {self._name}: the longest text, with a context of {context_length} "
-                f"tokens, has {tokens} tokens, but the text tower has {self.places} places; "
-                "shorten the context, the template or the class's name"
-            )
-
-    def _project(self, states: Tensor, own: Inside | None) -> Tensor:
-        """Return the features [N, C, d_joint] of the last block's output [N, C, d]."""
-        # the last norm, under the clients' weights if there are any
-        weights: Weights = {}
-        if own:
-            weights = own.weights
-            states = states.unflatten(0, (-1, own.contexts))  # [K, n, C, d]
-        states = apply_layer(self._text.ln_final, states, select_weights(weights, "ln_final."))
-
-        # the projection may be a linear layer, a matrix, or missing
-        projection = self._text.text_projection
-        if isinstance(projection, nn.Linear):
-            states = apply_layer(projection, states, select_weights(weights, "text_projection."))
-        elif "text_projection" in weights:
-            states = states @ weights["text_projection"][:, None]  # [K, 1, d, d_joint]
-        elif projection is not None:
-            states = states @ projection
-        return states.flatten(0, -3)
-
-    def _blocks(self, x: Tensor, mask: Tensor, own: Inside | None, read: blocks.Read) -> Tensor:
-        """Return the last block's output [N, R, d] at the tokens `read`, of sequences [N, S, d]."""
-        tower = self._text.transformer.resblocks
-
-        # with clients' weights and inserts
-        if own:
-            x = x.unflatten(0, (-1, own.contexts))
-            weights = select_weights(own.weights, BLOCKS_PREFIX)
-            more = (own.inserts, mask, own.gradient_checkpointing, read)
-            return blocks.run_blocks(tower, x, weights, *more).flatten(0, 1)
-
-        # frozen; only the last block can leave out tokens that are not read
-        *earlier, last = tower
-        for block in earlier:
-            x = blocks.read_block(block, x, blocks.EVERY, mask)
-        return blocks.read_block(last, x, read, mask)
+        return self.project(torch.cat(parts, 1), own)
 
     def _run_group(
         self,
@@ -236,7 +135,7 @@ class TextTower:
             # cast the mask once, not in every block
             if torch.is_autocast_enabled(x.device.type):
                 mask = mask.to(torch.get_autocast_dtype(x.device.type))
-            x = self._blocks(x, mask, own, ends)  # [N, C, d], with eot_offset [N, S, d]
+            x = self.run_blocks(x, mask, own, ends)  # [N, C, d], with eot_offset [N, S, d]
         if eot_offset is None:
             return x
 
@@ -304,41 +203,6 @@ class TextTower:
             ends=sizes.cumsum(0) - 1 - filling,
             longest=max(len(ids) for ids in tokens),
         )
-
-
-def _readable(text: Any, tokenizer: Any) -> bool:
-    """Return True if a tower is open_clip's own causal one, read at the EOT of CLIP's tokenizer."""
-    eot = getattr(tokenizer, "eot_token_id", None)
-    if not hasattr(getattr(text, "transformer", None), "resblocks") or eot is None:
-        return False
-    if text.attn_mask is None or getattr(text, "cls_emb", None) is not None:
-        return False
-
-    # the attributes differ between a CLIP and a CustomTextCLIP
-    pool = getattr(text, "text_pool_type", None) or text.pool_type
-    if hasattr(text, "text_eos_id"):
-        end = text.text_eos_id
-    else:
-        end = text.eos_id
-    return pool == "argmax" or (pool == "eos" and end == eot)
-
-
-def _longest_context(
-    context: Tensor, length: Tensor | None, eot_offset: Tensor | None
-) -> tuple[int, int]:
-    """Return how far behind its EOT a text is read at most, and the longest context with this.
-
-    The arguments are those of `TextTower.__call__`. Both results are numbers of tokens.
-    """
-    longest = context.shape[1]
-    if eot_offset is None:
-        return 0, longest
-    if length is None:
-        length = torch.full_like(eot_offset, longest)
-    most = torch.stack([eot_offset, length + eot_offset]).amax(1)
-    # the one wait for the device
-    filling, last = most.tolist()
-    return filling, max(longest, last)
 
 
 def _parts(tokens: list[list[int]], at_once: int) -> list[list[list[int]]]:

@@ -147,7 +147,12 @@ def _shrink_backbone(entry: JsonDict, scale: Scale) -> JsonDict:
         return dict(SMALL_BACKBONES[entry["library"]])
     if entry["name"] in SHIPPED_BACKBONES:
         return entry | {"weights": str(resource(entry["weights"]))}
-    return entry | {"weights": "none"}
+
+    # the shrunk study runs in a folder of its own
+    shrunk = entry | {"weights": "none"}
+    if "tokenizer" in entry:
+        shrunk["tokenizer"] = str(resource(entry["tokenizer"]))
+    return shrunk
 
 
 def _entries_of_bare_methods(settings: Settings, written: Collection[str]) -> JsonDict:

@@ -21,6 +21,8 @@ from fedloom.planning import paths
 SHIPPED = ROOT / "workflow/resources/backbone_sizes.json"
 # how many numbers per token and feature are in memory at once, in a pass without training
 FLOATS_PER_TOKEN_AND_FEATURE = 12
+# the number of tokens that a class's name takes in a prompt of a CLIP
+NAME_TOKENS = 8
 # megabytes of a number in float32
 MB_PER_FLOAT = 4 / 1e6
 
@@ -33,26 +35,36 @@ class Sizes:
     parameters: int
     # floating-point operations of a forward pass of one image
     operations: float
-    # T d, where T is the number of an image's tokens; for a ResNet, the size of the largest
-    # feature map
+    # T d, where T is the number of an image's tokens; for a tower without tokens, the size of the
+    # largest feature map
     image_floats: int
     # the bytes of activations that training keeps of an image for the backward pass
     training_bytes: int
-    # d, and the number of blocks, of the image tower; a ResNet has no blocks
+    # d, and the number of blocks that methods can enter, of the image tower; a ResNet has none
     width: int
     depth: int
     # whether a ViT has a class token; every CLIP and ResNet counts as if it had one
-    class_token: bool = True
+    has_class_token: bool = True
     # the same of the text tower
     text_width: int = 0
     text_depth: int = 0
     # floating-point operations of a forward pass of one token of a text
     token_operations: float = 0.0
+    # the number of tokens that the text tower computes of each class, whatever its name; 0 if it
+    # computes only those of the name
+    text_places: int = 0
+    # a CLIP's image tower gives features of patches
+    has_patches: bool = True
 
     @property
     def tokens(self) -> float:
         """T, the number of an image's tokens."""
         return self.image_floats / self.width
+
+    @property
+    def tokens_of_class(self) -> int:
+        """The number of tokens that a class takes in the text tower."""
+        return self.text_places or NAME_TOKENS
 
     @property
     def weights(self) -> float:

@@ -32,8 +32,6 @@ UNKNOWN_SIDE = 64
 
 # the number of images that a source decodes and resizes in a minute
 IMAGES_READ_PER_MINUTE = 3000
-# the number of tokens that a class's name takes in a prompt of a CLIP
-NAME_TOKENS = 8
 # Floating-point operations of a core per second. With a ViT-B/16 at 224 px, the features of 50,000
 # images took 4.9 hours.
 CORE_OPERATIONS_PER_SECOND = 1e11
@@ -277,7 +275,7 @@ class Workload:
         inputs = self.plugin.forward_inputs
         passes = self.plugin.passes(options)
         images, texts = memory.forward_counts(inputs, passes, self.images_of_a_step)
-        prompts = self.data.classes * NAME_TOKENS * size.text_width * size.text_depth
+        prompts = self.data.classes * size.tokens_of_class * size.text_width * size.text_depth
 
         # a client's prompts and head are small beside a backbone's weights
         trains = self.plugin.trains_weights(options)
@@ -328,7 +326,7 @@ class Workload:
         )
 
         # texts may have a global and a local context
-        tokens = 2 * encoded_texts * self.data.classes * NAME_TOKENS
+        tokens = 2 * encoded_texts * self.data.classes * self.size.tokens_of_class
         return steps * (encoded_images * self.size.operations + tokens * self.size.token_operations)
 
     def images_of_a_client(self) -> float:
