@@ -77,7 +77,7 @@ peers: venv
 # Killed, it goes on where it was.
 real: venv
 	PYTHONPATH=workflow $(VENV) benchmarks/real/get.py
-	for study in cifar10 pacs; do PYTHONPATH=workflow $(VENV) -m fedloom run \
+	for study in told cifar10 pacs; do PYTHONPATH=workflow $(VENV) -m fedloom run \
 	  benchmarks/real/$$study.yaml -- $(ARGS) || exit; done
 
 kills: for-test
