@@ -9,6 +9,7 @@ import pytest
 
 from fedloom.cli.run.bundled_studies import all_studies, study_name
 from fedloom.config.partitions import novel_numbers
+from fedloom.config.settings import VALIDATION
 from fedloom.data.partition import divide_dataset
 from fedloom.data.preparation import prepare
 from fedloom.data.sources import read as read_source
@@ -25,17 +26,24 @@ def test_each_class_of_a_domain_is_dominant_in_some_client(tmp_path):
 def divide_all(plan: Plan, seeds: Sequence[int] = ()) -> list[pa.Table]:
     """Divide each data set of a study by each of its partitions, for each seed.
 
-    Without `seeds`, these are the seeds of the study.
+    Without `seeds`, these are the seeds of the study and, if it tunes options, that of its trials.
     """
     tables = []
     settings = plan.settings
     for label in settings.select.datasets:
         dataset = settings.datasets[label]
         images = prepare(read_source(dataset.source, dataset.settings), dataset.settings)
-        for scenario, seed in product(settings.select.scenarios, seeds or settings.study.seeds):
+        divisions = [*product(settings.select.scenarios, seeds or settings.study.seeds)]
+        if settings.study.tune and not seeds:
+            divisions += [(each, None) for each in settings.select.scenarios]
+        for scenario, seed in divisions:
             partition = settings.partitions[scenario.partition]
             if scenario.dataset != label:
                 continue
+            if seed is None:
+                # the clients hold images back, by which trials are compared
+                partition = settings.partitions[scenario.partition + VALIDATION]
+                seed = settings.study.tune.seed
             keys = {"scheme": partition.scheme, **partition.settings}
             if "novel_classes" in keys:
                 keys["novel_classes"] = novel_numbers(keys["novel_classes"], images.classes)

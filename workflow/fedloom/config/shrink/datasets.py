@@ -17,6 +17,10 @@ SMALL_SIDE = 32
 # The training images that each client has on average, at the least. With half of them, divisions by
 # a Dirichlet distribution of alpha 0.1 would take many draws.
 IMAGES_OF_CLIENT = 12
+# The training images of each class, at the least, where a study tunes options: each client then has
+# two images of some class, of which it holds one back. With half of them, a client with one image
+# of each of its classes was drawn.
+IMAGES_OF_TUNED_CLASS = 4
 
 
 def shrink_datasets(config: JsonDict, settings: Settings, scale: Scale) -> JsonDict:
@@ -81,6 +85,8 @@ def enlarge_datasets(
 
         # there are at least two classes
         images_of_class = ceil(clients * each / (classes or 2))
+        if settings.study.tune:
+            images_of_class = max(images_of_class, IMAGES_OF_TUNED_CLASS)
         enlarged[label] = enlarge(enlarged[label], written, images_of_class)
     return enlarged
 
