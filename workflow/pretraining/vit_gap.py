@@ -5,7 +5,6 @@ tenth of their steps.
 """
 
 import logging
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,15 +43,13 @@ def pretrain(weights: Path, card: Path, seed: int = 0, **changes: Any) -> dict[s
     recipe = Recipe(seed=seed, **changes)
     torch.set_num_threads(recipe.threads)
     torch.set_flush_denormal(True)
-    start = time.monotonic()
     model = train(recipe)
-    minutes = (time.monotonic() - start) / 60
     save(model, weights, recipe)
     found = quality(weights)
     log.info("linear probe %(linear_probe).4f, prototypes %(prototypes).4f", found)
     if not vit.reached(found):
         log.warning("the weights miss a bound: see %s", card)
-    write_text(card, _card(model, recipe, found, minutes, weights))
+    write_text(card, _card(model, recipe, found, weights))
     return found
 
 
@@ -89,9 +86,7 @@ def quality(weights: Path) -> dict[str, float]:
     return vit.quality(weights, NAME)
 
 
-def _card(
-    model: nn.Module, recipe: Recipe, found: dict[str, float], minutes: float, weights: Path
-) -> str:
+def _card(model: nn.Module, recipe: Recipe, found: dict[str, float], weights: Path) -> str:
     """Return the card that describes the weights, in Markdown."""
     rows = "\n".join(f"| {name} | {value} |" for name, value in asdict(recipe).items())
     verdict = "Both bounds are met."
@@ -111,7 +106,7 @@ in half precision, sha256 `{sha256(weights)}`.
 
 It began with micro_vit's weights, without the class token and its position, and a head of zeros. It
 was then trained as micro_vit was, on the same drawings, with cross-entropy on the mean of the
-patches. It took {minutes:.1f} minutes on {recipe.threads} CPU threads.
+patches.
 
 | setting | value |
 |---|---|
