@@ -27,7 +27,7 @@ import torch
 from device_work import Work, count_work
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedloom.backbones import blocks
+from fedloom.backbones import block_pass, blocks
 from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.vit import FrozenViT
 from fedloom.data.federation import Federation
@@ -193,7 +193,8 @@ def work_of_a_step(task: Task, hooks) -> Work:
 def as_on_a_gpu() -> Iterator[None]:
     """Compute frozen blocks by the operators that a GPU uses."""
     with (
-        mock.patch.object(blocks, "_bf16_on_cpu", lambda x: False),
+        mock.patch.object(blocks, "is_bf16_on_cpu", lambda x: False),
+        mock.patch.object(block_pass, "is_bf16_on_cpu", lambda x: False),
         mock.patch.object(blocks, "_library_is_faster", lambda tokens: False),
     ):
         yield

@@ -28,6 +28,7 @@ COPIES = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "reference/micro_vit.md": "workflow/resources/micro_vit.md",
+    "reference/micro_vit_gap.md": "workflow/resources/micro_vit_gap.md",
     "reference/micro_clip.md": "workflow/resources/micro_clip.md",
 }
 # pages that code makes; the checkout has a file in their place that says so

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from timm.models.vision_transformer import Block, ParallelScalingBlock
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers the small ViT
-from fedloom.backbones import blocks
+from fedloom.backbones import block_pass, blocks
 from fedloom.backbones.blocks import PLACES
 from fedloom.backbones.clip import text
 from fedloom.backbones.clip.model import FrozenCLIP
@@ -367,7 +367,7 @@ def test_attention_in_products_equals_the_fused_one(monkeypatch):
     mask = torch.full((T, T), -math.inf, dtype=torch.float64).triu(1)
     both = []
     for products in (False, True):
-        monkeypatch.setattr(blocks, "_bf16_on_cpu", lambda x, on=products: on)
+        monkeypatch.setattr(block_pass, "is_bf16_on_cpu", lambda x, on=products: on)
         out = blocks.run_block(block, tokens, {}, {}, mask)
         both.append((out, *torch.autograd.grad(out.square().sum(), tokens)))
     for fused, product in zip(*both, strict=True):

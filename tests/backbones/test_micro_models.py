@@ -22,10 +22,11 @@ from fedloom.machine.install import ROOT
 from pretraining import clip as pretrain_clip
 from pretraining import loop as pretrain
 from pretraining import vit as pretrain_vit
+from pretraining import vit_gap as pretrain_gap
 from refusals import refused
 
 RESOURCES = ROOT / "workflow/resources"
-VIT, CLIP = (RESOURCES / f"micro_{name}.safetensors" for name in ("vit", "clip"))
+VIT, GAP, CLIP = (RESOURCES / f"micro_{name}.safetensors" for name in ("vit", "vit_gap", "clip"))
 SPEC = {"library": "open_clip", "name": "micro_clip", "weights": str(CLIP)}
 
 
@@ -43,6 +44,7 @@ def relatives():
     ("file", "module", "classes"),
     [
         (VIT, pretrain_vit, lambda: glyphs.classes("source")),
+        (GAP, pretrain_gap, lambda: glyphs.classes("source")),
         (CLIP, pretrain_clip, pretrain_clip.classes),
     ],
 )
@@ -57,7 +59,7 @@ def test_a_shipped_file_names_its_recipe_and_the_classes_of_today(file, module, 
     assert about["source"] == pretrain.digest(classes())
 
 
-@pytest.mark.parametrize("module", [pretrain_vit, pretrain_clip])
+@pytest.mark.parametrize("module", [pretrain_vit, pretrain_gap, pretrain_clip])
 def test_two_steps_of_pretraining_give_the_same_bytes_twice(tmp_path, monkeypatch, module):
     bad = {"prototypes": 0.02, "zero_shot": 0.02, "strangers": 0.02, "random_context": 0.01}
     poor = bad | {"linear_probe": 0.99}
@@ -105,22 +107,33 @@ def test_stem_refuses_what_it_cannot_do(wrong):
         timm.create_model("micro_vit", num_classes=0, **wrong)
 
 
-def test_the_shipped_file_holds_all_weights_in_half_precision():
-    model = timm.create_model("micro_vit", num_classes=0, checkpoint_path=str(VIT))
-    tensors = safetensors.torch.load_file(VIT)
+@pytest.mark.parametrize(("name", "file"), [("micro_vit", VIT), ("micro_vit_gap", GAP)])
+def test_the_shipped_file_holds_all_weights_in_half_precision(name, file):
+    model = timm.create_model(name, num_classes=0, checkpoint_path=str(file))
+    tensors = safetensors.torch.load_file(file)
     assert tensors.keys() == model.state_dict().keys()
     assert {value.dtype for value in tensors.values()} == {torch.float16}
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
-def test_the_micro_vit_is_good_enough_and_the_card_says_what_it_is():
+def test_the_micro_vit_gap_is_a_micro_vit_that_pools_its_patches():
+    """The mean of the patches, after the final norm, is read; there is no class token."""
+    model = timm.create_model("micro_vit_gap", num_classes=0).eval()
+    assert model.cls_token is None and model.pos_embed.shape == (1, 16, 96)
+    images = torch.randn(2, 1, 32, 32)
+    tokens = model.norm(model.blocks(model.patch_embed(images) + model.pos_embed))
+    torch.testing.assert_close(model(images), tokens.mean(1))
+
+
+@pytest.mark.parametrize(("name", "file"), [("micro_vit", VIT), ("micro_vit_gap", GAP)])
+def test_the_micro_vit_is_good_enough_and_the_card_says_what_it_is(name, file):
     """The test leaves out the card's logistic regression, which takes longer than this file."""
-    prototypes = pretrain_vit._prototypes(vit.load({"name": "micro_vit", "weights": str(VIT)}))
+    prototypes = pretrain_vit._prototypes(vit.load({"name": name, "weights": str(file)}))
     assert prototypes >= 0.85
-    card = (RESOURCES / "micro_vit.md").read_text(encoding="utf-8")
+    card = file.with_suffix(".md").read_text(encoding="utf-8")
     said = [float(value) / 100 for value in re.findall(r"\| (\d+\.\d)% \|", card)]
     assert said[0] >= 0.93 and said[1:] == pytest.approx([prototypes], abs=0.005)
-    assert sha256(VIT) in card
+    assert sha256(file) in card
 
 
 def test_augmentation_is_seeded_bounded_and_absent_at_strength_0():

@@ -117,13 +117,6 @@ def test_a_truncated_or_foreign_checkpoint_is_refused(model, tmp_path):
         vit.load(_spec(path))
 
 
-def test_a_model_without_class_token_is_refused():
-    with torch.device("meta"):
-        model = timm.create_model("vit_base_patch16_siglip_224", num_classes=0)
-    with refused("VisionTransformer", "class token"):
-        FrozenViT(model)
-
-
 def test_an_image_that_is_made_smaller_is_the_mean_of_what_it_covers():
     """Stripes of one pixel shrink to a third; the filter is a triangle of three pixels a side.
 

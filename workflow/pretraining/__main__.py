@@ -7,9 +7,9 @@ import argparse
 import logging
 from pathlib import Path
 
-from pretraining import clip, vit
+from pretraining import clip, vit, vit_gap
 
-MODELS = {"micro_vit": vit, "micro_clip": clip}
+MODELS = {"micro_vit": vit, "micro_vit_gap": vit_gap, "micro_clip": clip}
 
 
 def main() -> None:

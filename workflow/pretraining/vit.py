@@ -7,6 +7,7 @@ file of weights as it is on disk, in half precision, since every run loads it so
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -81,19 +82,30 @@ def reached(found: dict[str, float]) -> bool:
 # ---- training ---------------------------------------------------------------------------------
 
 
-def train(recipe: Recipe) -> VisionTransformer:
-    """Return a micro ViT without its head, trained on the source glyphs and left in eval mode."""
+def begin(recipe: Recipe, num_classes: int) -> VisionTransformer:
+    """Return an untrained micro ViT with a head."""
+    with torch.random.fork_rng(devices=[]):  # timm's initialisers draw from the global stream
+        torch.manual_seed(recipe.seed)
+        # "jax" is Xavier's rule, which follows the width; timm's fixed 0.02 was made for width 768
+        model = timm.create_model("micro_vit", num_classes=num_classes, weight_init="jax")
+    assert isinstance(model, VisionTransformer)
+    return model
+
+
+def train(
+    recipe: Recipe, begin: Callable[[Recipe, int], VisionTransformer] = begin
+) -> VisionTransformer:
+    """Return a micro ViT without its head, trained on the source glyphs and left in eval mode.
+
+    `begin` returns the model before the first step, for a number of classes.
+    """
     images, labels, _, names = glyphs.render_set(
         glyphs.classes("source", recipe.classes), noise=0.0
     )
     images = torch.from_numpy(images[..., 0])
     labels = torch.from_numpy(labels)
     generator = torch.Generator().manual_seed(recipe.seed)
-    with torch.random.fork_rng(devices=[]):  # timm's initialisers draw from the global stream
-        torch.manual_seed(recipe.seed)
-        # "jax" is Xavier's rule, which follows the width; timm's fixed 0.02 was made for width 768
-        model = timm.create_model("micro_vit", num_classes=len(names), weight_init="jax").train()
-    assert isinstance(model, VisionTransformer)
+    model = begin(recipe, len(names)).train()
     picked = batches(len(images), recipe.batch, generator)
 
     def loss(step: int) -> tuple[Tensor, Tensor]:
@@ -109,10 +121,10 @@ def train(recipe: Recipe) -> VisionTransformer:
     return model.eval()
 
 
-def save(model: nn.Module, path: Path, recipe: Recipe) -> None:
-    """Write the weights in half precision."""
+def save(model: nn.Module, path: Path, recipe: Recipe, name: str = "micro_vit") -> None:
+    """Write the weights of the model `name` in half precision."""
     about = asdict(recipe) | {
-        "model": "micro_vit",
+        "model": name,
         "source": digest(glyphs.classes("source", recipe.classes)),
     }
     tensors = {name: value.half().contiguous() for name, value in model.state_dict().items()}
@@ -122,8 +134,8 @@ def save(model: nn.Module, path: Path, recipe: Recipe) -> None:
 # ---- measuring --------------------------------------------------------------------------------
 
 
-def quality(weights: Path) -> dict[str, float]:
-    """Measure two accuracies of a file of weights, in 0..1.
+def quality(weights: Path, name: str = "micro_vit") -> dict[str, float]:
+    """Measure two accuracies of a file of weights of the model `name`, in 0..1.
 
     `linear_probe`: logistic regression on the class token of scikit-learn's digits, fixed 70/30
     split. `prototypes`: 100 target glyph classes, none of them seen in pretraining. A class's
@@ -131,7 +143,7 @@ def quality(weights: Path) -> dict[str, float]:
     DejaVu Serif, two noisy draws each; test images are two other draws in each of the six faces
     of DejaVu Sans Mono and STIX; the prototype of greatest cosine wins.
     """
-    backbone = vit.load({"name": "micro_vit", "weights": str(weights)})
+    backbone = vit.load({"name": name, "weights": str(weights)})
     return {"linear_probe": _linear_probe(backbone), "prototypes": _prototypes(backbone)}
 
 

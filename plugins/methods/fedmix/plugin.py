@@ -103,7 +103,9 @@ def logits_of_tokens(task: Task, params: Tree, tokens: Tensor) -> Tensor:
     weights = params.get("weights")
     if "shared_prompts" in params:
         tokens = fl.insert(tokens, params["shared_prompts"])
-    return fl.linear(vit.pool(vit.blocks(tokens, weights=weights, read=1), weights), params["head"])
+    return fl.linear(
+        vit.pool(vit.blocks(tokens, weights=weights, read="pooled"), weights), params["head"]
+    )
 
 
 def loss(

@@ -45,7 +45,7 @@ def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
         if j in blocks:
             prompts = params["shared_prompts"][:, blocks.index(j)]  # [K, P, d]
             tokens = fl.insert(tokens, prompts) if j == blocks[0] else fl.replace(tokens, prompts)
-        tokens = vit.block(j, tokens, read=1)
+        tokens = vit.block(j, tokens, read="pooled")
     return vit.logits(tokens, params["head"])
 
 

@@ -117,7 +117,7 @@ def features(task: Task, params: Tree, batch: Batch) -> Tensor:
             tokens = vit.block(j, fl.insert(tokens, prompts[:, :, j - 1]))
             tokens = torch.cat([tokens[..., :1, :], tokens[..., 1 + task.options.prompts :, :]], -2)
         else:
-            tokens = vit.block(j, tokens, read=1)
+            tokens = vit.block(j, tokens, read="pooled")
     return vit.pool(tokens)
 
 

@@ -73,5 +73,5 @@ def forward(
             mixings.append(weights)
         class_tokens.append(cls)
         if j < until:
-            tokens = vit.block(j, tokens, read=1)
+            tokens = vit.block(j, tokens, read="pooled")
     return Forward(tokens, class_tokens, mixings)

@@ -149,7 +149,7 @@ def pick(task: Task, params: Tree, features: Tensor, mask: Tensor) -> tuple[Tens
 def features_with(task: Task, batch: Batch, prompts: Tensor) -> Tensor:
     """Return the final class tokens [K, B, d] with prompts [K, P, d] or [K, B, P, d]."""
     vit = task.backbone
-    return vit.pool(vit.blocks(fl.insert(vit.embed(batch.images), prompts), read=1))
+    return vit.pool(vit.blocks(fl.insert(vit.embed(batch.images), prompts), read="pooled"))
 
 
 def logits(task: Task, params: Tree, clients: Cohort, batch: Batch) -> Tensor:

@@ -20,73 +20,30 @@ then computes only these tokens. The others are used only as keys and values.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from timm.layers.attention import Attention
-from timm.layers.mlp import Mlp
-from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fedloom.backbones import eva_blocks
+from fedloom.backbones.block_pass import BlockPass, Insert, is_bf16_on_cpu, part_names
 from fedloom.backbones.cast_matrices import with_cast_matrices
-from fedloom.backbones.client_layers import (
-    Weights,
-    apply_layer,
-    apply_per_client,
-    linear_layer,
-    select_weights,
-)
+from fedloom.backbones.client_layers import Weights, apply_per_client, select_weights
 from fedloom.backbones.compiled import are_compiled, compile_blocks, compiled
+from fedloom.backbones.token_order import EVERY, Read, Rotary
 from fedloom.common.errors import FedLoomError
 
-Insert = Callable[[Tensor, Tensor], Tensor]
 # number of a block (from 1) -> place -> insert
 Inserts = Mapping[int, Mapping[str, Insert]]
-# the tokens of a block's output that are read, as an index of the axis T
-Read = slice | Tensor
-EVERY = slice(None)
 
 PLACES = ("input", "q", "k", "v", "proj", "attention", "fc1", "fc2", "mlp")
 # places that every token passes; the other places see only the tokens whose output is read
 BEFORE = {"input", "k", "v"}
 # a weight belongs to the embedding unless its name begins with one of these
-BEHIND = ("blocks.", "norm.", "fc_norm.", "head.", "transformer.", "ln_post.", "proj")
-
-# parts of a block: role, name in timm's Block, name in open_clip's ResidualAttentionBlock ("":
-# none)
-BLOCK_PARTS = (
-    ("norm1", "norm1", "ln_1"),
-    ("in_weight", "attn.qkv.weight", "attn.in_proj_weight"),
-    ("in_bias", "attn.qkv.bias", "attn.in_proj_bias"),
-    ("q_norm", "attn.q_norm", ""),
-    ("k_norm", "attn.k_norm", ""),
-    ("inner_norm", "attn.norm", ""),
-    ("gate", "attn.gate", ""),
-    ("proj", "attn.proj", "attn.out_proj"),
-    ("scale1", "ls1", "ls_1"),
-    ("norm2", "norm2", "ln_2"),
-    ("fc1", "mlp.fc1", "mlp.c_fc"),
-    ("activation", "mlp.act", "mlp.gelu"),
-    ("hidden_norm", "mlp.norm", ""),
-    ("fc2", "mlp.fc2", "mlp.c_proj"),
-    ("scale2", "ls2", "ls_2"),
-)
-
-
-def _part_names(block: Any) -> dict[str, str]:
-    """Return the dotted name of each part of a block, by role.
-
-    It is empty if the block's class is unknown.
-    """
-    if isinstance(block, Block) and type(block.attn) is Attention and type(block.mlp) is Mlp:
-        return {role: name for role, name, _ in BLOCK_PARTS}
-    # compare the name of the class, because the import of open_clip takes seconds
-    if type(block).__name__ == "ResidualAttentionBlock":
-        return {role: name for role, _, name in BLOCK_PARTS if name}
-    return {}
+BEHIND = (
+    "blocks.", "norm.", "attn_pool.", "fc_norm.", "head.", "transformer.", "ln_post.", "proj",
+)  # fmt: skip
 
 
 def check_inserts(inserts: Inserts | None, depth: int) -> None:
@@ -114,7 +71,11 @@ class Embedding(nn.Module):
         """Return tokens [N, T, d] for normalised images [N, channels, H, W]."""
         if hasattr(self.model, "_embeds"):
             return self.model._embeds(x)
-        return self.model.norm_pre(self.model._pos_embed(self.model.patch_embed(x)))
+        tokens = self.model._pos_embed(self.model.patch_embed(x))
+        if isinstance(tokens, tuple):
+            # the second item are rotary positions, which belong to the blocks
+            tokens = tokens[0]
+        return self.model.norm_pre(tokens)
 
     def embed(self, x: Tensor, shape: Sequence[int], weights: Weights | None) -> Tensor:
         """Return tokens [*shape, T, d] for N images [N, channels, H, W], where N = prod(shape).
@@ -127,102 +88,6 @@ class Embedding(nn.Module):
         return self(x).unflatten(0, shape)
 
 
-class _BlockPass:
-    """The parts of a block, under the weights and the inserts of K clients."""
-
-    def __init__(self, block: Any, weights: Weights, inserts: Mapping[str, Insert]):
-        """Take a block; see `run_block`.
-
-        Raises:
-            FedLoomError: the block's class is unknown.
-        """
-        self._block = block
-        self._weights = weights
-        self._inserts = inserts
-        self._names = _part_names(block)
-        if not self._names:
-            raise FedLoomError(
-                f"the inside of a {type(block).__name__} cannot be trained; use a backbone of "
-                "timm's Block, with timm's Attention and Mlp, or of open_clip's "
-                "ResidualAttentionBlock"
-            )
-
-    def apply(self, role: str, x: Tensor) -> Tensor:
-        """Apply the part of a role, under the clients' weights; return x if the block lacks it."""
-        if role not in self._names:
-            return x
-        name = self._names[role]
-        part = self._block.get_submodule(name)
-        return apply_layer(part, x, select_weights(self._weights, f"{name}."))
-
-    def place(self, name: str, given: Tensor, out: Tensor) -> Tensor:
-        """Return what goes on after a place: the insert's result, or `out` without an insert."""
-        if name not in self._inserts:
-            return out
-        return self._inserts[name](given, out)
-
-    def project(self, normed: Tensor, read: Read) -> Sequence[Tensor]:
-        """Return the queries [K, B, R, d] of the tokens that are read, and all keys and values."""
-        # one matrix, [3 d, d] or [K, 3 d, d], and one bias give queries, keys and values
-        names = (self._names["in_weight"], self._names["in_bias"])
-        weight, bias = (self._weights.get(name, attrgetter(name)(self._block)) for name in names)
-        q, k, v = _project(normed, weight, bias, read)
-        return (
-            self.place("q", normed, q),
-            self.place("k", normed, k),
-            self.place("v", normed, v),
-        )
-
-    def attention(self, qkv: Sequence[Tensor], normed: Tensor, mask: Tensor | None) -> Tensor:
-        """Return what the attention adds to the R tokens that are read, [K, B, R, d].
-
-        `normed` [K, B, R, d] are these tokens after the first norm.
-        """
-        mixed = self._attend(qkv, mask)  # [K, B, R, d]
-        if getattr(self._block.attn, "gate", None) is not None:
-            mixed = mixed * self.apply("gate", normed).sigmoid()
-        out = self.place("proj", mixed, self.apply("proj", mixed))
-        return self.place("attention", normed, self.apply("scale1", out))
-
-    def mlp(self, x: Tensor) -> Tensor:
-        """Return what the MLP adds to the R tokens that are read, [K, B, R, d]."""
-        normed = self.apply("norm2", x)
-        hidden = self.place("fc1", normed, self.apply("fc1", normed))  # [K, B, R, h]
-        hidden = self.apply("hidden_norm", self.apply("activation", hidden))
-        out = self.place("fc2", hidden, self.apply("fc2", hidden))
-        return self.place("mlp", normed, self.apply("scale2", out))
-
-    def _attend(self, qkv: Sequence[Tensor], mask: Tensor | None) -> Tensor:
-        """Return what R queries [K, B, R, d] read from S keys and values [K, B, S, d]."""
-        # split into heads, [K B, heads, tokens, d / heads]
-        heads = self._block.attn.num_heads
-        shape = qkv[0].shape[:2]
-        q, k, v = (x.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2) for x in qkv)
-
-        # norms may have clients' weights, which need the client axis in front
-        q = self.apply("q_norm", q.unflatten(0, shape)).flatten(0, 1)
-        k = self.apply("k_norm", k.unflatten(0, shape)).flatten(0, 1)
-
-        # extend the mask: all queries see the keys that an insert has put in front
-        if mask is not None:
-            if mask.dim() != 2:
-                mask = mask.unflatten(0, (-1, heads))
-            mask = mask.to(q.dtype)
-            keys_in_front = k.shape[-2] - mask.shape[-1]
-            if keys_in_front:
-                mask = F.pad(mask, (keys_in_front, 0))
-
-        if q.requires_grad and _bf16_on_cpu(q):
-            # here the backward pass of torch's fused attention would take five times as long
-            scores = (q * q.shape[-1] ** -0.5) @ k.mT  # [K B, heads, R, S]
-            if mask is not None:
-                scores = scores + mask
-            mixed = scores.softmax(-1) @ v
-        else:
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.apply("inner_norm", mixed.transpose(1, 2).flatten(2).unflatten(0, shape))
-
-
 def run_block(
     block: Any,
     tokens: Tensor,
@@ -230,6 +95,7 @@ def run_block(
     inserts: Mapping[str, Insert],
     mask: Tensor | None = None,
     read: Read = EVERY,
+    rotary: Rotary | None = None,
 ) -> Tensor:
     """Apply a block to tokens [K, B, T, d]; return [K, B, R, d].
 
@@ -239,8 +105,8 @@ def run_block(
     if not weights:
         block = with_cast_matrices(block, tokens)
     if not weights and not inserts and tokens.requires_grad and are_compiled():
-        return compiled(_run_block)(block, tokens, {}, {}, mask, read)
-    return _run_block(block, tokens, weights, inserts, mask, read)
+        return compiled(_run_block)(block, tokens, {}, {}, mask, read, rotary)
+    return _run_block(block, tokens, weights, inserts, mask, read, rotary)
 
 
 def _run_block(
@@ -250,6 +116,7 @@ def _run_block(
     inserts: Mapping[str, Insert],
     mask: Tensor | None = None,
     read: Read = EVERY,
+    rotary: Rotary | None = None,
 ) -> Tensor:
     """Apply a block to tokens [K, B, T, d]; return [K, B, R, d].
 
@@ -261,15 +128,21 @@ def _run_block(
             in front of the others, all tokens see these keys.
         read: the R tokens whose output is computed, as an index of the tokens after the place
             "input".
+        rotary: rotary positions, if the block has them.
+
+    Raises:
+        FedLoomError: the block's class is unknown.
     """
     # an insert may mix tokens, so one at a later place must get all of them
     if not inserts.keys() <= BEFORE and read is not EVERY:
-        return _run_block(block, tokens, weights, inserts, mask)[..., read, :]
+        every = _run_block(block, tokens, weights, inserts, mask, rotary=rotary)
+        return every[..., read, :]
 
-    block_pass = _BlockPass(block, weights, inserts)
+    block_pass = _block_pass(block, weights, inserts, rotary)
 
     # an insert at the place "input" may change T, the number of tokens
     x = block_pass.place("input", tokens, tokens)  # [K, B, T, d]
+    count = x.shape[-2]
     normed = block_pass.apply("norm1", x)
     qkv = block_pass.project(normed, read)
 
@@ -281,22 +154,48 @@ def _run_block(
             mask = mask[..., read, :]
 
     # the attention and the MLP, each with its skip connection
-    x = x + block_pass.attention(qkv, normed, mask)
+    x = x + block_pass.attention(qkv, normed, mask, count, read)
     return x + block_pass.mlp(x)
 
 
-def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None = None) -> Tensor:
+def _block_pass(
+    block: Any, weights: Weights, inserts: Mapping[str, Insert], rotary: Rotary | None
+) -> BlockPass:
+    """Return the parts of a block, under the weights and the inserts of clients.
+
+    Raises:
+        FedLoomError: the block's class is unknown.
+    """
+    if eva_blocks.is_readable(block):
+        return eva_blocks.EvaBlockPass(block, eva_blocks.EVA_PARTS, weights, inserts, rotary)
+    names = part_names(block)
+    if not names:
+        raise FedLoomError(
+            f"the inside of a {type(block).__name__} cannot be trained; use a backbone of timm's "
+            "Block, with timm's Attention and Mlp, of timm's EvaBlock, or of open_clip's "
+            "ResidualAttentionBlock"
+        )
+    return BlockPass(block, names, weights, inserts, rotary)
+
+
+def read_block(
+    block: nn.Module,
+    tokens: Tensor,
+    read: Read,
+    mask: Tensor | None = None,
+    rotary: Rotary | None = None,
+) -> Tensor:
     """Return the output [N, R, d] of a frozen block for the R tokens of [N, T, d] that are read.
 
     The library's block is called if it must be, because its inside is unknown, or if it is the
-    faster one.
+    faster one. It cannot turn tokens among which prompts stand.
     """
     by_library = read is EVERY and _library_is_faster(tokens) and not are_compiled()
-    if by_library or not _part_names(block):
+    if rotary is None and (by_library or not part_names(block)):
         if mask is None:
             return block(tokens)[:, read]
         return block(tokens, attn_mask=mask)[:, read]
-    return run_block(block, tokens[None], {}, {}, mask, read)[0]
+    return run_block(block, tokens[None], {}, {}, mask, read, rotary)[0]
 
 
 def _library_is_faster(tokens: Tensor) -> bool:
@@ -306,7 +205,7 @@ def _library_is_faster(tokens: Tensor) -> bool:
     backward passes of both libraries' attention copy the gradients of queries, keys and values once
     more, since their forward passes move the axis of the three to the front.
     """
-    return not tokens.is_cuda and not _bf16_on_cpu(tokens)
+    return not tokens.is_cuda and not is_bf16_on_cpu(tokens)
 
 
 def run_blocks(
@@ -340,28 +239,6 @@ def run_blocks(
         step = partial(run_block, block, weights=own, inserts=places, mask=mask, read=wanted)
         tokens = run_with_checkpointing(step, tokens, gradient_checkpointing)
     return tokens
-
-
-def _project(normed: Tensor, weight: Tensor, bias: Tensor | None, read: Read) -> Sequence[Tensor]:
-    """Return queries [K, B, R, d] of the tokens that are read, and keys and values [K, B, T, d]."""
-    if read is EVERY:
-        return linear_layer(normed, weight, bias).chunk(3, -1)
-
-    # split the rows of the matrix: first those of queries, then those of keys and values
-    rows = [weight.shape[-2] // 3, weight.shape[-2] // 3 * 2]
-    q_weight, kv_weight = weight.split(rows, -2)
-    q_bias = None
-    kv_bias = None
-    if bias is not None:
-        q_bias, kv_bias = bias.split(rows, -1)
-
-    kv = linear_layer(normed, kv_weight, kv_bias).chunk(2, -1)
-    return linear_layer(normed[..., read, :], q_weight, q_bias), *kv
-
-
-def _bf16_on_cpu(x: Tensor) -> bool:
-    """Return True if operations on x compute in bfloat16 on a CPU."""
-    return not x.is_cuda and torch.is_autocast_enabled("cpu")
 
 
 def run_with_checkpointing(

@@ -1,9 +1,10 @@
-"""The micro ViT, a small timm ``VisionTransformer`` for grey images of 32 pixels.
+"""The micro ViTs, small ``VisionTransformer`` models of timm for grey images of 32 pixels.
 
-It ships with FedLoom as the default backbone. When this module is imported, it registers the model
-with timm. The model has a class token and 4 x 4 patch tokens, and 1.4 M parameters. It has twelve
-blocks, as ViT-B has, so that "prompts at blocks 5 to 7" means the same as in the papers. The patch
-embedding is three convolutions, which learn faster than one linear map.
+``micro_vit`` ships with FedLoom as the default backbone. It has a class token and 4 x 4 patch
+tokens, and 1.4 M parameters. It has twelve blocks, as ViT-B has, so that "prompts at blocks 5 to 7"
+means the same as in the papers. The patch embedding is three convolutions, which learn faster than
+one linear map. ``micro_vit_gap`` is the same without a class token: it pools its patches by their
+mean (global average pooling). When this module is imported, it registers both with timm.
 """
 
 from typing import Any
@@ -69,16 +70,23 @@ class _ConvStem(nn.Module):
         return self.conv3(hidden).flatten(2).transpose(1, 2)
 
 
-default_cfgs = generate_default_cfgs(
-    {
-        "micro_vit": {
-            "num_classes": 0,
-            "input_size": (1, 32, 32),
-            "fixed_input_size": True,
-            **GREY_PREPROCESSING,
-        }
-    }
-)
+_CONFIG = {
+    "num_classes": 0,
+    "input_size": (1, 32, 32),
+    "fixed_input_size": True,
+    **GREY_PREPROCESSING,
+}
+# arguments of VisionTransformer
+_SHAPE: dict[str, Any] = {
+    "img_size": 32,
+    "patch_size": 8,
+    "in_chans": 1,
+    "embed_dim": 96,
+    "depth": 12,
+    "num_heads": 3,
+    "embed_layer": _ConvStem,
+}
+default_cfgs = generate_default_cfgs({"micro_vit": _CONFIG, "micro_vit_gap": _CONFIG})
 
 
 @register_model
@@ -87,6 +95,15 @@ def micro_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
 
     `kwargs` are arguments of VisionTransformer, which override these numbers.
     """
-    shape: dict[str, Any] = {"img_size": 32, "patch_size": 8, "in_chans": 1, "embed_dim": 96}
-    shape |= {"depth": 12, "num_heads": 3, "embed_layer": _ConvStem}
-    return build_model_with_cfg(VisionTransformer, "micro_vit", pretrained, **(shape | kwargs))
+    return build_model_with_cfg(VisionTransformer, "micro_vit", pretrained, **(_SHAPE | kwargs))
+
+
+@register_model
+def micro_vit_gap(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
+    """Return a micro ViT without a class token, which pools its patches by their mean.
+
+    The final norm comes before the mean, as in ``micro_vit``, whose weights it began with.
+    """
+    pooling: dict[str, Any] = {"class_token": False, "global_pool": "avg", "fc_norm": False}
+    settings = _SHAPE | pooling | kwargs
+    return build_model_with_cfg(VisionTransformer, "micro_vit_gap", pretrained, **settings)

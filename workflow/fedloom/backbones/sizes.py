@@ -42,6 +42,8 @@ def count(library: str, settings: JsonDict) -> dict[str, float]:
             "width": getattr(backbone, "image_width", backbone.width),
             "depth": getattr(backbone, "image_depth", getattr(backbone, "depth", 0)),
         }
+        if FAMILIES[library] == "vit":
+            sizes["has_class_token"] = backbone.has_class_token
         if FAMILIES[library] != "clip":
             return sizes
 

@@ -15,7 +15,8 @@ import safetensors.torch
 import timm
 import torch
 from timm.data.config import resolve_model_data_config
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from timm.models import eva, vision_transformer
+from timm.models.eva import Eva
 from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
@@ -30,19 +31,28 @@ from fedloom.backbones.backbone import (
     preprocessing,
 )
 from fedloom.backbones.blocks import Inserts
-from fedloom.backbones.client_layers import Weights, apply_layer, check_weights, select_weights
+from fedloom.backbones.client_layers import (
+    Weights,
+    apply_layer,
+    check_weights,
+    select_weights,
+)
+from fedloom.backbones.timm_vit import check_type, pool_tokens, rotary_positions
+from fedloom.backbones.token_order import EVERY, TokenOrder
 from fedloom.backbones.weights import (
     check_finite,
     checked_weights_file,
     load_tensors,
     without_prefix,
 )
-from fedloom.common.errors import FedLoomError
 from fedloom.common.initial_values import init_uniform
 from fedloom.common.json_types import JsonDict
 from fedloom.config.settings import compute_settings
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
+
+# what is read of the last block's output: so many of the first tokens, what `pool` needs, or all
+ReadTokens = int | Literal["pooled"] | None
 
 
 class FrozenViT(HeadedBackbone):
@@ -54,13 +64,19 @@ class FrozenViT(HeadedBackbone):
 
     - `weights` {name: [K, ...]}: the clients' values of some or all weights of `init_weights()`.
     - `inserts` {block: {place: function}}: see `fedloom.backbones.blocks`.
-    - `read`: how many of the first tokens of block M's output are read; no others are computed. It
-      is 1 if only the class token is read, and None if all are.
+    - `read`: what is read of block M's output: "pooled" for what `pool` needs, such as the class
+      token; a number for so many of the first tokens; or None for all tokens. In most ViTs, no
+      others are computed.
+
+    A ViT without a class token pools its patches. The mean of the patches then also stands for the
+    class token wherever frozen class tokens are cached.
 
     Attributes:
         width: d, the length of a token.
         depth: M, the number of blocks.
         patch_size: side of a patch in pixels (the stride of the stem, if it has one).
+        has_class_token: False if there is no class token.
+        order: how many tokens an image has, and where they stand.
     """
 
     def __init__(
@@ -72,21 +88,15 @@ class FrozenViT(HeadedBackbone):
         compile_setting: bool | Literal["auto"] = False,
         spec: JsonDict | None = None,
     ):
-        """Freeze a ViT that classifies by its class token, with arithmetic in `precision`.
+        """Freeze a ViT, with arithmetic in `precision`.
 
         Images are normalised as the model's usual weights need, or as `spec` says, an entry of the
         config's `backbones`.
 
         Raises:
-            FedLoomError: the model is not a timm VisionTransformer with a class token.
+            FedLoomError: the model is no ViT of timm that can be run block by block.
         """
-        is_vit = isinstance(model, VisionTransformer)
-        if not is_vit or model.cls_token is None or model.global_pool != "token":
-            type_name = type(model).__name__
-            raise FedLoomError(
-                f"backbone {type_name}: must be a timm VisionTransformer with a class token; "
-                "choose another name (backbones.<label>.name)"
-            )
+        check_type(model)
         super().__init__(model, device, precision, gradient_checkpointing, compile_setting)
 
         # sizes
@@ -95,7 +105,9 @@ class FrozenViT(HeadedBackbone):
         self._embedding = blocks.Embedding(vit)
         self.width = vit.embed_dim
         self.depth = len(vit.blocks)
-        self.image_floats = (vit.num_prefix_tokens + stem.num_patches) * self.width
+        self.has_class_token = vit.cls_token is not None
+        self.order = TokenOrder(vit.num_prefix_tokens, stem.num_patches)
+        self.image_floats = self.order.own_count * self.width
         self.training_bytes = training_bytes(
             self.image_floats, self.depth, gradient_checkpointing, precision
         )
@@ -108,6 +120,11 @@ class FrozenViT(HeadedBackbone):
         if spec:
             normal = preprocessing(spec, normal, channels)
         self.pixels = Pixels(stem.img_size, channels, normal, device)
+
+        # rotary positions have no place in the clients' weights
+        self._rotary = rotary_positions(vit, self.order, channels, self.device)
+        names = (name for name, _ in vit.named_parameters())
+        self._trainable = tuple(name for name in names if not name.startswith("rope."))
 
     def embed(self, images: Tensor, weights: Weights | None = None) -> Tensor:
         """Return the input of block 1, [..., T, d], for uint8 images [..., H, W, channels].
@@ -124,7 +141,7 @@ class FrozenViT(HeadedBackbone):
         tokens: Tensor,
         weights: Weights | None = None,
         inserts: Inserts | None = None,
-        read: int | None = None,
+        read: ReadTokens = None,
     ) -> Tensor:
         """Apply block `j` (from 1) to tokens [..., T, d].
 
@@ -134,27 +151,37 @@ class FrozenViT(HeadedBackbone):
         own = select_weights(weights, f"blocks.{j - 1}.")
         places = (inserts or {}).get(j, {})
 
+        rotary = self._rotary[j - 1]
+
         # the block that follows reads all tokens; only the output of the last block is read in part
-        wanted = blocks.EVERY
-        if read is not None and j == self.depth:
-            wanted = slice(read)
+        wanted = EVERY
+        if j == self.depth:
+            wanted = self._wanted(read)
 
         def apply(x: Tensor) -> Tensor:
             with arithmetic(self.precision, self.device):
                 if own or places:
-                    return blocks.run_block(module, x, own, places, read=wanted)
+                    return blocks.run_block(module, x, own, places, read=wanted, rotary=rotary)
                 flat = x.flatten(0, -3)
                 shape = x.shape[:-2]
-                return blocks.read_block(module, flat, wanted).unflatten(0, shape)
+                return blocks.read_block(module, flat, wanted, rotary=rotary).unflatten(0, shape)
 
         return blocks.run_with_checkpointing(apply, tokens, self.gradient_checkpointing)
+
+    def _wanted(self, read: ReadTokens) -> slice:
+        """Return the tokens of the last block's output that are computed."""
+        if isinstance(read, int):
+            return slice(read)
+        if read == "pooled" and self.model.global_pool == "token":
+            return slice(1)
+        return EVERY
 
     def blocks(
         self,
         tokens: Tensor,
         weights: Weights | None = None,
         inserts: Inserts | None = None,
-        read: int | None = None,
+        read: ReadTokens = None,
     ) -> Tensor:
         """Apply all blocks to tokens [..., T, d]; the arguments are those of the class."""
         check_weights(weights, self.model)
@@ -175,17 +202,19 @@ class FrozenViT(HeadedBackbone):
             prompts: [K, P, d] or [K, B, P, d], see `insert`.
             head: [K, C, d].
         """
-        return self.logits(self.blocks(insert(self.embed(images), prompts), read=1), head)
+        return self.logits(self.blocks(insert(self.embed(images), prompts), read="pooled"), head)
 
     def features(
         self, images: Tensor, weights: Weights | None = None, inserts: Inserts | None = None
     ) -> Tensor:
-        """Return the class tokens after the final norm, [K, B, d].
+        """Return the features that heads classify, [K, B, d] (see `pool`).
 
         Images are uint8 [K, B, H, W, channels]. For `weights` and `inserts` see the class.
         """
         tokens = self.embed(images, weights)
-        return self.pool(self.blocks(tokens, weights=weights, inserts=inserts, read=1), weights)
+        return self.pool(
+            self.blocks(tokens, weights=weights, inserts=inserts, read="pooled"), weights
+        )
 
     def forward(
         self,
@@ -198,31 +227,52 @@ class FrozenViT(HeadedBackbone):
         return linear(self.features(images, weights, inserts), head)
 
     def pool(self, tokens: Tensor, weights: Weights | None = None) -> Tensor:
-        """Return the final class token [..., d], from the last block's output [..., T, d].
+        """Return the feature [..., d] that heads classify, from the last block's output.
 
-        It is the class token after the final norm.
+        It is the class token after the final norm, or what else the ViT pools from its own tokens:
+        the mean of its patches (global average pooling), or an attention over them. Prompts are no
+        part of that.
+
+        Args:
+            tokens: [..., T, d], or what is left of them with `read="pooled"`; with weights [K, B,
+                T, d].
         """
-        return self.final_norm(tokens[..., 0, :], weights)
+        if self.model.global_pool == "token":
+            return self.final_norm(tokens[..., 0, :], weights)
+
+        normed = self._final_layer("norm", self.order.without_prompts(tokens), weights)
+        own = select_weights(weights, "attn_pool.")
+        with arithmetic(self.precision, self.device):
+            pooled = pool_tokens(self.model, self.order, normed, own)
+        return self._final_layer("fc_norm", pooled, weights)
 
     def final_norm(self, tokens: Tensor, weights: Weights | None = None) -> Tensor:
         """Return tokens [..., d] of the last block's output, after the final norm."""
         for name in ("norm", "fc_norm"):
-            tokens = apply_layer(
-                self.model.get_submodule(name), tokens, select_weights(weights, f"{name}.")
-            )
+            tokens = self._final_layer(name, tokens, weights)
         return tokens
+
+    def _final_layer(self, name: str, x: Tensor, weights: Weights | None) -> Tensor:
+        """Apply a norm that follows the last block, under the clients' weights."""
+        return apply_layer(self.model.get_submodule(name), x, select_weights(weights, f"{name}."))
+
+    def _class_token(self, tokens: Tensor) -> Tensor:
+        """Return the class token [..., d] of [..., T, d]; without one, the mean of the patches."""
+        if self.has_class_token:
+            return tokens[..., 0, :]
+        return tokens[..., self.order.prefix :, :].mean(-2)
 
     @torch.no_grad()
     def class_tokens(self, images: Tensor) -> Tensor:
         """Return class tokens [..., M + 1, d], without prompts in the input.
 
-        They are the class token at the input of each block, and the final one after the norm.
+        They are the class token at the input of each block, and the final feature (see `pool`).
         """
         tokens = self.embed(images)
         seen = []
         for j in range(1, self.depth + 1):
-            seen.append(tokens[..., 0, :])
-            tokens = self.block(j, tokens, read=1)
+            seen.append(self._class_token(tokens))
+            tokens = self.block(j, tokens, read="pooled")
         return torch.stack([*seen, self.pool(tokens)], -2)
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
@@ -293,9 +343,12 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
             # a file in the format of Google, which timm reads
             model.load_pretrained(str(path))
         elif path:
-            # this function of timm resizes position embeddings to the image size
+            # these functions of timm resize position embeddings to the image size
+            convert: Any = vision_transformer.checkpoint_filter_fn
+            if isinstance(model, Eva):
+                convert = eva.checkpoint_filter_fn
             tensors = without_prefix(safetensors.torch.load_file(path), model.state_dict())
-            load_tensors(model, checkpoint_filter_fn(tensors, model), name, path)
+            load_tensors(model, convert(tensors, model), name, path)
     if weights != "none":
         check_finite(model, name, weights)
 

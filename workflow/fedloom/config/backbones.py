@@ -44,10 +44,12 @@ class BackboneKind(Keys):
 
 
 class Timm(BackboneKind):
-    """Any vision transformer of timm that has a class token."""
+    """Any `VisionTransformer` or `Eva` of timm, such as DINOv2 and DINOv3, EVA-02, SigLIP's image
+    tower or DeiT III.
+    """
 
     name: str
-    """Name of the model in timm, or `micro_vit`."""
+    """Name of the model in timm, or `micro_vit`, or `micro_vit_gap`, which has no class token."""
     weights: str
     """`hub` for the weights that timm downloads, a .safetensors or .npz file, or `none` for random
     weights, the same in every run."""

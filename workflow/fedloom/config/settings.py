@@ -25,7 +25,7 @@ FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
 # the keys of tables and figures that are not handed on to their kind
 NOT_OF_A_KIND = {"title", "scenarios", "backbones", "methods", "published"}
 # FedLoom's own models; all files of their weights are made for FedLoom's normalisation of images
-MICRO = ("micro_vit", "micro_clip")
+MICRO = ("micro_vit", "micro_vit_gap", "micro_clip")
 
 
 @dataclass(frozen=True)

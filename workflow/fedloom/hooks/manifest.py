@@ -137,6 +137,9 @@ class MethodManifest(PluginManifest):
     other_loss: str = ""
     """Why the training loss that the method reports cannot be compared with that of other methods.
     Figures of the loss say so below their panels."""
+    needs_class_token: str = ""
+    """What a method does with the class token that it cannot do with pooled patches. ViTs without
+    a class token are then refused."""
     takes_logit_offsets: Condition = True
     """Condition with which clients train by `cross_entropy` of the logits of all classes, on their
     own images, and with no class shares of the method's own beside these logits. Otherwise a

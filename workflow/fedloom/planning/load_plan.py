@@ -27,7 +27,7 @@ from fedloom.hooks.manifest import find_method
 from fedloom.machine.extras import require_extra
 from fedloom.machine.install import ROOT, resource
 from fedloom.planning import paths, staleness
-from fedloom.planning.image_towers import check_image_towers
+from fedloom.planning.backbone_needs import check_backbone_needs
 from fedloom.planning.plan import Plan
 
 # the default study, and the config of the current folder; in a checkout, both are the same file
@@ -54,7 +54,7 @@ def load_plan(files: Sequence[Path] = (), overrides: JsonDict | None = None) -> 
     for label in plan.settings.select.backbones:
         require_extra(plan.settings.backbones[label].library)
     try:
-        check_image_towers(plan.settings, plan.runs)
+        check_backbone_needs(plan.settings, plan.runs)
     except InvalidKeyError as error:
         raise FedLoomError(f"{error}{locate_error(error, plan.files, plan.changes)}") from None
     return plan

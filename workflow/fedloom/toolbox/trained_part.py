@@ -94,7 +94,7 @@ def model_features(task: Task[Any], params: Tree, images: Tensor) -> Tensor:
     model = task.backbone
     if "shared_prompts" in params:
         tokens = insert(model.embed(images), params["shared_prompts"])
-        return model.pool(model.blocks(tokens, read=1))
+        return model.pool(model.blocks(tokens, read="pooled"))
     weights = params.get("weights", {}) | params.get("statistics", {})
     return model.features(images, weights=weights or None)
 

@@ -1,4 +1,4 @@
-"""Look up the sizes of backbones, for planning.
+"""Look up the sizes of backbones, for planning, and whether a ViT has a class token.
 
 A file has the sizes of all backbones that ship. The sizes of any other backbone are counted once.
 """
@@ -43,6 +43,8 @@ class Sizes:
     # d, and the number of blocks that methods can enter, of the image tower; a ResNet has none
     width: int
     depth: int
+    # whether a ViT has a class token; every CLIP and ResNet counts as if it had one
+    has_class_token: bool = True
     # the same of the text tower
     text_width: int = 0
     text_depth: int = 0

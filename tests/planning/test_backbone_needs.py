@@ -1,4 +1,4 @@
-"""Planning refuses a method on a CLIP whose image tower lacks what the method needs."""
+"""Planning refuses a method on a backbone that lacks what the method needs."""
 
 import json
 import subprocess
@@ -33,8 +33,8 @@ def study(tmp_path, monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", count_here)
 
-    def make(method, name, **more):
-        entry = {"library": "open_clip", "name": name, "weights": "none"} | more
+    def make(method, name, library="open_clip", **more):
+        entry = {"library": library, "name": name, "weights": "none"} | more
         keys = {
             "backbones": {"b": entry},
             "tables": {"t": {"kind": "accuracy"}},
@@ -67,6 +67,24 @@ def study(tmp_path, monkeypatch):
 )
 def test_a_tower_that_gives_what_a_method_needs_is_planned(method, name, study):
     assert {run.method for run in study(method, name).runs} == {method}
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "is_fit"),
+    [
+        ("pep_fedpt", "vit_tiny_patch16_224", True),
+        ("pep_fedpt", "vit_small_patch16_dinov3", True),  # it has one, though it pools its patches
+        ("fedvpt", "test_vit2", True),
+        ("pep_fedpt", "test_vit2", False),
+        ("sgpt", "test_vit2", False),
+    ],
+)
+def test_a_method_that_needs_a_class_token_is_refused_without_one(method, name, is_fit, study):
+    if is_fit:
+        assert {run.method for run in study(method, name, "timm").runs} == {method}
+        return
+    with refused("backbones.b.name", method, name, "class token", "study.yaml"):
+        study(method, name, "timm")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
