@@ -156,7 +156,7 @@ def test_rounds_seeds_and_steps_are_few(shrunk):
     ],
 )
 def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes, seeds, rounds):
-    """Up to 60 runs have both seeds and both rounds."""
+    """Studies of at most 60 runs keep both seeds and both rounds."""
     labels = [f"p{number}" for number in range(15)]
     partitions = ", ".join(f"{label}: {{scheme: iid, clients: 2}}" for label in labels)
     study = shrunk_text(f"""

@@ -338,7 +338,7 @@ def changed_content(**spec) -> ModelContent:
     ],
 )
 def test_a_published_model_of_other_plugins_is_refused(changed, says, tmp_path):
-    """Its plugin may be of a package that is not installed, or of another version of FedLoom."""
+    """A reader may lack the package of its plugin, or have another version of FedLoom."""
     method = fedloom.load(RUN.format("fedvpt")).content.facts.spec.method
     write_content(changed_content(method=replace(method, **changed)), tmp_path)
     with pytest.raises(fedloom.FedLoomError, match=re.escape(says)):

@@ -174,7 +174,7 @@ def test_other_files_are_not_overwritten(tmp_path):
 
 
 def test_a_model_of_another_library_is_not_overwritten(tmp_path):
-    """It may have files of the same three names."""
+    """A folder of another library may have files of the same three names."""
     files = {"config.json": '{"model_type": "vit"}', "README.md": "theirs", "model.safetensors": ""}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
