@@ -178,6 +178,15 @@ def test_the_mean_of_the_patches_stands_for_a_missing_class_token(name):
     torch.testing.assert_close(first, patches.mean(-2))
 
 
+def test_pooling_too_few_tokens_is_refused():
+    """A method that reads the first token alone cannot pool the patches."""
+    backbone = _vit(_model("vit_base_patch16_siglip_gap_224", img_size=112))
+    images = _images(backbone.model)
+    tokens = backbone.blocks(backbone.embed(images), read=1)
+    with refused("pool", "49", "got 1", 'read="pooled"'):
+        backbone.pool(tokens)
+
+
 @pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "eva02_tiny_patch14_224"])
 def test_a_file_of_weights_is_read_at_another_image_size(name, tmp_path):
     path = tmp_path / "model.safetensors"

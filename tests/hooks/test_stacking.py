@@ -116,6 +116,11 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
             "enters_image_tower: is a key of methods on a CLIP",
         ),
         (
+            "promptfl",
+            'needs_class_token = "it reads it"',
+            "needs_class_token: is a key of methods on a ViT",
+        ),
+        (
             "head_tuning",
             "aggregation = {plain = {wieghted = true}}",
             "aggregation.plain: no option 'wieghted'; did you mean 'weighted'?",

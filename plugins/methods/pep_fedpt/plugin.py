@@ -73,7 +73,7 @@ def empty_window(prototypes: Tensor) -> Tree:
 
 
 def logits(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C] from the final class token (Eq. 8)."""
+    """Compute logits [K, B, C] from what the ViT pools, its final class token (Eq. 8)."""
     passed = forward(task, params, received, clients, batch, task.backbone.depth + 1)
     return task.backbone.logits(passed.tokens, params["head"])  # Eq. 8
 

@@ -6,6 +6,8 @@ import torch
 from timm.layers.pos_embed_sincos import apply_rot_embed_cat
 from torch import Tensor
 
+from fedloom.common.errors import FedLoomError
+
 # tokens of a sequence, as an index of the axis T
 Read = slice | Tensor
 EVERY = slice(None)
@@ -33,8 +35,17 @@ class TokenOrder:
         return self.prefix + self.patches
 
     def without_prompts(self, tokens: Tensor) -> Tensor:
-        """Return the ViT's own tokens [..., prefix + patches, d] of [..., T, d]."""
+        """Return the ViT's own tokens [..., prefix + patches, d] of [..., T, d].
+
+        Raises:
+            FedLoomError: there are fewer tokens than the ViT's own.
+        """
         prompts = tokens.shape[-2] - self.own_count
+        if prompts < 0:
+            raise FedLoomError(
+                f"pool must get all {self.own_count} tokens of the ViT, got {tokens.shape[-2]}; "
+                'call blocks or block with read="pooled"'
+            )
         if not prompts:
             return tokens
         return torch.cat([tokens[..., :1, :], tokens[..., 1 + prompts :, :]], -2)

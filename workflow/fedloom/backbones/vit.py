@@ -304,7 +304,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def insert(tokens: Tensor, prompts: Tensor) -> Tensor:
-    """Insert prompts behind the class token: tokens [K, B, T, d] become [K, B, T + P, d].
+    """Insert prompts behind the first token: tokens [K, B, T, d] become [K, B, T + P, d].
 
     Prompts are [K, P, d], or [K, B, P, d] if every example has its own.
     """
@@ -314,7 +314,7 @@ def insert(tokens: Tensor, prompts: Tensor) -> Tensor:
 
 
 def replace(tokens: Tensor, prompts: Tensor) -> Tensor:
-    """Replace the P tokens behind the class token by prompts; T stays the same.
+    """Replace the P tokens behind the first token by prompts; T stays the same.
 
     Shapes are those of `insert`.
     """

@@ -200,6 +200,12 @@ class MethodManifest(PluginManifest):
                 "is a key of methods on a CLIP alone; remove it"
             )
 
+        # a CLIP may have any image tower
+        if self.needs_class_token and self.family != "vit":
+            raise (where / "needs_class_token").error(
+                "is a key of methods on a ViT alone; remove it"
+            )
+
         # FedLoom's own table would take the place of the plugin's
         for name in OWN_ARTEFACTS:
             if name in self.artefacts:
