@@ -12,7 +12,7 @@ from timm.models.vision_transformer import Block, ParallelScalingBlock
 import fedloom.backbones.micro_vit  # noqa: F401  registers the small ViT
 from fedloom.backbones import block_pass, blocks
 from fedloom.backbones.blocks import PLACES
-from fedloom.backbones.clip import text
+from fedloom.backbones.clip import text_tower
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.toolbox import adapter, deep_prompts, lora, parallel_adapter
@@ -347,7 +347,7 @@ def test_sequences_beyond_the_memory_are_computed_again_to_the_same_bits(tiny, m
     gradients = []
     kept = []
     for room in (2**30, 0):
-        monkeypatch.setitem(text.KEPT_BYTES, "cpu", room)
+        monkeypatch.setitem(text_tower.KEPT_BYTES, "cpu", room)
         own = context.clone().requires_grad_()
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(

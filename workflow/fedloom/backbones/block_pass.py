@@ -120,7 +120,8 @@ class BlockPass:
 
         Args:
             normed: these tokens after the first norm, [K, B, R, d].
-            count: T, the number of all tokens, of which R are read.
+            count: T, the number of the block's tokens.
+            read: the R tokens that are read, as an index of these.
         """
         mixed = self._attend(qkv, mask, count, read)  # [K, B, R, d]
         if getattr(self._block.attn, "gate", None) is not None:

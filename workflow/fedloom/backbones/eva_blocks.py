@@ -11,23 +11,13 @@ import torch
 from timm.models.eva import EvaBlock
 from torch import Tensor
 
-from fedloom.backbones.block_pass import MLPS, BlockPass, project_together
+from fedloom.backbones.block_pass import BLOCK_PARTS, MLPS, BlockPass, project_together
 from fedloom.backbones.token_order import Read
 
-# parts of a block that have the names of timm's Block: role, name
-EVA_PARTS = {
-    "norm1": "norm1",
-    "q_norm": "attn.q_norm",
-    "k_norm": "attn.k_norm",
-    "inner_norm": "attn.norm",
-    "gate": "attn.gate",
-    "proj": "attn.proj",
-    "norm2": "norm2",
-    "fc1": "mlp.fc1",
-    "activation": "mlp.act",
-    "hidden_norm": "mlp.norm",
-    "fc2": "mlp.fc2",
-}
+# roles of the parts that an EvaBlock has otherwise than timm's Block
+OTHERWISE = {"in_weight", "in_bias", "scale1", "scale2"}
+# the name of each other part, by role
+EVA_PARTS = {role: name for role, name, _ in BLOCK_PARTS if role not in OTHERWISE}
 # the parameters that scale what the attention and the MLP add
 SCALES = {"scale1": "gamma_1", "scale2": "gamma_2"}
 

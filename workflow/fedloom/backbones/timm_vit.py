@@ -1,4 +1,4 @@
-"""What FedLoom reads of timm's ViTs: which of them it can run, their positions, their pooling."""
+"""Check that FedLoom can run a ViT of timm, read its rotary positions, and pool its tokens."""
 
 from typing import Any
 

@@ -51,7 +51,8 @@ from fedloom.config.settings import compute_settings
 from fedloom.machine.device import arithmetic
 from fedloom.machine.memory import training_bytes
 
-# what is read of the last block's output: so many of the first tokens, what `pool` needs, or all
+# which tokens of the last block's output are read: a number of the first ones, those that `pool`
+# needs ("pooled"), or all (None)
 ReadTokens = int | Literal["pooled"] | None
 
 

@@ -24,7 +24,8 @@ def _check_tag(name: str, tag: str, quick_gelu: bool | None) -> None:
     """Check that open_clip has weights with this tag, and that they fit this model.
 
     Raises:
-        FedLoomError: there is no such tag, or the weights were trained with another activation.
+        FedLoomError: open_clip has no weights with this tag, or they were trained with another
+            activation.
     """
     known = open_clip.list_pretrained_tags_by_model(name)
     check_known(tag, known, f"backbone {name}: neither a .safetensors file nor open_clip's weights")

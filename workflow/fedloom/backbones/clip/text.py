@@ -25,14 +25,7 @@ from torch import Tensor, nn
 
 from fedloom.backbones import blocks
 from fedloom.backbones.blocks import EVERY
-from fedloom.backbones.clip.text_tower import (
-    FILLER,
-    KEPT_BYTES,
-    KEPT_IN_A_BLOCK,
-    Inside,
-    TextTower,
-    longest_context,
-)
+from fedloom.backbones.clip.text_tower import FILLER, Inside, TextTower, longest_context
 from fedloom.machine.device import arithmetic
 
 # The largest number of tokens of the endings that share a sequence. The cost of attention grows
@@ -94,21 +87,14 @@ class PackedTexts(TextTower):
         filling, longest = longest_context(context, length, eot_offset)
         self.require_places(longest, endings)
 
-        # go through the groups; those that do not fit into memory are computed again in the
-        # backward pass
+        # a group is one sequence of the start, the context and the endings
         parts = []
-        left = KEPT_BYTES[context.device.type]
         for group in self._grouped(endings, filling):
             run = partial(
                 self._run_group, group=group, length=length, eot_offset=eot_offset, own=own
             )
-
-            # the bytes that this group would keep for the backward pass
-            tokens = len(context) * (1 + context.shape[1] + len(group.step))
-            left -= 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
-            parts.append(blocks.run_with_checkpointing(run, context, wanted=left < 0))
-
-        return self.project(torch.cat(parts, 1), own)
+            parts.append((run, 1 + context.shape[1] + len(group.step)))
+        return self.project(self.run_parts(context, parts), own)
 
     def _run_group(
         self,

@@ -1,10 +1,10 @@
-"""What the text towers of all open_clip models have in common.
+"""The base class of the text towers of open_clip models.
 
 The modules `text` and `whole_texts` have the two kinds of text towers: those with a causal mask,
 and those without any mask.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -104,6 +104,27 @@ class TextTower:
     def max_context_length(self, endings: Sequence[str]) -> int:
         """Return the largest number of tokens of a context that all `endings` fit behind."""
         return self.places - len(self.start) - self.longest(endings)
+
+    def run_parts(
+        self, context: Tensor, parts: Iterable[tuple[Callable[[Tensor], Tensor], int]]
+    ) -> Tensor:
+        """Return the last block's output [N, C, d], which is computed for some classes at a time.
+
+        What does not fit into memory is computed again in the backward pass.
+
+        Args:
+            context: [N, L, d].
+            parts: for each part of the classes, the function that returns its output for the
+                context, and the number of tokens that each of the N contexts has in it.
+        """
+        outputs = list[Tensor]()
+        left = KEPT_BYTES[context.device.type]
+        for run, tokens in parts:
+            # the bytes that this part would keep for the backward pass
+            floats = len(context) * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
+            left -= 4 * floats
+            outputs.append(blocks.run_with_checkpointing(run, context, wanted=left < 0))
+        return torch.cat(outputs, 1)
 
     def require_places(self, context_length: int, endings: Sequence[str]) -> None:
         """Raise a FedLoomError if the longest text has more tokens than the tower has places.

@@ -27,15 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.backbones import blocks
-from fedloom.backbones.clip.text_tower import (
-    FILLER,
-    KEPT_BYTES,
-    KEPT_IN_A_BLOCK,
-    Inside,
-    TextTower,
-    longest_context,
-)
+from fedloom.backbones.clip.text_tower import FILLER, Inside, TextTower, longest_context
 from fedloom.machine.device import arithmetic
 
 # the number of classes that are computed at once
@@ -110,19 +102,12 @@ class WholeTexts(TextTower):
         _, longest = longest_context(context, length, eot_offset)
         self.require_places(longest, endings)
 
-        # go through the classes; those that do not fit into memory are computed again in the
-        # backward pass
+        # each class has a sequence of all places
         parts = []
-        left = KEPT_BYTES[context.device.type]
         for part in self._tokens(endings).split(CLASSES_AT_ONCE):
             run = partial(self._run, part=part, length=length, eot_offset=eot_offset, own=own)
-
-            # the bytes that these classes would keep for the backward pass
-            tokens = len(context) * len(part.ends) * self.places
-            left -= 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
-            parts.append(blocks.run_with_checkpointing(run, context, wanted=left < 0))
-
-        return self.project(torch.cat(parts, 1), own)
+            parts.append((run, len(part.ends) * self.places))
+        return self.project(self.run_parts(context, parts), own)
 
     def _run(
         self,
@@ -141,7 +126,7 @@ class WholeTexts(TextTower):
         shape = x.shape[:2]
         mask = self._hiding_mask(context, places, length)
 
-        # each class has a sequence of its own, so a client has so many times its contexts
+        # a client has a sequence for each pair of a context and a class
         if own:
             own = own._replace(contexts=own.contexts * shape[1])
         with arithmetic(self._precision, x.device):
