@@ -108,11 +108,16 @@ def usual_logging():
     A handler that a test leaves behind would write to the captured stream of that test, which is
     closed by then, so that later tests would print errors of logging.
     """
-    root, ours = logging.getLogger(), logging.getLogger("fedloom")
-    handlers, levels = list(root.handlers), (root.level, ours.level)
+    root = logging.getLogger()
+    ours = logging.getLogger("fedloom")
+    handlers = list(root.handlers)
+    root_level = root.level
+    our_level = ours.level
+
     yield
+
     for handler in list(root.handlers):
         if handler not in handlers:
             root.removeHandler(handler)
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
+    root.setLevel(root_level)
+    ours.setLevel(our_level)

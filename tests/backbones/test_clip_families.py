@@ -239,7 +239,8 @@ def test_siglips_pooling_reads_prompts_as_a_class_token_would(kind):
         x = trunk._pos_embed(trunk.patch_embed(clip.pixels(images[k])))
         patches = x.shape[1]
         for number, block in enumerate(trunk.blocks):
-            if number < 2:  # put last: there is no order among tokens that have positions
+            # the reference puts prompts last, since the order of tokens changes nothing
+            if number < 2:
                 x = torch.cat([x[:, :patches], prompts[k, number].expand(B, -1, -1)], 1)
             x = block(x)
         expected = F.normalize(trunk.forward_head(trunk.norm(x)), dim=-1)

@@ -117,7 +117,7 @@ def test_the_shipped_file_holds_all_weights_in_half_precision(name, file):
 
 
 def test_the_micro_vit_gap_is_a_micro_vit_that_pools_its_patches():
-    """The mean of the patches, after the final norm, is read; there is no class token."""
+    """The model returns the mean of its patches after the final norm; it has no class token."""
     model = timm.create_model("micro_vit_gap", num_classes=0).eval()
     assert model.cls_token is None and model.pos_embed.shape == (1, 16, 96)
     images = torch.randn(2, 1, 32, 32)

@@ -118,7 +118,7 @@ def test_a_shrunk_imbalance_can_be_divided(tmp_path, dataset, partition, clients
 @pytest.mark.parametrize(
     ("dataset", "partition", "clients"),
     [
-        # images that are read, of which a class has at most 2 otherwise; and made-up ones
+        # the first data set is read, and would keep 2 images of a class; the others are made up
         ("{source: sklearn_digits}", "scheme: iid, clients: 1000", 100),
         ("{recipe: cifar10}", "scheme: iid, clients: 5000", 500),
         # four domains of equally many clients

@@ -41,7 +41,8 @@ def write_siglip2(folder: Path) -> Path:
     """Write a tokenizer of SigLIP 2's kind: EOS is token 1, and token 0 fills up a text."""
     tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "▁", *LETTERS]
     merges = list[list[str]]()
-    for word in (*(f"▁{word}" for word in WORDS), *WORDS):
+    behind_a_space = [f"▁{word}" for word in WORDS]
+    for word in (*behind_a_space, *WORDS):
         # join the letters from the left, so that "▁cat" becomes ▁c, ▁ca, ▁cat
         for end in range(2, len(word) + 1):
             merge = [word[: end - 1], word[end - 1]]

@@ -137,9 +137,9 @@ def save(model: nn.Module, path: Path, recipe: Recipe, name: str = "micro_vit") 
 def quality(weights: Path, name: str = "micro_vit") -> dict[str, float]:
     """Measure two accuracies of a file of weights of the model `name`, in 0..1.
 
-    `linear_probe`: logistic regression on the class token of scikit-learn's digits, fixed 70/30
+    `linear_probe`: logistic regression on features of scikit-learn's digits, fixed 70/30
     split. `prototypes`: 100 target glyph classes, none of them seen in pretraining. A class's
-    prototype is the mean of its unit-length class tokens over the six faces of DejaVu Sans and
+    prototype is the mean of its unit-length features over the six faces of DejaVu Sans and
     DejaVu Serif, two noisy draws each; test images are two other draws in each of the six faces
     of DejaVu Sans Mono and STIX; the prototype of greatest cosine wins.
     """
@@ -147,8 +147,8 @@ def quality(weights: Path, name: str = "micro_vit") -> dict[str, float]:
     return {"linear_probe": _linear_probe(backbone), "prototypes": _prototypes(backbone)}
 
 
-def _class_tokens(backbone: vit.FrozenViT, images: np.ndarray) -> Tensor:
-    """Return the final norm's class tokens, float32 [N, 96], of images uint8 [N, H, W, 1]."""
+def _features(backbone: vit.FrozenViT, images: np.ndarray) -> Tensor:
+    """Return what heads classify, float32 [N, 96], of images uint8 [N, H, W, 1]."""
     chunks = torch.from_numpy(images).split(256)
     return torch.cat([backbone.class_tokens(chunk)[:, -1] for chunk in chunks])
 
@@ -162,7 +162,7 @@ def _linear_probe(backbone: vit.FrozenViT) -> float:
     pixels = np.asarray(pixels)
     labels = np.asarray(labels)
     scans = np.round(pixels.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)[..., None]
-    tokens = _class_tokens(backbone, scans).numpy()
+    tokens = _features(backbone, scans).numpy()
     rows = np.arange(len(labels))  # the split of the source sklearn_digits
     _, chosen = train_test_split(rows, test_size=0.3, stratify=labels, random_state=0)
     test = np.isin(rows, chosen)
@@ -180,7 +180,7 @@ def _prototypes(backbone: vit.FrozenViT) -> float:
         )
         rows = np.isin(faces, [face for face, family in glyphs.faces().items() if family in names])
         images, labels[known] = images[rows], numbers[rows]
-        tokens[known] = F.normalize(_class_tokens(backbone, images), dim=1)
+        tokens[known] = F.normalize(_features(backbone, images), dim=1)
     member = F.one_hot(torch.from_numpy(labels[True])).float()  # [N, C]
     nearest = (tokens[False] @ F.normalize(member.T @ tokens[True], dim=1).T).argmax(1)
     return float((nearest == torch.from_numpy(labels[False])).float().mean())

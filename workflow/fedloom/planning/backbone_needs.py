@@ -16,7 +16,8 @@ def check_backbone_needs(settings: Settings, runs: Iterable[Run]) -> None:
         InvalidKeyError: a ViT has no class token, or the image tower of a CLIP gives no patches, or
             has no blocks that a method can enter.
     """
-    for label, method in sorted({(run.backbone, run.method) for run in runs}):
+    pairs = {(run.backbone, run.method) for run in runs}
+    for label, method in sorted(pairs):
         backbone = settings.backbones[label]
         plugin = find_method(settings.methods[method].plugin)
         if backbone.family == "vit":
