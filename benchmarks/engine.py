@@ -30,6 +30,7 @@ import torch
 
 from fedloom.backbones import blocks
 from fedloom.backbones.backbone import Pixels, load_backbone
+from fedloom.config.settings import LIBRARIES
 from fedloom.data.federation import Federation
 from fedloom.data.store import Example, ImageStore, write_images
 from fedloom.federated import groups
@@ -79,7 +80,7 @@ def task_of(name: str, data: Federation, cohort: int, batch: int, **options: Any
     method = manifest.find_method(name)
     weights = f"workflow/resources/micro_{method.family}.safetensors"
     settings = {"name": f"micro_{method.family}", "weights": weights}
-    backbone: Any = load_backbone(str(method.family), settings)
+    backbone: Any = load_backbone(LIBRARIES[str(method.family)], settings)
     if method.family == "clip":  # of the width of its features
         drawn = torch.randn(len(data.labels), backbone.encode(["a"]).shape[1])
         unit = torch.nn.functional.normalize(drawn, dim=-1)

@@ -30,6 +30,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedloom.backbones import block_pass, blocks
 from fedloom.backbones.backbone import load_backbone
 from fedloom.backbones.vit import FrozenViT
+from fedloom.config.settings import LIBRARIES
 from fedloom.data.federation import Federation
 from fedloom.data.store import Example, ImageStore, write_images
 from fedloom.federated.build_task import method_facts
@@ -93,7 +94,7 @@ def backbone_of(
             "precision": precision,
             "compile": compiles,
         }
-        return load_backbone(family, settings, device)
+        return load_backbone(LIBRARIES[family], settings, device)
     torch.manual_seed(0)
     if family == "vit":
         model = timm.create_model("vit_base_patch16_224", num_classes=0)

@@ -10,7 +10,7 @@ from fedloom.backbones.clip import loading
 from fedloom.backbones.clip.hub_tokenizer import HubTokenizer, hub_tokenizer
 from fedloom.config.backbones import TOKENIZER_FILES, tokenizer_digest
 from fedloom.config.settings import BackboneSettings
-from fedloom.models.weights import with_tokenizer_below
+from fedloom.models.weights import with_files_below
 from hub_tokenizers import LETTERS, WORDS, write_siglip, write_siglip2
 from refusals import refused
 
@@ -133,8 +133,8 @@ def test_files_other_than_those_of_the_plan_are_refused(tmp_path):
 def test_a_models_folder_may_hold_the_tokenizer(at, tmp_path):
     """A run names it by a path in the study's folder; a published model has it by its name."""
     settings = BackboneSettings("b", "open_clip", {"name": "x", "tokenizer": "files/tokens"})
-    assert with_tokenizer_below(settings, tmp_path) == settings
+    assert with_files_below(settings, tmp_path) == settings
     write_siglip(tmp_path / at)
-    assert with_tokenizer_below(settings, tmp_path).settings["tokenizer"] == str(tmp_path / at)
+    assert with_files_below(settings, tmp_path).settings["tokenizer"] == str(tmp_path / at)
     without = BackboneSettings("b", "open_clip", {"name": "x"})
-    assert with_tokenizer_below(without, tmp_path) == without
+    assert with_files_below(without, tmp_path) == without

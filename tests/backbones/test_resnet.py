@@ -50,7 +50,7 @@ def _backbone(network, size=SIZE):
 def test_a_large_resnet_has_torchvisions_bits_and_no_operator_per_client(recwarn):
     """torch warns if it must compute an operator client by client, which is slow."""
     entry = {"name": "resnet18", "weights": "none", "image_size": 64}
-    backbone = load_backbone("resnet", entry)
+    backbone = load_backbone("torchvision", entry)
     images = torch.randint(0, 256, (1, 4, 64, 64, 3), dtype=torch.uint8)
     own = {name: value[None] for name, value in backbone.model.named_parameters()}
     with torch.no_grad():
@@ -149,12 +149,12 @@ def test_a_batch_is_normalised_by_its_images_and_not_by_its_padding():
 )
 def test_the_small_ones_have_the_layers_and_parameters_of_the_paper(name, layers, floats):
     """He et al. (Table 6) state 0.27 and 0.46 million; the 650 of their classifier are left out."""
-    backbone = load_backbone("resnet", {"name": name, "weights": "none"})
+    backbone = load_backbone("torchvision", {"name": name, "weights": "none"})
     weights = backbone.init_weights()
     assert sum("conv" in n for n in weights) == layers - 1
     assert sum(value.numel() for value in weights.values()) == floats
     assert backbone.width == 64 and backbone.pixels.size == (32, 32)
-    again = load_backbone("resnet", {"name": name, "weights": "none"})
+    again = load_backbone("torchvision", {"name": name, "weights": "none"})
     assert all(
         torch.equal(a, b)
         for a, b in zip(weights.values(), again.init_weights().values(), strict=True)
@@ -163,7 +163,7 @@ def test_the_small_ones_have_the_layers_and_parameters_of_the_paper(name, layers
 
 def test_the_wide_one_is_that_of_creff_and_fedic():
     """CReFF and FEDIC use a ResNet-8 of width 64, 128, 256, with convolutions in the shortcuts."""
-    backbone = load_backbone("resnet", {"name": "resnet8_wide", "weights": "none"})
+    backbone = load_backbone("torchvision", {"name": "resnet8_wide", "weights": "none"})
     weights = backbone.init_weights()
     stem = 3 * 64 * 9 + 2 * 64
     stages = [(64, 64), (64, 128), (128, 256)]

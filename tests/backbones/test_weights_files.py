@@ -13,6 +13,7 @@ import torchvision
 from default_config import default_config
 from fedloom.backbones.backbone import load_backbone
 from fedloom.config.resolve import resolve_with
+from fedloom.config.settings import LIBRARIES
 from refusals import refused
 
 DEFAULT = default_config()
@@ -48,7 +49,7 @@ def _loaded(family, name, tensors, folder, file="weights.safetensors", **keys):
     path = folder / file
     safetensors.torch.save_file(tensors, path)
     size = {} if family == "clip" else {"image_size": 32}
-    return load_backbone(family, {"name": name, "weights": str(path)} | size | keys)
+    return load_backbone(LIBRARIES[family], {"name": name, "weights": str(path)} | size | keys)
 
 
 def _whites(backbone):
@@ -91,7 +92,7 @@ def test_numbers_for_other_channels_are_refused(networks, tmp_path):
         _loaded("vit", name, network.state_dict(), tmp_path, mean=[0.5] * 2, std=[0.5] * 2)
     micro = {"name": "micro_vit", "weights": "none", "mean": [0.5] * 3, "std": [0.5] * 3}
     with refused("micro_vit", "mean", "1 channels", "got 3"):
-        load_backbone("vit", micro)
+        load_backbone("timm", micro)
 
 
 def test_the_log_names_the_numbers(networks, tmp_path, caplog):
@@ -125,12 +126,12 @@ def test_a_clips_quick_gelu_is_what_the_key_says_else_what_the_name_says(small_c
 def test_quick_gelu_must_agree_with_a_tag():
     spec = {"name": "ViT-B-32", "weights": "openai", "quick_gelu": False}
     with refused("ViT-B-32", "'openai'", "need QuickGELU", "leave out quick_gelu"):
-        load_backbone("clip", spec)
+        load_backbone("open_clip", spec)
     with refused("ViT-B-32-quickgelu", "'openai'", "leave out quick_gelu"):
-        load_backbone("clip", spec | {"name": "ViT-B-32-quickgelu"})
+        load_backbone("open_clip", spec | {"name": "ViT-B-32-quickgelu"})
     spec = {"name": "ViT-B-32", "weights": "laion2b_s34b_b79k", "quick_gelu": True}
     with refused("ViT-B-32", "laion2b_s34b_b79k", "leave out quick_gelu"):
-        load_backbone("clip", spec)
+        load_backbone("open_clip", spec)
 
 
 # ---- the keys in the config ----------------------------------------------------------------------
@@ -260,7 +261,7 @@ def test_a_shard_is_refused_with_the_cure(networks, small_clip, tmp_path):
         with refused(name, shard, "one file", "save_file"):
             _loaded(family, name, network.state_dict(), tmp_path, file=shard)
     with refused(TINY, "index.json", "one file"):
-        load_backbone("vit", {"name": TINY, "weights": "model.safetensors.index.json"})
+        load_backbone("timm", {"name": TINY, "weights": "model.safetensors.index.json"})
     name, network = networks["vit"]
     _loaded("vit", name, network.state_dict(), tmp_path, "m-00001-of-00001.safetensors")
 

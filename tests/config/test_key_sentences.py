@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from fedloom.config.config_schema import config_schema, whole
-from fedloom.config.kind_plugins import DataManifest, KindManifest
+from fedloom.config.kind_plugins import KindManifest, ManifestWithOptions
 from fedloom.config.recipes import RecipeKeys
 from fedloom.hooks.manifest import MethodManifest, discover_methods
 from fedloom.machine.install import ROOT
 from fedloom.report.tables.paper_claims import PaperClaims
 
-MODELS = (RecipeKeys, PaperClaims, MethodManifest, DataManifest, KindManifest)
+MODELS = (RecipeKeys, PaperClaims, MethodManifest, ManifestWithOptions, KindManifest)
 SCHEMAS = [config_schema(), *(model.model_json_schema() for model in MODELS)]
 PLUGINS = [
     *discover_methods().values(),

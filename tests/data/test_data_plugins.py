@@ -232,7 +232,7 @@ def test_entry_points_may_be_of_the_backport_of_importlib_metadata(monkeypatch):
     """The backport's finder replaces Python's own as soon as any package imports the backport."""
     place = {"group": "fedloom.sources", "name": "theirs", "value": "nowhere", "module": "nowhere"}
     monkeypatch.setattr(discovery, "entry_points", lambda group: [type("Entry", (), place)()])
-    found = discovery.discover_plugins("source", [], kind_plugins.DataManifest)
+    found = discovery.discover_plugins("source", [], kind_plugins.ManifestWithOptions)
     assert str(found.errors["theirs"]).endswith("no module nowhere")
 
 

@@ -13,7 +13,7 @@ from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt, write_receipt
 from fedloom.common.trees import leaves
-from fedloom.config.settings import Wrapper
+from fedloom.config.settings import LIBRARIES, Wrapper
 from fedloom.contract.tiny import tiny_job, tiny_task
 from fedloom.federated import build_task
 from fedloom.federated.round import initial_state, train_round
@@ -127,7 +127,7 @@ def test_weights_of_a_file_lie_as_if_they_were_made(family):
         "name": f"micro_{family}",
         "weights": f"workflow/resources/micro_{family}.safetensors",
     }
-    weights = load_backbone(family, settings).model.state_dict()
+    weights = load_backbone(LIBRARIES[family], settings).model.state_dict()
     assert all(addresses(value) <= {0} for value in weights.values())
 
 

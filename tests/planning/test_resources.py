@@ -158,7 +158,7 @@ def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, n
     labels = SimpleNamespace(**LABELS, backbone="b")
     planned = workload(ask.plan.settings, labels, "m").clients_per_batch
     method = manifest.find_method(name)
-    task = tiny_task(method, tmp_path, backbone=load_backbone("vit", MICRO))
+    task = tiny_task(method, tmp_path, backbone=load_backbone("timm", MICRO))
     task = with_training(task, batch_size=batch)
     hooks = loader.load_hooks(method)
     received = initial_state(task, hooks).server["params"]
@@ -182,7 +182,7 @@ def test_planning_and_the_runtime_count_the_same_prompts_and_weights(
     ask("train", backbone=MICRO, method=name)
     labels = SimpleNamespace(**LABELS, backbone="b")
     planned = workload(ask.plan.settings, labels, "m").step
-    task = tiny_task(manifest.find_method(name), tmp_path, backbone=load_backbone("vit", MICRO))
+    task = tiny_task(manifest.find_method(name), tmp_path, backbone=load_backbone("timm", MICRO))
     for step in (planned, groups.client_step(task)):
         assert step.prompt_floats == prompts * task.backbone.width
         assert step.trains_weights == trains

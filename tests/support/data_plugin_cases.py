@@ -1,4 +1,4 @@
-"""Plugins of sources and schemes in a folder."""
+"""Plugins of sources, schemes, backbones, tables and figures in a folder."""
 
 import shutil
 
@@ -14,10 +14,13 @@ EXAMPLES = {"medmnist": "source", "quantity_skew": "scheme"}
 OUTPUTS = {"spread": "table", "reach": "figure"}
 
 
+BACKBONES = {"torchvision_vit": "backbone"}
+
+
 def drop_examples(folder, *names):
     """Copy examples into `folder`/plugins, as a user does."""
     for name in names:
-        kind = (EXAMPLES | OUTPUTS)[name]
+        kind = (EXAMPLES | OUTPUTS | BACKBONES)[name]
         shutil.copytree(ROOT / f"examples/{kind}s/{name}", folder / "plugins" / name)
     (folder / "plugins").mkdir(exist_ok=True)
     return folder / "plugins"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedloom.backbones.compiled import can_compile
 from fedloom.common.errors import FedLoomError, one_line, shorten, suggestion
 from fedloom.common.json_types import JsonDict
+from fedloom.config.settings import FAMILIES
 
 Device = torch.device | str
 # the weights of red, green and blue in a grey value (ITU-R BT.601)
@@ -37,7 +38,11 @@ class Pixels:
     """
 
     def __init__(
-        self, size: int | Sequence[int], channels: int, preprocessing: dict, device: Device = "cpu"
+        self,
+        size: int | Sequence[int],
+        channels: int,
+        preprocessing: Mapping[str, Any],
+        device: Device = "cpu",
     ):
         """Take the `mean`, `std` and `interpolation` that the backbone was pretrained with.
 
@@ -152,13 +157,17 @@ class HeadedBackbone(Backbone):
         return torch.zeros(num_classes, self.width, device=self.device)
 
 
-def load_backbone(family: str, settings: JsonDict, device: Device = "cpu") -> Backbone:
-    """Return a backbone of a family (vit, clip or resnet).
+def load_backbone(library: str, settings: JsonDict, device: Device = "cpu") -> Backbone:
+    """Return a backbone of a library, which is timm, open_clip, torchvision or a plugin.
 
     `settings` is an entry of the config's `backbones`. With the weights "none", weights are random.
     The module of the family is imported here, because the import of open_clip takes seconds.
     """
-    return importlib.import_module(f"fedloom.backbones.{family}").load(settings, device)
+    if library in FAMILIES:
+        module = importlib.import_module(f"fedloom.backbones.{FAMILIES[library]}")
+        return module.load(settings, device)
+    module = importlib.import_module("fedloom.backbones.plugin_vit")
+    return module.load(library, settings, device)
 
 
 def weights_digest(backbone: Backbone) -> str:

@@ -1,6 +1,6 @@
 """One pass through a transformer block, part by part, with the weights and inserts of clients."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from timm.layers.attention import Attention
 from timm.layers.mlp import GluMlp, Mlp, SwiGLU
 from timm.models.vision_transformer import Block
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom.backbones.client_layers import Weights, apply_layer, linear_layer, select_weights
 from fedloom.backbones.token_order import EVERY, Read, Rotary
+from fedloom.common.errors import FedLoomError, suggestion
 
 Insert = Callable[[Tensor, Tensor], Tensor]
 # MLPs of timm whose inside is known: plain ones, and those in which gates multiply values
@@ -21,6 +22,7 @@ MLPS = (Mlp, GluMlp, SwiGLU)
 # parts of a block: role, name in timm's Block, name in open_clip's ResidualAttentionBlock ("":
 # none)
 BLOCK_PARTS = (
+    ("heads", "attn.num_heads", "attn.num_heads"),
     ("norm1", "norm1", "ln_1"),
     ("in_weight", "attn.qkv.weight", "attn.in_proj_weight"),
     ("in_bias", "attn.qkv.bias", "attn.in_proj_bias"),
@@ -37,13 +39,65 @@ BLOCK_PARTS = (
     ("fc2", "mlp.fc2", "mlp.c_proj"),
     ("scale2", "ls2", "ls_2"),
 )
+# layers for queries, keys and values apart, in the place of one matrix for all three
+APART = ("q", "k", "v")
+# The roles of the parts of a block. "heads" is the number of heads; "in_weight" and "in_bias" are
+# the matrix [3 d, d] and the bias [3 d] of queries, keys and values, in this order; all others are
+# layers.
+ROLES = (*(role for role, _, _ in BLOCK_PARTS), *APART)
+# the roles that every block has, beside those of its queries, keys and values
+NEEDED_ROLES = ("heads", "norm1", "proj", "norm2", "fc1", "activation", "fc2")
+# the attribute of a plugin's block that holds the names of its parts
+PART_NAMES = "fedloom_part_names"
 
 
-def part_names(block: Any) -> dict[str, str]:
+def name_parts(blocks: Iterable[nn.Module], names: Mapping[str, str]) -> None:
+    """State the dotted names of the parts of a plugin's blocks, by role, for `part_names`."""
+    for block in blocks:
+        setattr(block, PART_NAMES, dict(names))
+
+
+def check_part_names(blocks: Sequence[nn.Module], names: Mapping[str, str]) -> None:
+    """Check the dotted names of the parts of a plugin's blocks, by role.
+
+    Raises:
+        FedLoomError: a role is unknown or lacks a name, or a block has no part of a name.
+    """
+    if not names:
+        return
+    unknown = [role for role in names if role not in ROLES]
+    if unknown:
+        raise FedLoomError(f"block_parts: no role '{unknown[0]}'; {suggestion(unknown[0], ROLES)}")
+
+    projections = ("in_weight",)
+    if "q" in names:
+        projections = APART
+    missing = [role for role in (*NEEDED_ROLES, *projections) if role not in names]
+    if missing:
+        raise FedLoomError(f"block_parts must name the part of the role '{missing[0]}', got none")
+
+    for number, block in enumerate(blocks):
+        for role, name in names.items():
+            try:
+                attrgetter(name)(block)
+            except AttributeError:
+                raise FedLoomError(
+                    f"block_parts: blocks[{number}] has no '{name}', which the role '{role}' names"
+                ) from None
+
+
+def is_of_plugin(block: nn.Module) -> bool:
+    """Return True if a plugin has stated the names of the block's parts."""
+    return bool(getattr(block, PART_NAMES, None))
+
+
+def part_names(block: Any) -> Mapping[str, str]:
     """Return the dotted name of each part of a block, by role.
 
     It is empty if the block's class is unknown.
     """
+    if is_of_plugin(block):
+        return getattr(block, PART_NAMES)
     if isinstance(block, Block) and type(block.attn) is Attention and type(block.mlp) in MLPS:
         return {role: name for role, name, _ in BLOCK_PARTS}
     # compare the name of the class, because the import of open_clip takes seconds
@@ -98,9 +152,15 @@ class BlockPass:
 
     def projections(self, normed: Tensor, read: Read) -> Sequence[Tensor]:
         """Return what `project` returns, without inserts."""
+        if "q" in self._names:
+            q = self.apply("q", normed[..., read, :])
+            return q, self.apply("k", normed), self.apply("v", normed)
+
         # one matrix, [3 d, d] or [K, 3 d, d], and one bias give queries, keys and values
         weight = self.parameter(self._names["in_weight"])
-        bias = self.parameter(self._names["in_bias"])
+        bias = None
+        if "in_bias" in self._names:
+            bias = self.parameter(self._names["in_bias"])
         return project_together(normed, weight, bias, read)
 
     def parameter(self, name: str) -> Any:
@@ -124,7 +184,7 @@ class BlockPass:
             read: the R tokens that are read, as an index of these.
         """
         mixed = self._attend(qkv, mask, count, read)  # [K, B, R, d]
-        if getattr(self._block.attn, "gate", None) is not None:
+        if self._has("gate"):
             mixed = mixed * self.apply("gate", normed).sigmoid()
         out = self.place("proj", mixed, self.apply("proj", mixed))
         return self.place("attention", normed, self.scale("scale1", out))
@@ -139,14 +199,14 @@ class BlockPass:
 
     def _first_layer(self, normed: Tensor) -> Tensor:
         """Return what the MLP's first layer gives: [K, B, R, h], or 2 h with a gate per value."""
-        if not isinstance(self._mlp(), SwiGLU):
+        if not isinstance(self._gated_mlp(), SwiGLU):
             return self.apply("fc1", normed)
         return torch.cat([self.layer(name, normed) for name in ("mlp.fc1_g", "mlp.fc1_x")], -1)
 
     def _activate(self, hidden: Tensor) -> Tensor:
         """Return the activations [K, B, R, h] of what the first layer gives."""
-        mlp = self._mlp()
-        if not isinstance(mlp, GluMlp | SwiGLU):
+        mlp = self._gated_mlp()
+        if mlp is None:
             return self.apply("activation", hidden)
 
         # the activation of a gate multiplies its value
@@ -155,14 +215,26 @@ class BlockPass:
             gates, values = values, gates
         return mlp.act(gates) * values
 
-    def _mlp(self) -> Any:
-        """Return timm's MLP of the block; None in a block of open_clip."""
-        return getattr(self._block, "mlp", None)
+    def _gated_mlp(self) -> Any:
+        """Return timm's MLP of the block if gates multiply its values, else None."""
+        mlp = getattr(self._block, "mlp", None)
+        if isinstance(mlp, GluMlp | SwiGLU):
+            return mlp
+        return None
+
+    def _has(self, role: str) -> bool:
+        """Return True if the block has a part of this role."""
+        if role not in self._names:
+            return False
+        try:
+            return attrgetter(self._names[role])(self._block) is not None
+        except AttributeError:
+            return False
 
     def _attend(self, qkv: Sequence[Tensor], mask: Tensor | None, count: int, read: Read) -> Tensor:
         """Return what R queries [K, B, R, d] read from S keys and values [K, B, S, d]."""
         # split into heads, [K B, heads, tokens, d / heads]
-        heads = self._block.attn.num_heads
+        heads = self.parameter(self._names["heads"])
         shape = qkv[0].shape[:2]
         q, k, v = (x.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2) for x in qkv)
 

@@ -27,11 +27,18 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fedloom.backbones import eva_blocks
-from fedloom.backbones.block_pass import BlockPass, Insert, is_bf16_on_cpu, part_names
+from fedloom.backbones.block_pass import (
+    BlockPass,
+    Insert,
+    is_bf16_on_cpu,
+    is_of_plugin,
+    part_names,
+)
 from fedloom.backbones.cast_matrices import with_cast_matrices
 from fedloom.backbones.client_layers import Weights, apply_per_client, select_weights
 from fedloom.backbones.compiled import are_compiled, compile_blocks, compiled
 from fedloom.backbones.token_order import EVERY, Read, Rotary
+from fedloom.backbones.vit_parts import ViTOfParts
 from fedloom.common.errors import FedLoomError
 
 # number of a block (from 1) -> place -> insert
@@ -69,6 +76,8 @@ class Embedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return tokens [N, T, d] for normalised images [N, channels, H, W]."""
+        if isinstance(self.model, ViTOfParts):
+            return self.model.embedding(x)
         if hasattr(self.model, "_embeds"):
             return self.model._embeds(x)
         tokens = self.model._pos_embed(self.model.patch_embed(x))
@@ -158,6 +167,11 @@ def _run_block(
     return x + block_pass.mlp(x)
 
 
+def is_open(block: nn.Module) -> bool:
+    """Return True if the parts of a block are known, so that methods can enter it."""
+    return bool(eva_blocks.is_readable(block) or part_names(block))
+
+
 def _block_pass(
     block: Any, weights: Weights, inserts: Mapping[str, Insert], rotary: Rotary | None
 ) -> BlockPass:
@@ -173,7 +187,7 @@ def _block_pass(
         raise FedLoomError(
             f"the inside of a {type(block).__name__} cannot be trained; use a backbone of timm's "
             "Block, with timm's Attention and Mlp, of timm's EvaBlock, or of open_clip's "
-            "ResidualAttentionBlock"
+            "ResidualAttentionBlock, or a plugin whose block_parts name the parts of its blocks"
         )
     return BlockPass(block, names, weights, inserts, rotary)
 
@@ -190,7 +204,10 @@ def read_block(
     The library's block is called if it must be, because its inside is unknown, or if it is the
     faster one. It cannot turn tokens among which prompts stand.
     """
+    # a plugin's library may round otherwise than `run_block`, or otherwise without gradients
     by_library = read is EVERY and _library_is_faster(tokens) and not are_compiled()
+    if is_of_plugin(block):
+        by_library = False
     if rotary is None and (by_library or not part_names(block)):
         if mask is None:
             return block(tokens)[:, read]

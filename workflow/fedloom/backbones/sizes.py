@@ -16,15 +16,18 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedloom.backbones.backbone import load_backbone
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
-from fedloom.config.settings import FAMILIES
+from fedloom.config.settings import family_of
 
 
 def count(library: str, settings: JsonDict) -> dict[str, float]:
-    """Return the fields of `Sizes` in planning, which depend only on name and image_size."""
-    untrained = {key: settings[key] for key in ("name", "image_size") if key in settings}
-    untrained["weights"] = "none"
+    """Return the fields of `Sizes` in planning.
+
+    They depend only on the settings that planning gives, such as name and image_size.
+    """
+    untrained = settings | {"weights": "none"}
+    family = family_of(library)
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        backbone: Any = load_backbone(FAMILIES[library], untrained, "meta")
+        backbone: Any = load_backbone(library, untrained, "meta")
         model = backbone.model
         pixels = backbone.pixels
         # building a backbone may take a pass, which must not count
@@ -42,9 +45,9 @@ def count(library: str, settings: JsonDict) -> dict[str, float]:
             "width": getattr(backbone, "image_width", backbone.width),
             "depth": getattr(backbone, "image_depth", getattr(backbone, "depth", 0)),
         }
-        if FAMILIES[library] == "vit":
+        if family == "vit":
             sizes["has_class_token"] = backbone.has_class_token
-        if FAMILIES[library] != "clip":
+        if family != "clip":
             return sizes
 
         # count a pass of a text

@@ -1,8 +1,10 @@
-"""Check that FedLoom can run a ViT of timm, read its rotary positions, and pool its tokens."""
+"""Read the facts of a ViT of timm: its sizes, its rotary positions, and how it pools its tokens."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from timm.data.config import resolve_model_data_config
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -10,7 +12,53 @@ from torch import Tensor, nn
 from fedloom.backbones import eva_blocks
 from fedloom.backbones.client_layers import Weights, apply_per_client
 from fedloom.backbones.token_order import Rotary, TokenOrder
+from fedloom.backbones.vit_parts import ViTOfParts
 from fedloom.common.errors import FedLoomError
+
+
+class ViTFacts(NamedTuple):
+    """The facts of a ViT.
+
+    Attributes:
+        has_class_token: False if there is no class token.
+        order: how many tokens an image has, and where they stand.
+        patch_size: side of a patch in pixels (the stride of the stem, if it has one).
+        image_size: side of the input images, or height and width.
+        channels: number of channels of the input images.
+        preprocessing: the usual mean, std and interpolation of the input images.
+    """
+
+    has_class_token: bool
+    order: TokenOrder
+    patch_size: int
+    image_size: int | Sequence[int]
+    channels: int
+    preprocessing: Mapping[str, Any]
+
+
+def facts_of(model: Any) -> ViTFacts:
+    """Return the facts of a ViT of timm, or of one of parts."""
+    if isinstance(model, ViTOfParts):
+        transform = model.transform
+        return ViTFacts(
+            has_class_token=model.has_class_token,
+            order=model.order,
+            patch_size=model.patch_size,
+            image_size=transform.size,
+            channels=transform.channels,
+            preprocessing=transform._asdict(),
+        )
+
+    # the size of the input images is the stem's, since the pretrained config's may differ
+    stem = model.patch_embed
+    return ViTFacts(
+        has_class_token=model.cls_token is not None,
+        order=TokenOrder(model.num_prefix_tokens, stem.num_patches),
+        patch_size=stem.patch_size[0],
+        image_size=stem.img_size,
+        channels=next(p for p in stem.parameters() if p.dim() == 4).shape[1],
+        preprocessing=resolve_model_data_config(model),
+    )
 
 
 def check_type(model: nn.Module) -> None:
@@ -20,6 +68,8 @@ def check_type(model: nn.Module) -> None:
         FedLoomError: it is of another class, does not pool its tokens, or has blocks with rotary
             positions whose inside is unknown.
     """
+    if isinstance(model, ViTOfParts):
+        return
     name = type(model).__name__
     if not isinstance(model, VisionTransformer | Eva) or not model.global_pool:
         raise FedLoomError(

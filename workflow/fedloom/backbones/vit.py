@@ -1,4 +1,6 @@
-"""A timm ViT, run block by block, so that methods can put in prompts anywhere or train its inside.
+"""A ViT of timm or of a plugin, run block by block.
+
+So methods can put in prompts anywhere, or train its inside.
 
 By default its weights are frozen, and all clients share them. A method may change the ViT in two
 ways:
@@ -14,7 +16,6 @@ from typing import Any, Literal
 import safetensors.torch
 import timm
 import torch
-from timm.data.config import resolve_model_data_config
 from timm.models import eva, vision_transformer
 from timm.models.eva import Eva
 from torch import Tensor, nn
@@ -37,8 +38,8 @@ from fedloom.backbones.client_layers import (
     check_weights,
     select_weights,
 )
-from fedloom.backbones.timm_vit import check_type, pool_tokens, rotary_positions
-from fedloom.backbones.token_order import EVERY, TokenOrder
+from fedloom.backbones.timm_vit import check_type, facts_of, pool_tokens, rotary_positions
+from fedloom.backbones.token_order import EVERY
 from fedloom.backbones.weights import (
     check_finite,
     checked_weights_file,
@@ -77,6 +78,7 @@ class FrozenViT(HeadedBackbone):
         depth: M, the number of blocks.
         patch_size: side of a patch in pixels (the stride of the stem, if it has one).
         has_class_token: False if there is no class token.
+        opens_blocks: True if methods can train parts of the blocks, or put functions into them.
         order: how many tokens an image has, and where they stand.
     """
 
@@ -95,35 +97,34 @@ class FrozenViT(HeadedBackbone):
         config's `backbones`.
 
         Raises:
-            FedLoomError: the model is no ViT of timm that can be run block by block.
+            FedLoomError: the model is no ViT that can be run block by block.
         """
         check_type(model)
         super().__init__(model, device, precision, gradient_checkpointing, compile_setting)
 
         # sizes
         vit = self.model
-        stem = self.model.patch_embed
+        facts = facts_of(vit)
         self._embedding = blocks.Embedding(vit)
         self.width = vit.embed_dim
         self.depth = len(vit.blocks)
-        self.has_class_token = vit.cls_token is not None
-        self.order = TokenOrder(vit.num_prefix_tokens, stem.num_patches)
+        self.has_class_token = facts.has_class_token
+        self.opens_blocks = all(map(blocks.is_open, vit.blocks))
+        self.order = facts.order
         self.image_floats = self.order.own_count * self.width
         self.training_bytes = training_bytes(
             self.image_floats, self.depth, gradient_checkpointing, precision
         )
-        self.patch_size: int = stem.patch_size[0]
+        self.patch_size = facts.patch_size
 
-        # how images are converted; their size is the stem's, since the pretrained config's may
-        # differ
-        channels = next(p for p in stem.parameters() if p.dim() == 4).shape[1]
-        normal = resolve_model_data_config(vit)
+        # how images are converted
+        normal = facts.preprocessing
         if spec:
-            normal = preprocessing(spec, normal, channels)
-        self.pixels = Pixels(stem.img_size, channels, normal, device)
+            normal = preprocessing(spec, normal, facts.channels)
+        self.pixels = Pixels(facts.image_size, facts.channels, normal, device)
 
         # rotary positions have no place in the clients' weights
-        self._rotary = rotary_positions(vit, self.order, channels, self.device)
+        self._rotary = rotary_positions(vit, self.order, facts.channels, self.device)
         names = (name for name, _ in vit.named_parameters())
         self._trainable = tuple(name for name in names if not name.startswith("rope."))
 

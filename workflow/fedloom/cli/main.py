@@ -239,11 +239,19 @@ def new(name: str) -> None:
 
 @fedloom.command(short_help="Check that methods keep the contract.")
 @click.option("--method", help="Name of a method; default: all methods.")
-def check(method: str | None) -> None:
+@click.option("--backbone", help="Name of a plugin with a library of backbones.")
+def check(method: str | None, backbone: str | None) -> None:
     """Check that one method, or every method, keeps the contract of methods.
 
     This also writes options.py of the methods and wrappers in plugins/, from their method.toml.
+    With --backbone, a library of backbones is checked instead.
     """
+    if backbone is not None:
+        if method is not None:
+            raise FedLoomError("check takes --method or --backbone, got both; leave out one")
+        _check_backbone(backbone)
+        return
+
     from fedloom.hooks import manifest
     from fedloom.hooks.options_file import refresh_options_file
 
@@ -271,6 +279,24 @@ def check(method: str | None) -> None:
     for plugin in plugins:
         done = driver.check(plugin, list(known.values()))
         click.echo(f"{plugin.name} keeps the contract ({done})", err=True)
+
+
+def _check_backbone(name: str) -> None:
+    """Check that the plugin of this name keeps the contract of libraries of backbones."""
+    from fedloom.common.errors import check_known
+    from fedloom.config.kind_plugins import plugins_of_type
+
+    known = plugins_of_type("backbone")
+    check_known(name, [*known, *known.errors], "no plugin with backbones named")
+    plugin = known[name]
+
+    # torch takes seconds to import, so this comes after the name was found to be right
+    from fedloom.contract.backbone_checks import check_backbone
+    from fedloom.machine.device import prepare_torch
+
+    prepare_torch(threads=1)
+    log.setLevel("WARNING")
+    click.echo(f"{name} keeps the contract ({check_backbone(plugin)})", err=True)
 
 
 @fedloom.command(short_help="Count the floats that a client receives in a round.")
@@ -307,6 +333,15 @@ def datasets(name: str | None) -> None:
     from fedloom.cli.inspect import describe
 
     print(describe.describe_kinds(name, datasets="source", partitions="scheme"))
+
+
+@fedloom.command(short_help="Print the libraries of backbones.")
+@optional_name
+def backbones(name: str | None) -> None:
+    """Print the libraries of backbones with their keys, or only one of them."""
+    from fedloom.cli.inspect import describe
+
+    print(describe.describe_kinds(name, backbones="library"))
 
 
 @fedloom.command(short_help="Print the kinds of tables and figures.")

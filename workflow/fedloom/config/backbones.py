@@ -98,7 +98,19 @@ class Torchvision(BackboneKind):
     """Side of the input images in pixels. Default: 224 or 32, depending on the model."""
 
 
-# the kinds of backbone, by the value of the key `library`
+class PluginBackbone(BackboneKind):
+    """The keys that every backbone of a plugin has beside its options."""
+
+    name: str
+    """Name of the model, one of those that the plugin can build."""
+    weights: str
+    """`hub` for the weights that the plugin downloads, a .safetensors file with the names of the
+    plugin's model, or `none` for random weights, the same in every run."""
+    image_size: ImageSize | None = None
+    """Side of the input images in pixels. Default: the model's own."""
+
+
+# FedLoom's own kinds of backbone, by the value of the key `library`
 KINDS: dict[str, type[Keys]] = {
     "timm": Timm,
     "open_clip": OpenClip,

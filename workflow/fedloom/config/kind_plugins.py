@@ -1,6 +1,7 @@
-"""Define plugins that add sources, schemes, tables or figures to those of FedLoom, and find them.
+"""Define plugins that add sources, schemes, backbones, tables or figures, and find them.
 
-A source or a scheme states its keys in its TOML file, and a table or a figure in plugin.py.
+A source, a scheme or a backbone states its keys in its TOML file, and a table or a figure in
+plugin.py.
 """
 
 import ast
@@ -16,7 +17,8 @@ from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import KeyPath
-from fedloom.common.schema import Identifier, Keys
+from fedloom.common.schema import Identifier, Keys, validate
+from fedloom.config.backbones import BackboneKind, PluginBackbone
 from fedloom.config.datasets import PluginSource, SourceKind
 from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import ClientScheme, SchemeKind
@@ -30,17 +32,28 @@ from fedloom.machine.install import plugin_folders
 
 Result = TypeVar("Result")
 
-# by the type of a plugin, the class from which all sources, schemes, tables or figures are derived
+# by the type of a plugin, the class from which all kinds of this type are derived
 BASES: dict[str, type[Keys]] = {
     "source": SourceKind,
     "scheme": SchemeKind,
+    "backbone": BackboneKind,
     "table": TableKind,
     "figure": FigureKind,
 }
 
 
+# by the type of a plugin that states its keys in its TOML file, the keys that it has beside them
+KEYS_BESIDE_OPTIONS: dict[str, type[Keys]] = {
+    "source": PluginSource,
+    "scheme": ClientScheme,
+    "backbone": PluginBackbone,
+}
+# keys of an entry that name its kind, or that any entry may have; no option may be named so
+RESERVED = ("source", "scheme", "library", "protocol")
+
+
 class _PluginKeys(Keys):
-    """The options of a plugin's source or scheme."""
+    """The options of a plugin's source, scheme or backbone."""
 
     @property
     def plain(self) -> JsonDict:
@@ -74,7 +87,7 @@ class KindManifest(PluginManifest):
 
     @property
     def plugin_type(self) -> str:
-        """The name of its TOML file without suffix: source, scheme, table or figure."""
+        """The name of its TOML file without suffix, such as source or figure."""
         return self._toml.stem
 
     def _refuse_moved(self) -> None:
@@ -115,22 +128,23 @@ class KindManifest(PluginManifest):
         return model
 
 
-class DataManifest(KindManifest):
-    """A plugin that adds a source or a scheme: the keys of source.toml or scheme.toml."""
+class ManifestWithOptions(KindManifest):
+    """A plugin that states the keys of its kind: source.toml, scheme.toml or backbone.toml."""
 
     description: str
-    """Says which data the source reads, or which images a client of the scheme holds."""
+    """Says which data a source reads, which images a client of a scheme holds, or which models a
+    library of backbones has."""
     option_schemas: dict[Identifier, JsonDict] = Field({}, alias="options")
-    """A JSON Schema of every option. An option without a default must be given. In a source, an
-    option with format = "path" names files of the user; when these change, the store is made
-    again."""
+    """A JSON Schema of every option. An option without a default must be given. An option with
+    format = "path" names files of the user; when these change, the store of a source is made again,
+    and a backbone counts as another."""
 
     def check(self, where: KeyPath) -> None:
         """Check the options; their names must differ from the model's keys and methods."""
         check_schemas(self.option_schemas, where / "options")
         for name in self.option_schemas:
             taken = name in self.base.model_fields or hasattr(self.base, name)
-            if taken or name in (self.plugin_type, "protocol"):
+            if taken or name in RESERVED:
                 raise (where / "options" / name).error(
                     f"a {self.plugin_type} has that key; rename it"
                 )
@@ -143,7 +157,7 @@ class DataManifest(KindManifest):
     @property
     def base(self) -> type[Keys]:
         """The model of the keys that every plugin of this kind has beside its options."""
-        return PluginSource if self.plugin_type == "source" else ClientScheme
+        return KEYS_BESIDE_OPTIONS[self.plugin_type]
 
     def keys(self) -> type[Keys]:
         """Return the model of an entry of the config, without the key that names the plugin."""
@@ -151,6 +165,37 @@ class DataManifest(KindManifest):
         bases = (_PluginKeys, self.base)
         about = self.description
         return create_model(self.name, __base__=bases, __doc__=about, **fields)
+
+
+class BackboneManifest(ManifestWithOptions):
+    """A plugin that adds a library of backbones: the keys of backbone.toml."""
+
+    example: JsonDict
+    """An entry of the config, without `library` and `weights`. `fedloom check` builds this model,
+    so that it should be a small one for small images."""
+
+    def check(self, where: KeyPath) -> None:
+        """Check the options, and the example by them."""
+        super().check(where)
+        self.example_entry(where)
+
+    def example_entry(self, where: KeyPath | None = None) -> JsonDict:
+        """Return the keys and values of the example, with random weights.
+
+        Raises:
+            InvalidKeyError: a key of the example is wrong.
+        """
+        place = (where or KeyPath(str(self._toml))) / "example"
+        values: Any = validate(self.keys(), self.example | {"weights": "none"}, place)
+        return values.plain
+
+
+# by the type of a plugin, the model of its TOML file; that of all others is KindManifest
+MANIFESTS: dict[str, type[KindManifest]] = {
+    "source": ManifestWithOptions,
+    "scheme": ManifestWithOptions,
+    "backbone": BackboneManifest,
+}
 
 
 def _field(option: JsonDict) -> tuple[object, object]:
@@ -170,7 +215,7 @@ def _field(option: JsonDict) -> tuple[object, object]:
 @cache
 def plugins_of_type(plugin_type: str, folder: Path | None = None) -> PluginCatalogue[Any]:
     """Return the plugins of a type, such as "source"; see `discover_methods` for methods."""
-    model = DataManifest if plugin_type in ("source", "scheme") else KindManifest
+    model = MANIFESTS.get(plugin_type, KindManifest)
     return discover_plugins(plugin_type, [folder] if folder else plugin_folders(), model)
 
 
@@ -191,6 +236,14 @@ def call_kind(plugin_type: str, name: str, call: Callable[[], Result]) -> Result
     if plugin is None:
         return call()
     return run_plugin_code(call, [plugin], plugin_type)
+
+
+def path_keys(library: str) -> list[str]:
+    """Return the keys of a library's backbones that name files or folders beside the weights."""
+    plugin = plugins_of_type("backbone").get(library)
+    if plugin is not None:
+        return plugin.paths
+    return ["tokenizer"]
 
 
 def subclasses_in(module: ModuleType, base: type[Keys]) -> list[type[Keys]]:

@@ -13,7 +13,6 @@ from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG
 from fedloom.common.schema import Keys, validate
-from fedloom.config import backbones
 from fedloom.config.kind_plugins import broken_plugins, plugins_of_type
 
 # by section, the key of an entry that names its kind
@@ -27,7 +26,7 @@ SELECTOR_KEY = {
 
 
 class _KindRegistry(Mapping[str, type[Keys]]):
-    """All kinds of source, scheme, table or figure, by name: FedLoom's own, then those of plugins.
+    """All kinds of entry of a section, by name: FedLoom's own, then those of plugins.
 
     If the plugin of a kind is broken, looking the kind up raises the plugin's error.
     """
@@ -74,6 +73,7 @@ class _KindRegistry(Mapping[str, type[Keys]]):
 KINDS_FROM_PLUGINS = {
     "source": _KindRegistry("source", "fedloom.data.sources.all_sources"),
     "scheme": _KindRegistry("scheme", "fedloom.data.schemes.all_schemes"),
+    "backbone": _KindRegistry("backbone", "fedloom.config.backbones"),
     "table": _KindRegistry("table", "fedloom.report.tables.all_tables"),
     "figure": _KindRegistry("figure", "fedloom.report.figures.all_figures"),
 }
@@ -81,7 +81,7 @@ KINDS_FROM_PLUGINS = {
 KINDS: dict[str, Mapping[str, type[Keys]]] = {
     "datasets": KINDS_FROM_PLUGINS["source"],
     "partitions": KINDS_FROM_PLUGINS["scheme"],
-    "backbones": backbones.KINDS,
+    "backbones": KINDS_FROM_PLUGINS["backbone"],
     "tables": KINDS_FROM_PLUGINS["table"],
     "figures": KINDS_FROM_PLUGINS["figure"],
 }

@@ -232,6 +232,8 @@ def _backbone(label: str, entry: Entry, selected: bool) -> BackboneSettings:
     settings = entry.values.plain
     if selected and "tokenizer" in settings:
         settings = settings | {"tokenizer_sha256": _digest_of_tokenizer(label, settings)}
+    if selected:
+        settings = settings | _digest_of_files(entry.kind, settings)
     backbone = BackboneSettings(label, entry.kind, settings)
     path = local_weights(backbone) if selected else None
     if path is None:
@@ -241,6 +243,17 @@ def _backbone(label: str, entry: Entry, selected: bool) -> BackboneSettings:
             f"the file '{path}' does not exist; correct the path"
         )
     return replace(backbone, sha256=sha256(path))
+
+
+def _digest_of_files(library: str, settings: JsonDict) -> JsonDict:
+    """Return the key of a digest of the files that a plugin's options name, if they name any."""
+    plugin = kind_plugins.plugins_of_type("backbone").get(library)
+    if plugin is None:
+        return {}
+    listed = listing(settings, plugin.paths)
+    if listed is None:
+        return {}
+    return {"files_sha256": listed["sha256"]}
 
 
 def _digest_of_tokenizer(label: str, settings: JsonDict) -> str:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 VALIDATION = ".validation"
 # the family of the backbones that a library has
 FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
+# the family of all backbones that plugins bring
+FAMILY_OF_PLUGINS = "vit"
+# the library that a family's backbones come from, without those of plugins
+LIBRARIES = {family: library for library, family in FAMILIES.items()}
 
 # the keys of tables and figures that are not handed on to their kind
 NOT_OF_A_KIND = {"title", "scenarios", "backbones", "methods", "published"}
@@ -110,6 +114,11 @@ def compute_settings(settings: JsonDict) -> ComputeSettings:
     )
 
 
+def family_of(library: str) -> str:
+    """Return the family of a library's backbones: vit, clip or resnet."""
+    return FAMILIES.get(library, FAMILY_OF_PLUGINS)
+
+
 @dataclass(frozen=True)
 class BackboneSettings:
     """A label of the config's `backbones`."""
@@ -125,7 +134,7 @@ class BackboneSettings:
     @property
     def family(self) -> str:
         """The kind of backbone that the library gives: vit, clip or resnet."""
-        return FAMILIES[self.library]
+        return family_of(self.library)
 
     @property
     def precision(self) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from fedloom.common.errors import FedLoomError, one_line, shorten
 from fedloom.common.json_types import JsonDict
 from fedloom.config.datasets import describe_listing
-from fedloom.config.kind_plugins import DataManifest, plugins_of_type
+from fedloom.config.kind_plugins import ManifestWithOptions, plugins_of_type
 from fedloom.data.image_list import ImageList, Item
 from fedloom.hooks.loader import import_plugin
 from fedloom.hooks.plugin_code import run_plugin_code
@@ -59,7 +59,9 @@ def divide(
     )
 
 
-def _plugin_function(plugin: DataManifest, name: str, arguments: str) -> Callable[..., object]:
+def _plugin_function(
+    plugin: ManifestWithOptions, name: str, arguments: str
+) -> Callable[..., object]:
     """Import a plugin and return its function `name`; an error tells which `arguments` it needs."""
     function = getattr(import_plugin(plugin), name, None)
     if not callable(function):

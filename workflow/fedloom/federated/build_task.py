@@ -65,7 +65,7 @@ def build_task(
         fixed_seeds=spec.fixed_seeds,
         options=SimpleNamespace(**spec.method.options),
         training=TrainingOptions(**spec.method.training, schedule_rounds=spec.schedule_rounds),
-        backbone=load_backbone(spec.backbone.family, spec.backbone.settings, device),
+        backbone=load_backbone(spec.backbone.library, spec.backbone.settings, device),
         data=data,
         clients_per_round=spec.clients_per_round,
         declared=method_facts(method, spec.method.options, wrappers, stacked=spec.stacked),

@@ -17,9 +17,11 @@ from fedloom.common.schema import Identifier, Keys, validate
 # plugins of a folder are imported as if they were modules of this package
 PACKAGE = "fedloom_plugins"
 # a plugin's folder has one of these files
-FILES = ("method.toml", "source.toml", "scheme.toml", "table.toml", "figure.toml")
+FILES = (
+    "method.toml", "source.toml", "scheme.toml", "backbone.toml", "table.toml", "figure.toml",
+)  # fmt: skip
 # a folder of plugins holds them directly, or in these subfolders
-SUBFOLDERS = ("methods", "wrappers", "sources", "schemes", "tables", "figures")
+SUBFOLDERS = ("methods", "wrappers", "sources", "schemes", "backbones", "tables", "figures")
 
 Item = TypeVar("Item")
 Default = TypeVar("Default")

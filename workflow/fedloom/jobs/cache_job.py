@@ -21,7 +21,7 @@ def run_job(job: CacheJob, threads: int) -> None:
     device = prepare_torch(threads)
     precision = job.backbone.settings.get("cache_format", "float32")
     settings = job.backbone.settings | {"precision": precision}
-    backbone = load_backbone(job.backbone.family, settings, device)
+    backbone = load_backbone(job.backbone.library, settings, device)
 
     # before anything is computed, check that earlier jobs had the same weights
     loaded = partial(weights_digest, backbone)

@@ -220,9 +220,9 @@ def _change_times() -> dict[Path, int]:
 def modules_of(rule: str, job: str) -> list[str]:
     """Return the modules that the server imports before it forks for a job."""
     # the JSON of a job with a backbone names the backbone's library, which determines its family
-    families = import_module("fedloom.config.settings").FAMILIES
-    libraries = families.keys() & re.findall(r'"library":"(\w+)"', job)
-    backbones = (f"fedloom.backbones.{families[library]}" for library in libraries)
+    family_of = import_module("fedloom.config.settings").family_of
+    libraries = sorted(set(re.findall(r'"library":"(\w+)"', job)))
+    backbones = (f"fedloom.backbones.{family_of(library)}" for library in libraries)
     return ["fedloom.jobs.__main__", f"fedloom.jobs.{rule}_job", *backbones]
 
 

@@ -21,8 +21,8 @@ from fedloom.models.needed_plugins import check_plugins
 from fedloom.models.run_folder import find_run, find_state
 from fedloom.models.weights import (
     check_weights,
+    with_files_below,
     with_precision,
-    with_tokenizer_below,
     with_weights_among,
 )
 from fedloom.planning import paths
@@ -73,12 +73,12 @@ def read_round(
     file = find_state(root, run, round_number)
     facts = check_receipt(file)
     spec = _spec_of_state(file, facts)
-    check_plugins(file, spec.method, "trained with another FedLoom", AGAIN)
+    check_plugins(file, spec, "trained with another FedLoom", AGAIN)
 
     # a study names local files relative to the folder in which it runs
     files_of_weights = [root / spec.backbone.settings["weights"]]
     used = with_weights_among(with_precision(spec.backbone, precision), files_of_weights)
-    used = with_tokenizer_below(used, root)
+    used = with_files_below(used, root)
 
     # the run's data, as its jobs read them
     inputs = paths.run_inputs(spec.run, spec.method.needs)

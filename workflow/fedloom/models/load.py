@@ -18,8 +18,8 @@ from fedloom.models.published import ANEW, read_content
 from fedloom.models.run_folder import CONFIG, is_published, match_hub_name
 from fedloom.models.weights import (
     check_weights,
+    with_files_below,
     with_precision,
-    with_tokenizer_below,
     with_weights_among,
 )
 
@@ -113,8 +113,8 @@ def _load_published(
             f"{folder / CONFIG}: the file of the backbone's weights is not here (sha256 "
             f"{facts.weights}); put it at {beside} or {file}"
         )
-    used = with_tokenizer_below(used, folder)
-    backbone = load_backbone(used.family, used.settings, device)
+    used = with_files_below(used, folder)
+    backbone = load_backbone(used.library, used.settings, device)
     check_weights(folder / CONFIG, used, backbone, facts.weights)
     return _checked_model(content, build_classifier(content, backbone))
 

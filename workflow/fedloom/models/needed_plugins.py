@@ -3,34 +3,45 @@
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
+from fedloom.config.kinds import KINDS
 from fedloom.hooks.manifest import discover_methods
-from fedloom.planning.job_specs import MethodSpec
+from fedloom.planning.job_specs import RunSpec
 
 
-def check_plugins(file: Path, method: MethodSpec, made_with: str, advice: str) -> None:
+def check_plugins(file: Path, spec: RunSpec, made_with: str, advice: str) -> None:
     """Check that the plugins of a model are here, and have the options that it was trained with.
 
     Args:
         file: the file that names the plugins, with which an error begins.
-        method: the model's method and its wrappers.
+        spec: what the model was trained with: a method, its wrappers and a backbone.
         made_with: the words of an error for the version that wrote the file.
         advice: what to do about a plugin with other options, with which an error ends.
 
     Raises:
         FedLoomError: a plugin is missing, or is of a version with other options.
     """
+    library = spec.backbone.library
+    if library not in KINDS["backbones"]:
+        raise _missing(file, library)
+
+    method = spec.method
     installed = discover_methods()
     options = {wrapper.plugin: wrapper.options for wrapper in method.wrappers}
     options[method.plugin] = method.options
     for name, given in options.items():
         if name not in installed and name not in installed.errors:
-            raise FedLoomError(
-                f"{file}: needs the plugin '{name}', which is not here; install the package that "
-                "has it, or put its folder below plugins"
-            )
+            raise _missing(file, name)
         different = sorted(given.keys() ^ installed[name].option_schemas.keys())
         if different:
             raise FedLoomError(
                 f"{file}: {made_with}, whose plugin '{name}' has other options "
                 f"({', '.join(different)}) than the one here; {advice}"
             )
+
+
+def _missing(file: Path, name: str) -> FedLoomError:
+    """Return the error about a plugin that is not here."""
+    return FedLoomError(
+        f"{file}: needs the plugin '{name}', which is not here; install the package that has it, "
+        "or put its folder below plugins"
+    )

@@ -63,7 +63,7 @@ def read_content(folder: Path, advice: str = ANEW) -> ModelContent:
         raise FedLoomError(f"{config}: not the facts of a model ({reason}); {advice}") from None
     version = facts.get("versions", {}).get("fedloom", "?")
     made_with = f"published with FedLoom {version}"
-    check_plugins(config, content.facts.spec.method, made_with, "install that version")
+    check_plugins(config, content.facts.spec, made_with, "install that version")
     return content
 
 

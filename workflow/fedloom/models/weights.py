@@ -8,6 +8,7 @@ from fedloom.backbones.backbone import Backbone, weights_digest
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import sha256
+from fedloom.config.kind_plugins import path_keys
 from fedloom.config.settings import BackboneSettings, local_weights
 from fedloom.machine.install import ROOT
 
@@ -36,19 +37,21 @@ def with_weights_among(backbone: BackboneSettings, files: Sequence[Path]) -> Bac
     return backbone
 
 
-def with_tokenizer_below(backbone: BackboneSettings, root: Path) -> BackboneSettings:
-    """Return a backbone whose local tokenizer is the folder of its path, or of its name, in `root`.
+def with_files_below(backbone: BackboneSettings, root: Path) -> BackboneSettings:
+    """Return a backbone whose other files lie in `root`, at their paths or by their names.
 
-    If neither exists, or it has no local tokenizer, the backbone stays as it is.
+    They are a local tokenizer, and what options of a plugin name. Where neither path exists, the
+    key stays as it is.
     """
-    if "tokenizer" not in backbone.settings:
-        return backbone
-    path = Path(backbone.settings["tokenizer"])
-    for folder in (root / path, root / path.name):
-        if folder.is_dir():
-            found = {"tokenizer": str(folder.absolute())}
-            return replace(backbone, settings=backbone.settings | found)
-    return backbone
+    found = JsonDict()
+    for key in path_keys(backbone.library):
+        if not backbone.settings.get(key):
+            continue
+        path = Path(backbone.settings[key])
+        for place in (root / path.name, root / path):
+            if place.exists():
+                found[key] = str(place.absolute())
+    return replace(backbone, settings=backbone.settings | found)
 
 
 def is_shipped(backbone: BackboneSettings) -> bool:
@@ -61,7 +64,7 @@ def without_folders(backbone: BackboneSettings) -> BackboneSettings:
     """Return a backbone whose keys say nothing about the folders of the one who trained it.
 
     Weights that ship with FedLoom have their path below ROOT. Any other file of weights, and the
-    folder of a tokenizer, have their name alone.
+    files that other keys name, have their name alone.
     """
     shown = JsonDict()
     file = local_weights(backbone)
@@ -69,8 +72,9 @@ def without_folders(backbone: BackboneSettings) -> BackboneSettings:
         shown["weights"] = file.name
         if is_shipped(backbone):
             shown["weights"] = str(file.resolve().relative_to(ROOT))
-    if "tokenizer" in backbone.settings:
-        shown["tokenizer"] = Path(backbone.settings["tokenizer"]).name
+    for key in path_keys(backbone.library):
+        if backbone.settings.get(key):
+            shown[key] = Path(backbone.settings[key]).name
     return replace(backbone, settings=backbone.settings | shown)
 
 

@@ -10,13 +10,16 @@ from fedloom.planning.run_labels import Run
 
 
 def check_backbone_needs(settings: Settings, runs: Iterable[Run]) -> None:
-    """Check the backbone of each run of a method that needs more than features of images.
+    """Check that each run's backbone can be built, and gives what the run's method needs of it.
 
     Raises:
-        InvalidKeyError: a ViT has no class token, or the image tower of a CLIP gives no patches, or
-            has no blocks that a method can enter.
+        InvalidKeyError: a backbone cannot be built, a ViT has no class token, or the image tower of
+            a CLIP gives no patches, or has no blocks that a method can enter.
     """
     pairs = {(run.backbone, run.method) for run in runs}
+    for label in sorted({label for label, _ in pairs}):
+        sizes(settings.backbones[label])
+
     for label, method in sorted(pairs):
         backbone = settings.backbones[label]
         plugin = find_method(settings.methods[method].plugin)

@@ -7,6 +7,7 @@ import torch
 
 from fedloom.backbones.backbone import load_backbone
 from fedloom.common.trees import count_floats
+from fedloom.config.settings import LIBRARIES
 from fedloom.federated.task import MethodFacts, Task, TrainingOptions, WarmStart
 from fedloom.hooks import loader, manifest
 
@@ -22,7 +23,7 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
     if family == "vit":
         device = "meta"
     with torch.device(device):
-        model: Any = load_backbone(family, {"name": backbone, "weights": "none"}, device)
+        model: Any = load_backbone(LIBRARIES[family], {"name": backbone, "weights": "none"}, device)
 
     # the same holds for prototypes, which a ViT's methods may need
     warm_start = None

@@ -10,8 +10,9 @@ from itertools import product
 
 from fedloom.common.json_types import JsonDict
 from fedloom.config.grids import split_axis
+from fedloom.config.kind_plugins import path_keys
+from fedloom.config.settings import LIBRARIES, OutputEntry, Scenario, Settings, family_of
 from fedloom.config.settings import MICRO as SHIPPED_BACKBONES
-from fedloom.config.settings import OutputEntry, Scenario, Settings
 from fedloom.config.shrink.datasets import enlarge_datasets, shrink_datasets
 from fedloom.config.shrink.grids import Axes, lost_members, shrink_grids
 from fedloom.config.shrink.partitions import shrink_partitions
@@ -25,7 +26,7 @@ from fedloom.machine.install import resource
 MOST_RUNS = 60
 # scenario, backbone and method of a run, whatever its seed
 ShownRun = tuple[Scenario, str, str]
-# the backbones in the place of a study's own, by library
+# the backbones in the place of a study's own, by the family's own library
 SMALL_BACKBONES: dict[str, JsonDict] = {
     "timm": {
         "library": "timm",
@@ -144,14 +145,15 @@ def _scale_of_runs(scale: Scale, runs_of_a_seed: int, trials: int) -> Scale:
 def _shrink_backbone(entry: JsonDict, scale: Scale) -> JsonDict:
     """Return a small backbone of the same library, or the same one with random weights."""
     if not scale.real:
-        return dict(SMALL_BACKBONES[entry["library"]])
+        return dict(SMALL_BACKBONES[LIBRARIES[family_of(entry["library"])]])
     if entry["name"] in SHIPPED_BACKBONES:
         return entry | {"weights": str(resource(entry["weights"]))}
 
     # the shrunk study runs in a folder of its own
     shrunk = entry | {"weights": "none"}
-    if "tokenizer" in entry:
-        shrunk["tokenizer"] = str(resource(entry["tokenizer"]))
+    for key in path_keys(entry["library"]):
+        if entry.get(key):
+            shrunk[key] = str(resource(entry[key]))
     return shrunk
 
 

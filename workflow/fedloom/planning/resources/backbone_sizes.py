@@ -13,6 +13,9 @@ from functools import cache
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical, read_json, write_text
 from fedloom.common.json_types import JsonDict
+from fedloom.common.key_path import CONFIG
+from fedloom.common.receipts import digest, sha256
+from fedloom.config.kind_plugins import plugins_of_type
 from fedloom.config.settings import BackboneSettings, compute_settings
 from fedloom.machine.install import ROOT
 from fedloom.machine.memory import training_bytes
@@ -81,9 +84,12 @@ def sizes(backbone: BackboneSettings) -> Sizes:
     """Return the sizes of a backbone.
 
     Raises:
-        FedLoomError: the library or FedLoom cannot build the backbone.
+        InvalidKeyError: the library or FedLoom cannot build the backbone.
     """
-    kept = _sizes(size_key(backbone))
+    try:
+        kept = _sizes(size_key(backbone))
+    except FedLoomError as error:
+        raise (CONFIG / "backbones" / backbone.label).error(str(error)) from None
     if not kept.depth:
         return kept
 
@@ -94,9 +100,18 @@ def sizes(backbone: BackboneSettings) -> Sizes:
 
 
 def size_key(backbone: BackboneSettings) -> str:
-    """Return the key under which sizes are kept: the library, and settings that change sizes."""
+    """Return the key under which sizes are kept: the library, and settings that change sizes.
+
+    The key of a plugin's backbone also has the plugin's options, and a digest of its code.
+    """
+    names = ["name", "image_size"]
     given = JsonDict()
-    for name in ("name", "image_size"):
+    plugin = plugins_of_type("backbone").get(backbone.library)
+    if plugin is not None:
+        names += plugin.option_schemas
+        files = sorted(plugin.folder.rglob("*.py"))
+        given["code"] = digest({str(f.relative_to(plugin.folder)): sha256(f) for f in files})
+    for name in names:
         value = backbone.settings.get(name)
         if value:
             given[name] = value
@@ -114,13 +129,14 @@ def _sizes(key: str) -> Sizes:
     if key in known:
         return Sizes(**known[key])
 
-    # count them in a process of its own, since planning imports no torch
+    # Count them in a process of its own, since planning imports no torch. It ends with a line if it
+    # cannot build the backbone.
     command = [sys.executable, "-m", "fedloom.backbones.sizes", *key.split(" ", 1)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
-        status = f"it ended with status {done.returncode}"
-        raise FedLoomError(f"sizes of {key}: {(done.stderr.splitlines() or [status])[-1]}")
+        status = f"the count of its sizes ended with status {done.returncode}"
+        raise FedLoomError((done.stderr.splitlines() or [status])[-1])
 
     # the file gets only counted sizes, not those that ship
     kept[key] = json.loads(done.stdout)

@@ -16,7 +16,14 @@ from fedloom.planning.job_specs import (
     PartitionJob,
     PrototypesJob,
 )
-from fedloom.planning.rules.rule import Code, Rule, code_of_kind, receipts_of, with_receipt
+from fedloom.planning.rules.rule import (
+    Code,
+    Rule,
+    code_of_backbone,
+    code_of_kind,
+    receipts_of,
+    with_receipt,
+)
 from fedloom.planning.run_labels import Wildcards
 
 
@@ -125,8 +132,8 @@ class CacheRule(Rule[CacheJob]):
         return with_receipt(paths.path_for(paths.CACHE, **labels))
 
     def named_code(self, job: CacheJob) -> Code:
-        """Return the module of the backbone's family."""
-        return (f"fedloom.backbones.{job.backbone.family}",), ()
+        """Return the code of the backbone."""
+        return code_of_backbone(job.backbone.library)
 
 
 class PrototypesRule(Rule[PrototypesJob]):

@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, TypeVar
 from fedloom.common.receipts import receipt_path
 from fedloom.config.kind_plugins import plugins_of_type
 from fedloom.config.kinds import KINDS_FROM_PLUGINS
-from fedloom.config.settings import Settings
+from fedloom.config.settings import Settings, family_of
 from fedloom.hooks.discovery import PluginManifest
 from fedloom.planning.job_specs import Job
 from fedloom.planning.run_labels import Wildcards
@@ -68,6 +68,14 @@ def code_of_kind(plugin_type: str, name: str, module: str | None = None) -> Code
     if plugin is not None:
         return (), (plugin,)
     return (module or KINDS_FROM_PLUGINS[plugin_type].own[name].__module__,), ()
+
+
+def code_of_backbone(library: str) -> Code:
+    """Return the module of a backbone's family, and the plugin of its library if it is one."""
+    plugin = plugins_of_type("backbone").get(library)
+    if plugin is not None:
+        return ("fedloom.backbones.plugin_vit",), (plugin,)
+    return (f"fedloom.backbones.{family_of(library)}",), ()
 
 
 def with_receipt(file: Path) -> list[Path]:

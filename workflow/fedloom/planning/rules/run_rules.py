@@ -7,7 +7,7 @@ from fedloom.config.settings import VALIDATION, Settings
 from fedloom.hooks.manifest import TEST_SETS, find_method
 from fedloom.planning import choices, paths
 from fedloom.planning.job_specs import ArtefactJob, ChooseJob, EvaluateJob, RunSpec, TrainJob
-from fedloom.planning.rules.rule import Code, Rule, receipts_of, with_receipt
+from fedloom.planning.rules.rule import Code, Rule, code_of_backbone, receipts_of, with_receipt
 from fedloom.planning.run_labels import Run, Wildcards
 from fedloom.planning.settings_of_run import (
     rounds_of_job,
@@ -175,10 +175,10 @@ class ArtefactRule(Rule[ArtefactJob]):
 
 
 def _code_of_run(spec: RunSpec) -> Code:
-    """Return the module of a run's backbone, and the plugins of its method and wrappers."""
-    modules = (f"fedloom.backbones.{spec.backbone.family}",)
+    """Return the code of a run's backbone, and the plugins of its method and wrappers."""
+    modules, plugins = code_of_backbone(spec.backbone.library)
     entries = (spec.method, *spec.method.wrappers)
-    return modules, tuple(find_method(entry.plugin) for entry in entries)
+    return modules, (*plugins, *(find_method(entry.plugin) for entry in entries))
 
 
 def _files_of_run(spec: RunSpec, states: list[int]) -> list[Path]:

@@ -1,0 +1,99 @@
+"""Build the ViT of a plugin with a library of backbones."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import safetensors.torch
+from torch import nn
+
+from fedloom.backbones.backbone import Device, fixed_seed, loading
+from fedloom.backbones.vit import FrozenViT
+from fedloom.backbones.vit_parts import Transform, ViTOfParts, ViTParts
+from fedloom.backbones.weights import (
+    check_finite,
+    checked_weights_file,
+    load_tensors,
+    without_prefix,
+)
+from fedloom.common.errors import FedLoomError
+from fedloom.common.json_types import JsonDict
+from fedloom.config.kind_plugins import KindManifest, plugins_of_type
+from fedloom.config.settings import compute_settings
+from fedloom.hooks.loader import import_plugin
+from fedloom.hooks.plugin_code import run_plugin_code
+
+Result = TypeVar("Result")
+
+
+def load(library: str, spec: JsonDict, device: Device = "cpu") -> FrozenViT:
+    """Return a ViT of a plugin for an entry of the config's `backbones`.
+
+    Raises:
+        FedLoomError: there is no such plugin, it raises an exception, or it returns something else
+            than it must.
+    """
+    plugin = plugins_of_type("backbone").get(library)
+    if plugin is None:
+        raise FedLoomError(
+            f"backbone {spec.get('name')}: needs the plugin '{library}' with its library, which is "
+            "not here; install the package that has it, or put its folder below plugins"
+        )
+    model = build_model(plugin, spec)
+    return FrozenViT(of_parts(plugin, model, spec), device, *compute_settings(spec), spec)
+
+
+def build_model(plugin: KindManifest, spec: JsonDict) -> nn.Module:
+    """Return the plugin's own model with the weights of an entry of the config.
+
+    Raises:
+        FedLoomError: the plugin returns no module, or the weights are not those of the model.
+    """
+    name = spec["name"]
+    weights = spec["weights"]
+    path = None
+    if weights not in ("hub", "none"):
+        path = checked_weights_file(name, weights)
+
+    with fixed_seed():
+        model = call(plugin, "build", nn.Module, spec)
+    if path is not None:
+        with loading(name, weights):
+            tensors = without_prefix(safetensors.torch.load_file(path), model.state_dict())
+            if hasattr(import_plugin(plugin), "convert"):
+                tensors = call(plugin, "convert", dict, tensors, model)
+            load_tensors(model, tensors, name, path)
+    if weights != "none":
+        check_finite(model, name, weights)
+    return model
+
+
+def of_parts(plugin: KindManifest, model: nn.Module, spec: JsonDict) -> ViTOfParts:
+    """Return the plugin's model as the parts that FedLoom runs."""
+    transform = call(plugin, "transform", Transform, spec)
+    parts = call(plugin, "blocks", ViTParts, model)
+    try:
+        return run_plugin_code(lambda: ViTOfParts(parts, transform), [plugin], "blocks")
+    except FedLoomError as error:
+        raise FedLoomError(f"{plugin.file}: blocks: {error}") from error
+
+
+def call(plugin: KindManifest, name: str, result_type: type[Result], *arguments: Any) -> Result:
+    """Call a function of a plugin, and return its result.
+
+    Raises:
+        FedLoomError: the plugin lacks the function, it raises an exception, or its result is of
+            another type.
+    """
+    function: Callable[..., object] | None = getattr(import_plugin(plugin), name, None)
+    if not callable(function):
+        raise FedLoomError(
+            f"{plugin.file}: a library of backbones needs the functions build(settings), "
+            f"transform(settings) and blocks(model), got no {name}"
+        )
+    result = run_plugin_code(lambda: function(*arguments), [plugin], name)
+    if not isinstance(result, result_type):
+        raise FedLoomError(
+            f"{plugin.file}: {name} must return a {result_type.__name__}, got "
+            f"{type(result).__name__}"
+        )
+    return result
