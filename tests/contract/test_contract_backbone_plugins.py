@@ -63,13 +63,13 @@ def test_check_names_the_library(tmp_path, monkeypatch):
     write_backbone(dropping(tmp_path, monkeypatch)())
     command = [sys.executable, "-m", "fedloom", "check", "--backbone"]
     told = {}
-    for name in ("own", "onw"):
+    for name in ("own", "theirs"):
         done = subprocess.run(
             [*command, name], cwd=tmp_path, capture_output=True, text=True, env=_environment()
         )
         told[name] = done.returncode, done.stderr
     assert told["own"][0] == 0 and "own keeps the contract (8 checks on tiny" in told["own"][1]
-    assert told["onw"][0] == 2 and "'onw'" in told["onw"][1] and "own" in told["onw"][1]
+    assert told["theirs"][0] == 2 and "'theirs'" in told["theirs"][1] and "own" in told["theirs"][1]
 
 
 def _environment():

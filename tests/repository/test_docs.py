@@ -90,8 +90,7 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
         return
     for kind in kinds.KINDS_FROM_PLUGINS:
         if block.text.startswith(f"# {kind}.toml"):
-            data = kind in ("source", "scheme")
-            model = kind_plugins.ManifestWithOptions if data else kind_plugins.KindManifest
+            model = kind_plugins.MANIFESTS.get(kind, kind_plugins.KindManifest)
             schema.validate(model, content, KeyPath(name_of_page(block)))
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())

@@ -89,7 +89,8 @@ def sizes(backbone: BackboneSettings) -> Sizes:
     try:
         kept = _sizes(size_key(backbone))
     except FedLoomError as error:
-        raise (CONFIG / "backbones" / backbone.label).error(str(error)) from None
+        reason = f"cannot build {backbone.settings['name']}: {error}"
+        raise (CONFIG / "backbones" / backbone.label).error(reason) from None
     if not kept.depth:
         return kept
 
