@@ -94,6 +94,14 @@ def test_googles_npz_checkpoint_is_left_to_timm(tmp_path, monkeypatch):
         ({"name": "vit_tinny_patch16_224"}, ["vit_tinny_patch16_224", "no such model"]),
         ({"weights": "nowhere.safetensors"}, [NAME, "nowhere.safetensors"]),
         ({"weights": "model.pth"}, [NAME, "model.pth", ".safetensors and .npz"]),
+        (
+            {"name": "eva02_tiny_patch14_224", "weights": "model.npz"},
+            ["eva02_tiny_patch14_224", ".safetensors", "model.npz"],
+        ),
+        (
+            {"name": "vit_small_patch16_dinov3", "weights": "none", "image_size": 50},
+            ["vit_small_patch16_dinov3", "image_size", "multiple of 16", "50", "48 or 64"],
+        ),
         ({"name": "resnet18"}, ["resnet18", "cannot load"]),
     ],
 )

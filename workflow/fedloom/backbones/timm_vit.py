@@ -61,26 +61,49 @@ def facts_of(model: Any) -> ViTFacts:
     )
 
 
-def check_type(model: nn.Module) -> None:
-    """Check that a model is a ViT of timm that can be run block by block.
+def check_type(model: nn.Module, name: str) -> None:
+    """Check that a model is a ViT of timm, or one of parts, that can be run block by block.
+
+    Args:
+        model: the model.
+        name: its name in the config, with which an error begins.
 
     Raises:
         FedLoomError: it is of another class, does not pool its tokens, or has blocks with rotary
-            positions whose inside is unknown.
+            positions whose inside is unknown; or its images cannot be cut into patches.
     """
     if isinstance(model, ViTOfParts):
         return
-    name = type(model).__name__
     if not isinstance(model, VisionTransformer | Eva) or not model.global_pool:
         raise FedLoomError(
             f"backbone {name}: must be a VisionTransformer or an Eva of timm that pools its "
-            "tokens; choose another name (backbones.<label>.name)"
+            f"tokens, got a {type(model).__name__}; choose another name (backbones.<label>.name)"
         )
     if isinstance(model, Eva) and not all(map(eva_blocks.is_readable, model.blocks)):
         raise FedLoomError(
             f"backbone {name}: must have timm's EvaBlock, with keys for every head, got blocks "
             "with norms behind them or shared keys; choose another name (backbones.<label>.name)"
         )
+    _check_image_size(model, name)
+
+
+def _check_image_size(model: Any, name: str) -> None:
+    """Check that a ViT of timm can cut its images into patches.
+
+    A stem for one image size leaves out what does not fill a patch; others refuse it.
+
+    Raises:
+        FedLoomError: the image size must be a multiple of the patch size, and is not.
+    """
+    stem = model.patch_embed
+    if stem.strict_img_size or stem.dynamic_img_pad:
+        return
+    for side, patch in zip(stem.img_size, stem.patch_size, strict=True):
+        if side % patch:
+            raise FedLoomError(
+                f"backbone {name}: image_size must be a multiple of {patch}, the side of a patch, "
+                f"got {side}; set it to {side - side % patch} or {side - side % patch + patch}"
+            )
 
 
 def rotary_positions(

@@ -38,7 +38,12 @@ from fedloom.backbones.client_layers import (
     check_weights,
     select_weights,
 )
-from fedloom.backbones.timm_vit import check_type, facts_of, pool_tokens, rotary_positions
+from fedloom.backbones.timm_vit import (
+    check_type,
+    facts_of,
+    pool_tokens,
+    rotary_positions,
+)
 from fedloom.backbones.token_order import EVERY
 from fedloom.backbones.weights import (
     check_finite,
@@ -46,6 +51,7 @@ from fedloom.backbones.weights import (
     load_tensors,
     without_prefix,
 )
+from fedloom.common.errors import FedLoomError
 from fedloom.common.initial_values import init_uniform
 from fedloom.common.json_types import JsonDict
 from fedloom.config.settings import compute_settings
@@ -99,7 +105,7 @@ class FrozenViT(HeadedBackbone):
         Raises:
             FedLoomError: the model is no ViT that can be run block by block.
         """
-        check_type(model)
+        check_type(model, (spec or {}).get("name", type(model).__name__))
         super().__init__(model, device, precision, gradient_checkpointing, compile_setting)
 
         # sizes
@@ -343,6 +349,11 @@ def load(spec: dict, device: Device = "cpu") -> FrozenViT:
         model: Any = timm.create_model(name, num_classes=0, pretrained=weights == "hub", **size)
         if path and path.suffix == ".npz":
             # a file in the format of Google, which timm reads
+            if isinstance(model, Eva):
+                raise FedLoomError(
+                    f"backbone {name}: weights must be a .safetensors file, got '{path}'; timm "
+                    "reads .npz files only for a VisionTransformer"
+                )
             model.load_pretrained(str(path))
         elif path:
             # these functions of timm resize position embeddings to the image size
