@@ -106,11 +106,16 @@ def test_prompts_before_all_classes_take_their_part_of_a_gpu(tiny, monkeypatch):
     assert groups.clients_trained_at_once(_on_gpu(task, monkeypatch, whole), PROMPTS) == 3
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet50"])
+@pytest.mark.parametrize(
+    "name",
+    ["vit_tiny_patch16_224", "vit_small_patch16_dinov3", "vit_small_plus_patch16_dinov3",
+     "eva02_tiny_patch14_224", "aimv2_large_patch14_224", "resnet50"],
+)  # fmt: skip
 def test_bytes_that_training_keeps_of_an_image_are_those_of_a_backward_pass(name):
     """The estimate is at least the bytes that torch saves, and at most a fifth more."""
-    network = timm.create_model(name, num_classes=0).eval()
-    backbone = FrozenViT(network) if name.startswith("vit") else FrozenResNet(network, 224)
+    size = {} if name == "resnet50" else {"img_size": 224}
+    network = timm.create_model(name, num_classes=0, **size).eval()
+    backbone = FrozenViT(network) if size else FrozenResNet(network, 224)
     network.requires_grad_(name == "resnet50")  # a ViT trains prompts, not weights
     weights = {value.untyped_storage().data_ptr() for value in network.parameters()}
     saved = {}

@@ -17,6 +17,7 @@ from fedloom.backbones.backbone import load_backbone
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
 from fedloom.config.settings import family_of
+from fedloom.machine.memory import SAVED_FLOATS
 
 
 def count(library: str, settings: JsonDict) -> dict[str, float]:
@@ -47,6 +48,8 @@ def count(library: str, settings: JsonDict) -> dict[str, float]:
         }
         if family == "vit":
             sizes["has_class_token"] = backbone.has_class_token
+            if backbone.saved_floats != SAVED_FLOATS:
+                sizes["saved_floats"] = backbone.saved_floats
         if family != "clip":
             return sizes
 

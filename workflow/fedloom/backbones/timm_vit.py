@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from timm.data.config import resolve_model_data_config
+from timm.layers.patch_embed import PatchEmbed
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ class ViTFacts(NamedTuple):
         image_size: side of the input images, or height and width.
         channels: number of channels of the input images.
         preprocessing: the usual mean, std and interpolation of the input images.
+        has_rotary: True if the blocks turn queries and keys by rotary positions.
     """
 
     has_class_token: bool
@@ -34,6 +36,7 @@ class ViTFacts(NamedTuple):
     image_size: int | Sequence[int]
     channels: int
     preprocessing: Mapping[str, Any]
+    has_rotary: bool = False
 
 
 def facts_of(model: Any) -> ViTFacts:
@@ -58,6 +61,7 @@ def facts_of(model: Any) -> ViTFacts:
         image_size=stem.img_size,
         channels=next(p for p in stem.parameters() if p.dim() == 4).shape[1],
         preprocessing=resolve_model_data_config(model),
+        has_rotary=getattr(model, "rope", None) is not None,
     )
 
 
@@ -96,7 +100,7 @@ def _check_image_size(model: Any, name: str) -> None:
         FedLoomError: the image size must be a multiple of the patch size, and is not.
     """
     stem = model.patch_embed
-    if stem.strict_img_size or stem.dynamic_img_pad:
+    if not isinstance(stem, PatchEmbed) or stem.strict_img_size or stem.dynamic_img_pad:
         return
     for side, patch in zip(stem.img_size, stem.patch_size, strict=True):
         if side % patch:

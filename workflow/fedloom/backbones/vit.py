@@ -38,6 +38,7 @@ from fedloom.backbones.client_layers import (
     check_weights,
     select_weights,
 )
+from fedloom.backbones.saved_floats import saved_floats
 from fedloom.backbones.timm_vit import (
     check_type,
     facts_of,
@@ -86,6 +87,8 @@ class FrozenViT(HeadedBackbone):
         has_class_token: False if there is no class token.
         opens_blocks: True if methods can train parts of the blocks, or put functions into them.
         order: how many tokens an image has, and where they stand.
+        saved_floats: how many numbers training keeps of a block for the backward pass, in float32,
+            per token and feature.
     """
 
     def __init__(
@@ -118,8 +121,13 @@ class FrozenViT(HeadedBackbone):
         self.opens_blocks = all(map(blocks.is_open, vit.blocks))
         self.order = facts.order
         self.image_floats = self.order.own_count * self.width
+        self.saved_floats = saved_floats(vit.blocks[0], self.width, facts.has_rotary)
         self.training_bytes = training_bytes(
-            self.image_floats, self.depth, gradient_checkpointing, precision
+            self.image_floats,
+            self.depth,
+            gradient_checkpointing,
+            precision,
+            self.saved_floats,
         )
         self.patch_size = facts.patch_size
 

@@ -63,7 +63,11 @@ USUAL_BATCH_LIMITS = BatchLimits()
 
 
 def training_bytes(
-    image_floats: int, blocks: int, checkpointing: bool = False, precision: str = "float32"
+    image_floats: int,
+    blocks: int,
+    checkpointing: bool = False,
+    precision: str = "float32",
+    saved_floats: float = SAVED_FLOATS,
 ) -> int:
     """Return the bytes that training a transformer keeps of one image for the backward pass.
 
@@ -74,16 +78,17 @@ def training_bytes(
         blocks: the number of blocks.
         checkpointing: keep only the inputs of the blocks, and the inside of one block at a time.
         precision: the number format of the backbone.
+        saved_floats: how many numbers a block keeps in float32, per token and feature.
     """
-    saved = SAVED_FLOATS
+    saved = saved_floats
     if precision == "bf16":
-        saved = SAVED_FLOATS_BF16
+        saved = saved_floats * SAVED_FLOATS_BF16 / SAVED_FLOATS
 
     # numbers of four bytes per token and feature
     numbers = saved * blocks
     if checkpointing:
         numbers = blocks + saved
-    return 4 * image_floats * numbers
+    return round(4 * image_floats * numbers)
 
 
 @dataclass(frozen=True)

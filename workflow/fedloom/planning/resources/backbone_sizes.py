@@ -18,7 +18,7 @@ from fedloom.common.receipts import digest, sha256
 from fedloom.config.kind_plugins import plugins_of_type
 from fedloom.config.settings import BackboneSettings, compute_settings
 from fedloom.machine.install import ROOT
-from fedloom.machine.memory import training_bytes
+from fedloom.machine.memory import SAVED_FLOATS, training_bytes
 from fedloom.planning import paths
 
 SHIPPED = ROOT / "workflow/resources/backbone_sizes.json"
@@ -46,6 +46,9 @@ class Sizes:
     # d, and the number of blocks that methods can enter, of the image tower; a ResNet has none
     width: int
     depth: int
+    # how many numbers training keeps of a block for the backward pass, in float32, per token and
+    # feature
+    saved_floats: float = SAVED_FLOATS
     # whether a ViT has a class token; every CLIP and ResNet counts as if it had one
     has_class_token: bool = True
     # the same of the text tower
@@ -96,7 +99,9 @@ def sizes(backbone: BackboneSettings) -> Sizes:
 
     # what training keeps of an image depends on settings that do not change the other sizes
     precision, checkpointing, _ = compute_settings(backbone.settings)
-    image_bytes = training_bytes(kept.image_floats, kept.depth, checkpointing, precision)
+    image_bytes = training_bytes(
+        kept.image_floats, kept.depth, checkpointing, precision, kept.saved_floats
+    )
     return replace(kept, training_bytes=image_bytes)
 
 
