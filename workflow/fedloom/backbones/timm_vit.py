@@ -102,7 +102,8 @@ def _check_image_size(model: Any, name: str) -> None:
     stem = model.patch_embed
     if not isinstance(stem, PatchEmbed) or stem.strict_img_size or stem.dynamic_img_pad:
         return
-    for side, patch in zip(stem.img_size, stem.patch_size, strict=True):
+    sides: Any = stem.img_size
+    for side, patch in zip(sides, stem.patch_size, strict=True):
         if side % patch:
             raise FedLoomError(
                 f"backbone {name}: image_size must be a multiple of {patch}, the side of a patch, "
