@@ -108,7 +108,7 @@ def fuse_prompts(task: Task, params: Tree, batch: Batch) -> Tensor:
 
 
 def features(task: Task, params: Tree, batch: Batch) -> Tensor:
-    """Return the final class tokens [K, B, d] of images with their prompts."""
+    """Return the features that heads classify, [K, B, d], of images with their prompts."""
     vit = task.backbone
     prompts = fuse_prompts(task, params, batch)
     tokens = vit.embed(batch.images)  # [K, B, T, d]
