@@ -43,7 +43,7 @@ def load(library: str, spec: JsonDict, device: Device = "cpu") -> FrozenViT:
 
 
 def build_model(plugin: KindManifest, spec: JsonDict) -> nn.Module:
-    """Return the plugin's own model with the weights of an entry of the config.
+    """Return the plugin's own model for evaluation, with the weights of an entry of the config.
 
     Raises:
         FedLoomError: the plugin returns no module, or the weights are not those of the model.
@@ -64,7 +64,7 @@ def build_model(plugin: KindManifest, spec: JsonDict) -> nn.Module:
             load_tensors(model, tensors, name, path)
     if weights != "none":
         check_finite(model, name, weights)
-    return model
+    return model.eval()
 
 
 def of_parts(plugin: KindManifest, model: nn.Module, spec: JsonDict) -> ViTOfParts:

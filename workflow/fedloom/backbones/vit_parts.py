@@ -87,12 +87,14 @@ class ViTOfParts(nn.Module):
         self.norm = parts.norm
         self.fc_norm = nn.Identity()
 
-        # what is pooled, by timm's words for it
+        # what is pooled, by timm's words for it; a module gets all tokens of the image
         self.attn_pool: nn.Module | None = None
-        self.global_pool = {"token": "token", "mean": "avg"}.get(str(parts.pool), "map")
         self.pool_include_prefix = True
         if isinstance(parts.pool, nn.Module):
             self.attn_pool = parts.pool
+            self.global_pool = "map"
+        else:
+            self.global_pool = {"token": "token", "mean": "avg"}[parts.pool]
 
         self.transform = transform
         self.has_class_token = parts.has_class_token
