@@ -115,9 +115,11 @@ def test_the_example_keeps_the_contract(drop):
     assert "8 checks" in done and "can be trained inside" in done
 
 
+@pytest.mark.parametrize("registers", [0, 3])
 @pytest.mark.parametrize("pool", ["token", "mean", "weighted"])
-def test_a_vit_of_its_own_classes_keeps_the_contract(pool, drop):
-    toml = TOML.replace("image_size = 16}", f'image_size = 16, pool = "{pool}"}}')
+def test_a_vit_of_its_own_classes_keeps_the_contract(pool, registers, drop):
+    entry = f'image_size = 16, pool = "{pool}", registers = {registers}}}'
+    toml = TOML.replace("image_size = 16}", entry)
     assert "8 checks" in check_backbone(write_backbone(drop(), toml=toml))
 
 
@@ -126,7 +128,7 @@ def test_block_parts_may_be_left_out(drop):
     assert "cannot be trained inside" in check_backbone(plugin)
 
 
-DRAWN = "nn.Parameter(torch.randn(int(has_class_token), WIDTH))"
+DRAWN = "nn.Parameter(torch.randn(prefix, WIDTH))"
 DRAWN_BY_NUMPY = "nn.Parameter(torch.tensor(numpy.random.rand(1, WIDTH), dtype=torch.float32))"
 
 
@@ -143,7 +145,7 @@ DRAWN_BY_NUMPY = "nn.Parameter(torch.tensor(numpy.random.rand(1, WIDTH), dtype=t
         ([("norm=model.last", "norm=nn.Identity()")], ["model(images)", "differ"]),
         ([("pool=model.weighted if", "pool='first' if 1 or")], ["pool must be", "'first'"]),
         ([("norm=model.last", "norm=None")], ["norm must be a torch module", "NoneType"]),
-        ([("prefix=int", "prefix=0 * int")], ["prefix", "class token", "got 0"]),
+        ([("prefix=model.prefix", "prefix=0")], ["prefix", "class token", "got 0"]),
         # what the model computes
         ([("return tokens + self.positions", "return tokens + self.positions * x.mean()")],
          ["in any batch"]),
@@ -228,11 +230,12 @@ def test_sizes_depend_on_options_and_on_the_code(drop, tmp_path, monkeypatch):
     assert (counted.width, counted.depth, counted.tokens) == (16, 12, 5)
     assert counted.has_class_token and not sizes(backbone(pool="mean")).has_class_token
     assert sizes(backbone(image_size=24)).tokens == 10
+    assert sizes(backbone(registers=2)).tokens == 7
     key = size_key(backbone())
     with (folder / "own/plugin.py").open("a") as file:
         file.write("# more\n")
     assert size_key(backbone()) != key
-    assert json.loads(key.partition(" ")[2])["pool"] == "token"
+    assert json.loads(key.partition(" ")[2])["registers"] == 0
 
 
 def test_an_edit_of_the_plugin_makes_its_caches_and_runs_again(drop, tmp_path, monkeypatch):

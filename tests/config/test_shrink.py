@@ -148,16 +148,16 @@ def test_rounds_seeds_and_steps_are_few(shrunk):
 @pytest.mark.parametrize(
     ("axes", "seeds", "rounds"),
     [
-        # 30 runs of each seed: both seeds are few enough
+        # 20 runs of each seed: both seeds are few enough
         ("{prompts: [1, 2]}", 2, 2),
-        # 60, which are few enough with one seed; and 120
+        # 40, which are few enough with one seed; and 80
         ("{prompts: [1, 2], training.lr: [0.1, 0.2]}", 1, 2),
         ("{prompts: [1, 2], training.lr: [0.1, 0.2], training.batch_size: [4, 8]}", 1, 1),
     ],
 )
 def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes, seeds, rounds):
-    """Studies of at most 60 runs keep both seeds and both rounds."""
-    labels = [f"p{number}" for number in range(15)]
+    """Studies of at most 40 runs keep both seeds and both rounds."""
+    labels = [f"p{number}" for number in range(10)]
     partitions = ", ".join(f"{label}: {{scheme: iid, clients: 2}}" for label in labels)
     study = shrunk_text(f"""
         study: {{name: mine, clients_per_round: 2}}
@@ -177,10 +177,10 @@ def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes,
 @pytest.mark.parametrize(
     ("partitions", "seeds", "rounds"),
     [
-        # 15 runs of each seed, and 30 trials; 16 and 32; 21 and 42
-        (15, 2, 2),
-        (16, 1, 2),
-        (21, 1, 1),
+        # 10 runs of each seed, and 20 trials; 11 and 22; 14 and 28
+        (10, 2, 2),
+        (11, 1, 2),
+        (14, 1, 1),
     ],
 )
 def test_trials_count_among_the_runs_of_a_study(shrunk_text, partitions, seeds, rounds):
@@ -459,7 +459,7 @@ def test_paths_in_the_keys_of_a_plugins_figure_become_absolute(shrunk_text, tmp_
 )
 def test_only_named_seeds_stay(words, seeds):
     """A study of one seed gets a second one, but `--only seeds=2` asks for this seed alone."""
-    plan = read_plan([find_study_file("micro/micro_pfpt")], {ONLY_KEY: [*words]})
+    plan = read_plan([find_study_file("micro/micro_pfpt")], {ONLY_KEY: ["methods=pfpt", *words]})
     assert shrink(plan.config, plan.settings)["study"]["seeds"] == seeds
 
 

@@ -26,7 +26,7 @@ METHODS = ["head_tuning", "fedvpt_deep", "fedavg_adapter", "fedlora", "singleset
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_trains_on_a_plugins_vit(name, tmp_path, monkeypatch):
     write_backbone(dropping(tmp_path, monkeypatch)())
-    vit = load_backbone("own", SETTINGS | {"pool": "token"})
+    vit = load_backbone("own", SETTINGS | {"pool": "token", "registers": 1})
     for parameter in vit.model.parameters():
         parameter.data += 0.05 * torch.randn(
             parameter.shape, generator=torch.Generator().manual_seed(0)

@@ -15,6 +15,12 @@ type = "string"
 enum = ["token", "mean", "weighted"]
 default = "token"
 description = "What heads classify."
+
+[options.registers]
+type = "integer"
+minimum = 0
+default = 0
+description = "Number of registers."
 """
 
 CODE = '''
@@ -54,11 +60,11 @@ class Block(nn.Module):
 
 
 class Embedding(nn.Module):
-    def __init__(self, has_class_token, side):
+    def __init__(self, prefix, side):
         super().__init__()
         self.stem = nn.Conv2d(3, WIDTH, 8, 8)
-        self.first = nn.Parameter(torch.randn(int(has_class_token), WIDTH))
-        self.positions = nn.Parameter(torch.randn((side // 8) ** 2 + int(has_class_token), WIDTH))
+        self.first = nn.Parameter(torch.randn(prefix, WIDTH))
+        self.positions = nn.Parameter(torch.randn((side // 8) ** 2 + prefix, WIDTH))
 
     def forward(self, x):
         patches = self.stem(x).flatten(2).mT
@@ -76,10 +82,11 @@ class Weighted(nn.Module):
 
 
 class Tiny(nn.Module):
-    def __init__(self, pool, side):
+    def __init__(self, pool, registers, side):
         super().__init__()
         self.pool = pool
-        self.embedding = Embedding(pool == "token", side)
+        self.prefix = int(pool == "token") + registers
+        self.embedding = Embedding(self.prefix, side)
         self.layers = nn.ModuleList(Block() for _ in range(DEPTH))
         self.last = nn.LayerNorm(WIDTH)
         self.weighted = Weighted()
@@ -91,13 +98,15 @@ class Tiny(nn.Module):
         tokens = self.last(tokens)
         if self.pool == "token":
             return tokens[:, 0]
-        return tokens.mean(1) if self.pool == "mean" else self.weighted(tokens)
+        if self.pool == "mean":
+            return tokens[:, self.prefix :].mean(1)
+        return self.weighted(tokens)
 
 
 def build(settings):
     if settings["name"] != "tiny":
         raise FedLoomError(f"name must be tiny, got '{settings['name']}'")
-    return Tiny(settings["pool"], transform(settings).size)
+    return Tiny(settings["pool"], settings["registers"], transform(settings).size)
 
 
 def transform(settings):
@@ -110,7 +119,7 @@ def blocks(model):
         blocks=list(model.layers),
         norm=model.last,
         patch_size=8,
-        prefix=int(model.pool == "token"),
+        prefix=model.prefix,
         has_class_token=model.pool == "token",
         pool=model.weighted if model.pool == "weighted" else model.pool,
         block_parts={

@@ -110,17 +110,18 @@ def size_key(backbone: BackboneSettings) -> str:
 
     The key of a plugin's backbone also has the plugin's options, and a digest of its code.
     """
-    names = ["name", "image_size"]
     given = JsonDict()
-    plugin = plugins_of_type("backbone").get(backbone.library)
-    if plugin is not None:
-        names += plugin.option_schemas
-        files = sorted(plugin.folder.rglob("*.py"))
-        given["code"] = digest({str(f.relative_to(plugin.folder)): sha256(f) for f in files})
-    for name in names:
+    for name in ("name", "image_size"):
         value = backbone.settings.get(name)
         if value:
             given[name] = value
+
+    plugin = plugins_of_type("backbone").get(backbone.library)
+    if plugin is not None:
+        given |= {name: backbone.settings[name] for name in plugin.option_schemas}
+        files = sorted(plugin.folder.rglob("*.py"))
+        code = {str(file.relative_to(plugin.folder)): sha256(file) for file in files}
+        given["plugin_sha256"] = digest(code)
     return f"{backbone.library} {canonical(given)}"
 
 
@@ -138,7 +139,8 @@ def _sizes(key: str) -> Sizes:
     # Count them in a process of its own, since planning imports no torch. It ends with a line if it
     # cannot build the backbone.
     command = [sys.executable, "-m", "fedloom.backbones.sizes", *key.split(" ", 1)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
+    places = [str(ROOT / "workflow"), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         status = f"the count of its sizes ended with status {done.returncode}"
