@@ -18,6 +18,7 @@ from fedloom.config.shrink.study import shrink
 from fedloom.contract.backbone_checks import check_backbone
 from fedloom.planning import staleness
 from fedloom.planning.load_plan import load_plan, read_plan
+from fedloom.planning.provenance import digest_of_weights
 from fedloom.planning.resources.backbone_sizes import size_key, sizes
 from fedloom.planning.rules import RULES
 from fedloom.planning.run_labels import Wildcards
@@ -112,7 +113,7 @@ def test_a_tag_that_torchvision_lacks_is_refused(drop):
 def test_the_example_keeps_the_contract(drop):
     drop("torchvision_vit")
     done = check_backbone(plugins_of_type("backbone")["torchvision_vit"])
-    assert "8 checks" in done and "can be trained inside" in done
+    assert "11 checks" in done and "can be trained inside" in done
 
 
 @pytest.mark.parametrize("registers", [0, 3])
@@ -120,7 +121,7 @@ def test_the_example_keeps_the_contract(drop):
 def test_a_vit_of_its_own_classes_keeps_the_contract(pool, registers, drop):
     entry = f'image_size = 16, pool = "{pool}", registers = {registers}}}'
     toml = TOML.replace("image_size = 16}", entry)
-    assert "8 checks" in check_backbone(write_backbone(drop(), toml=toml))
+    assert "11 checks" in check_backbone(write_backbone(drop(), toml=toml))
 
 
 def test_block_parts_may_be_left_out(drop):
@@ -142,7 +143,27 @@ DRAWN_BY_NUMPY = "nn.Parameter(torch.tensor(numpy.random.rand(1, WIDTH), dtype=t
         ([('"proj": "out"', '"projection": "out"')], ["no role 'projection'", "known"]),
         ([('"fc2": "mlp.2",', "")], ["block_parts", "'fc2'", "got none"]),
         # the parts around the blocks
-        ([("norm=model.last", "norm=nn.Identity()")], ["model(images)", "differ"]),
+        ([("norm=model.last", "norm=nn.LayerNorm(WIDTH)")], ["weight 'last.weight'", "Parameter"]),
+        ([("tokens = self.last(tokens)", "tokens = 2 * self.last(tokens)")],
+         ["model(images)", "differ"]),
+        ([("embedding=model.embedding", "embedding=model")], ["embedding", "those of a block"]),
+        ([("self.positions = nn.Parameter(", "self.positions = ("), 
+          ("self.last =", "self.place = nn.Parameter(self.embedding.positions); "
+           "self.embedding.positions = self.place * 1; self.last =")],
+         ["holds_all_weights", "'place'"]),
+        ([("pool=model.weighted if", "pool=nn.Linear(WIDTH, 10) if 1 or")],
+         ["pool must return features [1, 16]", "[1, 5, 10]"]),
+        ([("return tokens + self.mlp", "return tokens, tokens + self.mlp")],
+         ["a block must return tokens", "tuple"]),
+        ([('"activation": "mlp.1"', '"activation": "heads"')], ["'activation'", "Module", "int"]),
+        ([('"heads": "heads"', '"heads": "query"')], ["'heads'", "int", "Linear"]),
+        ([("patch_size=8", "patch_size=4")], ["counts_its_patches", "prefix and patch_size"]),
+        ([("prefix=model.prefix", "prefix=5")], ["prefix", "5 tokens", "got 5"]),
+        ([("prefix=model.prefix", "prefix=2")], ["prefix and patch_size", "prefix of 2"]),
+        # how images become the input
+        ([("[0.5], [0.25])", "[0.5], [0.25], 'BICUBIC')")], ["interpolation", "'BICUBIC'"]),
+        ([("[0.5], [0.25])", "[0.5, 0.5], [0.25])")], ["mean", "3 channels", "got 2"]),
+        ([('settings.get("image_size", 16)', "24")], ["image_size, 16", "got 24"]),
         ([("pool=model.weighted if", "pool='first' if 1 or")], ["pool must be", "'first'"]),
         ([("norm=model.last", "norm=None")], ["norm must be a torch module", "NoneType"]),
         ([("prefix=model.prefix", "prefix=0")], ["prefix", "class token", "got 0"]),
@@ -174,7 +195,7 @@ def test_an_operation_without_a_deterministic_form_is_refused(drop):
         "(self.score(tokens).softmax(-2) * tokens).sum(-2)",
         "nn.functional.adaptive_avg_pool2d(tokens[None], (2, WIDTH))[0, :, 0]",
     )
-    with refused("own", "trains_on_a_gpu", "adaptive_avg_pool2d"):
+    with refused("own", "is_deterministic_on_a_gpu", "adaptive_avg_pool2d"):
         check_backbone(write_backbone(drop(), score, toml=toml))
 
 
@@ -185,11 +206,111 @@ def test_an_operation_without_a_deterministic_form_is_refused(drop):
         ("image_size = 16", "image_sise = 16", ["example.image_sise", "image_size"]),
         ("options.pool", "options.weights", ["options.weights", "rename"]),
         ("options.pool", "options.library", ["options.library", "rename"]),
+        ("options.pool", "options.precision", ["options.precision", "rename"]),
+        ('type = "integer"', 'type = "integer"\nformat = "path"', ["options.registers", "string"]),
     ],
 )
 def test_a_toml_file_that_is_wrong_is_one_line(old, new, words, drop):
     with refused("own/backbone.toml", *words):
         write_backbone(drop(), toml=TOML.replace(old, new))
+
+
+# ---- what FedLoom computes with it ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", ["token", "mean", "weighted"])
+@pytest.mark.parametrize(
+    "keys", [{"precision": "bf16"}, {"gradient_checkpointing": True}], ids=lambda keys: str(keys)
+)
+def test_it_computes_in_bf16_and_with_checkpointing(keys, pool, drop):
+    write_backbone(drop())
+    spec = {"name": "tiny", "weights": "none", "pool": pool, "registers": 1}
+    images = torch.randint(0, 256, (2, 3, 16, 16, 3), dtype=torch.uint8)
+    plain, other = (load_backbone("own", spec | more) for more in ({}, keys))
+    head = torch.randn(2, 5, 16)
+    expected, found = (vit.forward(images, head) for vit in (plain, other))
+    assert found.dtype == torch.float32
+    tolerance = 0.05 if "precision" in keys else 0.0
+    assert (found - expected).abs().max() <= tolerance * expected.abs().max()
+
+
+def test_a_plugin_may_change_its_settings_and_print(drop, tmp_path, monkeypatch):
+    """Neither reaches the job's settings, or the counted sizes."""
+    change = "def build(settings):\n    print('building')\n    settings['name'] = 'tiny'\n"
+    write_backbone(drop(), ("def build(settings):\n", change))
+    spec = {"name": "any", "weights": "none", "pool": "token", "registers": 0}
+    load_backbone("own", spec)
+    assert spec["name"] == "any"
+    monkeypatch.chdir(tmp_path)
+    backbone = read_plan([_study(tmp_path, library="own", name="any")]).settings.backbones["b"]
+    assert sizes(backbone).tokens == 5
+
+
+def test_an_edit_counts_in_the_same_process(drop, tmp_path):
+    folder = drop()
+    write_backbone(folder)
+    spec = {"name": "tiny", "weights": "none", "pool": "token", "registers": 0}
+    white = torch.full((1, 16, 16, 3), 255, dtype=torch.uint8)
+    assert load_backbone("own", spec).pixels(white).unique().tolist() == [2.0]
+    file = folder / "own/plugin.py"
+    file.write_text(file.read_text().replace("[0.5], [0.25]", "[0.5], [0.125]"))
+    assert load_backbone("own", spec).pixels(white).unique().tolist() == [4.0]
+
+
+# ---- files and weights ---------------------------------------------------------------------------
+
+WITH_FILE = (
+    TOML
+    + """
+[options.extra]
+type = "string"
+format = "path"
+default = ""
+description = "A file."
+"""
+)
+
+
+def test_files_of_options_are_known_by_their_contents(drop, tmp_path, monkeypatch):
+    write_backbone(drop(), toml=WITH_FILE)
+    monkeypatch.chdir(tmp_path)
+
+    def planned():
+        file = _study(tmp_path, library="own", name="tiny", extra="extra.npy")
+        return read_plan([file]).settings.backbones["b"]
+
+    with refused("backbones.b", "extra", "no file", "extra.npy"):
+        planned()
+    (tmp_path / "extra.npy").write_bytes(b"aaaa")
+    first = planned()
+    load_backbone("own", first.settings)
+    (tmp_path / "extra.npy").write_bytes(b"bbbb")
+    second = planned()
+    assert first.settings["files_sha256"] != second.settings["files_sha256"]
+    assert size_key(first) != size_key(second)
+    with refused("tiny", "extra", "put those back"):
+        load_backbone("own", first.settings)
+
+
+def test_other_options_are_other_weights_of_the_hub(drop, tmp_path, monkeypatch):
+    """An edit of the plugin may change the weights, too; the same things must give the same."""
+    folder = drop()
+    toml = TOML.replace("example", "has_hub = true\nexample")
+    write_backbone(folder, toml=toml)
+    monkeypatch.chdir(tmp_path)
+
+    def compare(digest, **entry):
+        file = _study(tmp_path, library="own", name="tiny", weights="hub", **entry)
+        backbone = read_plan([file]).settings.backbones["b"]
+        assert digest_of_weights("r", backbone, lambda: digest) == digest
+
+    compare("1")
+    compare("2", pool="mean")
+    with refused("hub's weights of backbones.b", "delete"):
+        compare("3", pool="mean")
+    with (folder / "own/plugin.py").open("a") as file:
+        file.write("# more\n")
+    compare("4", pool="mean")
 
 
 # ---- planning ------------------------------------------------------------------------------------
@@ -204,6 +325,7 @@ def test_a_study_uses_it_and_its_keys_are_checked(drop, tmp_path, monkeypatch):
         ({"pool": "max"}, ["backbones.b.pool", "max"]),
         ({"polo": "mean"}, ["backbones.b.polo", "pool"]),
         ({"weights": "away.safetensors"}, ["backbones.b.weights", "away.safetensors"]),
+        ({"weights": "hub"}, ["backbones.b", "has no hub"]),
     ]:
         with refused("study.yaml", *words):
             read_plan([_study(tmp_path, library="own", name="tiny", **entry)])

@@ -18,9 +18,10 @@ def main() -> None:
     """Write the file."""
     plans = [load_plan([study]) for study in all_studies()]
     backbones = [backbone for plan in plans for backbone in plan.settings.backbones.values()]
-    counted = {
-        size_key(backbone): count(backbone.library, backbone.settings) for backbone in backbones
-    }
+    counted = {}
+    for backbone in backbones:
+        key = size_key(backbone)
+        counted[key] = count(backbone.library, json.loads(key.partition(" ")[2]))
     lines = [f"{json.dumps(name)}: {json.dumps(counted[name])}" for name in sorted(counted)]
     write_text(SHIPPED, "{\n" + ",\n".join(lines) + "\n}\n")
 

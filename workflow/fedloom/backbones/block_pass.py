@@ -45,6 +45,8 @@ APART = ("q", "k", "v")
 # the matrix [3 d, d] and the bias [3 d] of queries, keys and values, in this order; all others are
 # layers.
 ROLES = (*(role for role, _, _ in BLOCK_PARTS), *APART)
+# the types of the parts that are no modules
+ROLE_TYPES: dict[str, type] = {"heads": int, "in_weight": nn.Parameter, "in_bias": nn.Parameter}
 # the roles that every block has, beside those of its queries, keys and values
 NEEDED_ROLES = ("heads", "norm1", "proj", "norm2", "fc1", "activation", "fc2")
 # the attribute of a plugin's block that holds the names of its parts
@@ -79,11 +81,17 @@ def check_part_names(blocks: Sequence[nn.Module], names: Mapping[str, str]) -> N
     for number, block in enumerate(blocks):
         for role, name in names.items():
             try:
-                attrgetter(name)(block)
+                part = attrgetter(name)(block)
             except AttributeError:
                 raise FedLoomError(
                     f"block_parts: blocks[{number}] has no '{name}', which the role '{role}' names"
                 ) from None
+            wanted = ROLE_TYPES.get(role, nn.Module)
+            if not isinstance(part, wanted):
+                raise FedLoomError(
+                    f"block_parts: the role '{role}' must name a {wanted.__name__}, got '{name}', "
+                    f"a {type(part).__name__}"
+                )
 
 
 def is_of_plugin(block: nn.Module) -> bool:

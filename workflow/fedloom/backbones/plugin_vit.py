@@ -1,6 +1,7 @@
 """Build the ViT of a plugin with a library of backbones."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, TypeVar
 
 import safetensors.torch
@@ -8,7 +9,7 @@ from torch import nn
 
 from fedloom.backbones.backbone import Device, fixed_seed, loading
 from fedloom.backbones.vit import FrozenViT
-from fedloom.backbones.vit_parts import Transform, ViTOfParts, ViTParts
+from fedloom.backbones.vit_parts import Transform, ViTOfParts, ViTParts, check_transform
 from fedloom.backbones.weights import (
     check_finite,
     checked_weights_file,
@@ -17,9 +18,9 @@ from fedloom.backbones.weights import (
 )
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
-from fedloom.config.kind_plugins import KindManifest, plugins_of_type
+from fedloom.config.kind_plugins import FILES_DIGEST, BackboneManifest, plugins_of_type
 from fedloom.config.settings import compute_settings
-from fedloom.hooks.loader import import_plugin
+from fedloom.hooks.loader import import_plugin, reimport_plugins
 from fedloom.hooks.plugin_code import run_plugin_code
 
 Result = TypeVar("Result")
@@ -30,19 +31,38 @@ def load(library: str, spec: JsonDict, device: Device = "cpu") -> FrozenViT:
 
     Raises:
         FedLoomError: there is no such plugin, it raises an exception, or it returns something else
-            than it must.
+            than it must; or the files that its options name are not those of the plan.
     """
     plugin = plugins_of_type("backbone").get(library)
     if plugin is None:
         raise FedLoomError(
-            f"backbone {spec.get('name')}: needs the plugin '{library}' with its library, which is "
-            "not here; install the package that has it, or put its folder below plugins"
+            f"backbone {spec.get('name')}: needs the plugin '{library}', which is not here; "
+            "install the package that has it, or put its folder below plugins"
         )
+    reimport_plugins([plugin])
+    _check_files(plugin, spec)
     model = build_model(plugin, spec)
     return FrozenViT(of_parts(plugin, model, spec), device, *compute_settings(spec), spec)
 
 
-def build_model(plugin: KindManifest, spec: JsonDict) -> nn.Module:
+def _check_files(plugin: BackboneManifest, spec: JsonDict) -> None:
+    """Check that the files that options name are those of the plan, if it states their digest.
+
+    Raises:
+        FedLoomError: they are others, or missing.
+    """
+    planned = spec.get(FILES_DIGEST)
+    if planned is None:
+        return
+    found = plugin.digest_of_files(spec)
+    if found != planned:
+        raise FedLoomError(
+            f"backbone {spec['name']}: the files of {', '.join(plugin.paths)} must be those of the "
+            f"plan (sha256 {planned[:12]}...), got others ({str(found)[:12]}...); put those back"
+        )
+
+
+def build_model(plugin: BackboneManifest, spec: JsonDict) -> nn.Module:
     """Return the plugin's own model for evaluation, with the weights of an entry of the config.
 
     Raises:
@@ -54,8 +74,9 @@ def build_model(plugin: KindManifest, spec: JsonDict) -> nn.Module:
     if weights not in ("hub", "none"):
         path = checked_weights_file(name, weights)
 
+    # a plugin may change what it gets
     with fixed_seed():
-        model = call(plugin, "build", nn.Module, spec)
+        model = call(plugin, "build", nn.Module, deepcopy(spec))
     if path is not None:
         with loading(name, weights):
             tensors = without_prefix(safetensors.torch.load_file(path), model.state_dict())
@@ -64,20 +85,31 @@ def build_model(plugin: KindManifest, spec: JsonDict) -> nn.Module:
             load_tensors(model, tensors, name, path)
     if weights != "none":
         check_finite(model, name, weights)
-    return model.eval()
+
+    # a hub's weights may have another number format; study.precision says how to compute
+    return model.float().eval()
 
 
-def of_parts(plugin: KindManifest, model: nn.Module, spec: JsonDict) -> ViTOfParts:
-    """Return the plugin's model as the parts that FedLoom runs."""
-    transform = call(plugin, "transform", Transform, spec)
+def of_parts(plugin: BackboneManifest, model: nn.Module, spec: JsonDict) -> ViTOfParts:
+    """Return the plugin's model as the parts that FedLoom runs.
+
+    Raises:
+        FedLoomError: what the plugin returns is not what it must be.
+    """
+    transform = call(plugin, "transform", Transform, deepcopy(spec))
+    try:
+        check_transform(transform, spec.get("image_size"))
+    except FedLoomError as error:
+        raise FedLoomError(f"{plugin.file}: transform: {error}") from error
+
     parts = call(plugin, "blocks", ViTParts, model)
     try:
-        return run_plugin_code(lambda: ViTOfParts(parts, transform), [plugin], "blocks")
+        return run_plugin_code(lambda: ViTOfParts(parts, transform), [plugin], "a part")
     except FedLoomError as error:
         raise FedLoomError(f"{plugin.file}: blocks: {error}") from error
 
 
-def call(plugin: KindManifest, name: str, result_type: type[Result], *arguments: Any) -> Result:
+def call(plugin: BackboneManifest, name: str, result_type: type[Result], *arguments: Any) -> Result:
     """Call a function of a plugin, and return its result.
 
     Raises:

@@ -5,6 +5,8 @@ from typing import Any
 from timm.layers.mlp import GluMlp, SwiGLU
 from torch import nn
 
+from fedloom.backbones import eva_blocks
+from fedloom.backbones.block_pass import part_names
 from fedloom.machine.memory import SAVED_FLOATS
 
 # numbers per token and feature, in float32: all but those of the MLP, of a plain block; those of
@@ -27,11 +29,16 @@ def saved_floats(block: Any, width: int, has_rotary: bool) -> float:
         width: d, the length of a token.
         has_rotary: True if the block has rotary positions.
     """
-    mlp = getattr(block, "mlp", None)
-    last = getattr(mlp, "fc2", None)
-    if last is None:
+    names = part_names(block)
+    if eva_blocks.is_readable(block):
+        names = eva_blocks.EVA_PARTS
+    if "fc2" not in names:
+        return SAVED_FLOATS
+    last = block.get_submodule(names["fc2"])
+    if not isinstance(last, nn.Linear):
         return SAVED_FLOATS
 
+    mlp = getattr(block, "mlp", None)
     activations = last.in_features / width
     if isinstance(mlp, GluMlp | SwiGLU):
         activations *= GATED

@@ -6,6 +6,7 @@ prints the sizes as JSON. `planning/resources/backbone_sizes.py` runs this as a 
 because planning does not import torch.
 """
 
+import contextlib
 import json
 import sys
 from typing import Any
@@ -21,9 +22,9 @@ from fedloom.machine.memory import SAVED_FLOATS
 
 
 def count(library: str, settings: JsonDict) -> dict[str, float]:
-    """Return the fields of `Sizes` in planning.
+    """Return the fields of `Sizes` in planning for a backbone with random weights.
 
-    They depend only on the settings that planning gives, such as name and image_size.
+    `settings` are those that change sizes, such as name and image_size.
     """
     untrained = settings | {"weights": "none"}
     family = family_of(library)
@@ -71,6 +72,9 @@ def count(library: str, settings: JsonDict) -> dict[str, float]:
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(count(sys.argv[1], json.loads(sys.argv[2]))))
+        # a plugin may print; the result must be all of the output
+        with contextlib.redirect_stdout(sys.stderr):
+            counted = count(sys.argv[1], json.loads(sys.argv[2]))
     except FedLoomError as error:
         sys.exit(str(error))
+    print(json.dumps(counted))

@@ -260,7 +260,8 @@ class FrozenViT(HeadedBackbone):
         own = select_weights(weights, "attn_pool.")
         with arithmetic(self.precision, self.device):
             pooled = pool_tokens(self.model, self.order, normed, own)
-        return self._final_layer("fc_norm", pooled, weights)
+        # an attention that pools computes in the backbone's precision; heads do not
+        return self._final_layer("fc_norm", pooled.to(normed.dtype), weights)
 
     def final_norm(self, tokens: Tensor, weights: Weights | None = None) -> Tensor:
         """Return tokens [..., d] of the last block's output, after the final norm."""

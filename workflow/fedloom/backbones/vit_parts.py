@@ -5,8 +5,8 @@ parts have the names that timm gives them: `blocks`, `norm`, `attn_pool`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from fedloom.backbones.block_pass import check_part_names, name_parts
 from fedloom.backbones.token_order import TokenOrder
 from fedloom.common.errors import FedLoomError
+
+Interpolation = Literal["bicubic", "bilinear"]
 
 
 class Transform(NamedTuple):
@@ -30,7 +32,7 @@ class Transform(NamedTuple):
     size: int
     mean: Sequence[float]
     std: Sequence[float]
-    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    interpolation: Interpolation = "bicubic"
     channels: int = 3
 
 
@@ -81,11 +83,13 @@ class ViTOfParts(nn.Module):
             FedLoomError: a part is missing, or gives tensors of other shapes than it must.
         """
         super().__init__()
+        parts = replace(parts, blocks=tuple(parts.blocks))
         check_parts(parts)
         self.embedding = parts.embedding
         self.blocks = nn.ModuleList(parts.blocks)
         self.norm = parts.norm
         self.fc_norm = nn.Identity()
+        name_parts(self.blocks, parts.block_parts)
 
         # what is pooled, by timm's words for it; a module gets all tokens of the image
         self.attn_pool: nn.Module | None = None
@@ -96,14 +100,20 @@ class ViTOfParts(nn.Module):
         else:
             self.global_pool = {"token": "token", "mean": "avg"}[parts.pool]
 
+        # facts, of which those of tokens follow from an image
         self.transform = transform
         self.has_class_token = parts.has_class_token
         self.patch_size = parts.patch_size
-        name_parts(self.blocks, parts.block_parts)
-
-        tokens = self._tokens_of_an_image()
+        tokens = self._tokens_of_an_image()  # [1, T, d]
         self.embed_dim = tokens.shape[-1]
-        self.order = TokenOrder(parts.prefix, tokens.shape[-2] - parts.prefix)
+        patches = tokens.shape[-2] - parts.prefix
+        if patches < 1:
+            raise FedLoomError(
+                f"prefix must leave at least one patch of the {tokens.shape[-2]} tokens that the "
+                f"embedding returns, got {parts.prefix}"
+            )
+        self.order = TokenOrder(parts.prefix, patches)
+        self._check_shapes(tokens)
 
     @torch.no_grad()
     def _tokens_of_an_image(self) -> Tensor:
@@ -112,16 +122,40 @@ class ViTOfParts(nn.Module):
         Raises:
             FedLoomError: the embedding gives no tokens.
         """
-        place = next(self.embedding.parameters())
+        any_weight = next(self.parameters())
         side = self.transform.size
         shape = (1, self.transform.channels, side, side)
-        tokens = self.embedding(torch.zeros(shape, dtype=place.dtype, device=place.device))
-        if tokens.dim() != 3 or len(tokens) != 1:
+        image = torch.zeros(shape, dtype=any_weight.dtype, device=any_weight.device)
+        tokens = self.embedding(image)
+        if not isinstance(tokens, Tensor) or tokens.dim() != 3 or len(tokens) != 1:
             raise FedLoomError(
                 f"the embedding must return tokens [N, T, d] for images {list(shape)}, got "
-                f"{list(tokens.shape)}"
+                f"{_describe(tokens)}"
             )
         return tokens
+
+    @torch.no_grad()
+    def _check_shapes(self, tokens: Tensor) -> None:
+        """Check that blocks return tokens, and that what is pooled is one feature of an image.
+
+        Raises:
+            FedLoomError: they return something else.
+        """
+        out = self.blocks[0](tokens)
+        if not isinstance(out, Tensor) or out.shape != tokens.shape:
+            raise FedLoomError(
+                f"a block must return tokens {list(tokens.shape)} for such tokens, got "
+                f"{_describe(out)}"
+            )
+        if self.attn_pool is None:
+            return
+        pooled = self.attn_pool(self.norm(out))
+        wanted = (1, self.embed_dim)
+        if not isinstance(pooled, Tensor) or pooled.shape != wanted:
+            raise FedLoomError(
+                f"pool must return features {list(wanted)} for tokens {list(tokens.shape)}, got "
+                f"{_describe(pooled)}"
+            )
 
     def pool(self, tokens: Tensor) -> Tensor:
         """Return the mean of the patches [N, d] of an image's own tokens [N, T, d]."""
@@ -140,8 +174,39 @@ class ViTOfParts(nn.Module):
         return self.pool(normed)
 
 
+def _describe(result: object) -> str:
+    """Return the shape of a tensor, or the type of anything else, as words of an error."""
+    if isinstance(result, Tensor):
+        return f"the shape {list(result.shape)}"
+    return f"a {type(result).__name__}"
+
+
+def check_transform(transform: Transform, image_size: int | None) -> None:
+    """Check how images become the input of a model; `image_size` is the entry's, if it has one.
+
+    Raises:
+        FedLoomError: a value is not one that FedLoom can use.
+    """
+    size, mean, std, interpolation, channels = transform
+    if not isinstance(size, int) or size < 1:
+        raise FedLoomError(f"size must be an integer of at least 1, got {size!r}")
+    if image_size not in (None, size):
+        raise FedLoomError(f"size must be the entry's image_size, {image_size}, got {size}")
+    if interpolation not in get_args(Interpolation):
+        words = " or ".join(get_args(Interpolation))
+        raise FedLoomError(f"interpolation must be {words}, got {interpolation!r}")
+    if channels not in (1, 3):
+        raise FedLoomError(f"channels must be 1 or 3, got {channels!r}")
+    for name, numbers in (("mean", mean), ("std", std)):
+        if len(numbers) not in (1, channels):
+            raise FedLoomError(
+                f"{name} must have a number for each of {channels} channels, or one for all, got "
+                f"{len(numbers)}"
+            )
+
+
 def check_parts(parts: ViTParts) -> None:
-    """Check that parts are modules, and that their roles have names in every block.
+    """Check that parts are modules of their own, and that their roles have names in every block.
 
     Raises:
         FedLoomError: they are not; the error begins with the name of the part.
@@ -155,8 +220,20 @@ def check_parts(parts: ViTParts) -> None:
         raise FedLoomError("blocks must hold at least one block, got none")
     if not (isinstance(parts.pool, nn.Module) or parts.pool in ("token", "mean")):
         raise FedLoomError(f"pool must be token, mean or a torch module, got {parts.pool!r}")
+
+    # tokens in front of the patches
     if parts.has_class_token and not parts.prefix:
         raise FedLoomError("prefix must count the class token, got 0; or has_class_token=False")
     if parts.pool == "token" and not parts.has_class_token:
         raise FedLoomError("pool must be mean or a module for a ViT without a class token")
+
+    # a part that keeps the whole model would hold the weights of all others, too
+    of_blocks = {id(weight) for block in parts.blocks for weight in block.parameters()}
+    for name in ("embedding", "norm", "pool"):
+        part = getattr(parts, name)
+        if isinstance(part, nn.Module) and any(id(w) in of_blocks for w in part.parameters()):
+            raise FedLoomError(
+                f"{name} must hold its own weights alone, got also those of a block; keep only "
+                "the layers that it needs as its attributes, not the whole model"
+            )
     check_part_names(parts.blocks, parts.block_parts)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -108,6 +108,15 @@ class PluginBackbone(BackboneKind):
     plugin's model, or `none` for random weights, the same in every run."""
     image_size: ImageSize | None = None
     """Side of the input images in pixels. Default: the model's own."""
+
+    # whether the plugin can download weights; the plugin's own model of keys sets it
+    has_hub: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _weights_exist(self) -> Self:
+        if self.weights == "hub" and not self.has_hub:
+            raise ValueError("this plugin has no hub; set weights to a .safetensors file, or none")
+        return self
 
 
 # FedLoom's own kinds of backbone, by the value of the key `library`

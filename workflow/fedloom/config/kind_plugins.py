@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict, JsonValue
 from fedloom.common.key_path import KeyPath
+from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import Identifier, Keys, validate
 from fedloom.config.backbones import BackboneKind, PluginBackbone
 from fedloom.config.datasets import PluginSource, SourceKind
@@ -28,7 +29,7 @@ from fedloom.hooks.discovery import PluginCatalogue, PluginManifest, discover_pl
 from fedloom.hooks.loader import import_plugin
 from fedloom.hooks.options import check_schemas, find_fault
 from fedloom.hooks.plugin_code import run_plugin_code
-from fedloom.machine.install import plugin_folders
+from fedloom.machine.install import plugin_folders, resource
 
 Result = TypeVar("Result")
 
@@ -48,8 +49,17 @@ KEYS_BESIDE_OPTIONS: dict[str, type[Keys]] = {
     "scheme": ClientScheme,
     "backbone": PluginBackbone,
 }
-# keys of an entry that name its kind, or that any entry may have; no option may be named so
-RESERVED = ("source", "scheme", "library", "protocol")
+# the key of a backbone's settings for a digest of the files that a plugin's options name
+FILES_DIGEST = "files_sha256"
+# by the type of a plugin, keys that FedLoom itself gives an entry; no option may be named so
+RESERVED: dict[str, tuple[str, ...]] = {
+    "source": ("source", "protocol"),
+    "scheme": ("scheme", "protocol"),
+    "backbone": (
+        "library", "precision", "compile", "gradient_checkpointing", "tokenizer",
+        "tokenizer_sha256", FILES_DIGEST,
+    ),
+}  # fmt: skip
 
 
 class _PluginKeys(Keys):
@@ -144,7 +154,7 @@ class ManifestWithOptions(KindManifest):
         check_schemas(self.option_schemas, where / "options")
         for name in self.option_schemas:
             taken = name in self.base.model_fields or hasattr(self.base, name)
-            if taken or name in RESERVED:
+            if taken or name in RESERVED[self.plugin_type]:
                 raise (where / "options" / name).error(
                     f"a {self.plugin_type} has that key; rename it"
                 )
@@ -173,11 +183,38 @@ class BackboneManifest(ManifestWithOptions):
     example: JsonDict
     """An entry of the config, without `library` and `weights`. `fedloom check` builds this model,
     so that it should be a small one for small images."""
+    has_hub: bool = False
+    """Whether `weights: hub` downloads weights. Otherwise planning refuses it."""
 
     def check(self, where: KeyPath) -> None:
         """Check the options, and the example by them."""
         super().check(where)
+        for name in self.paths:
+            if self.option_schemas[name].get("type") != "string":
+                raise (where / "options" / name).error(
+                    'must have the type "string", since it names a file or a folder'
+                )
         self.example_entry(where)
+
+    def keys(self) -> type[Keys]:
+        """Return the model of an entry of the config, without the key `library`."""
+        model: Any = super().keys()
+        model.has_hub = self.has_hub
+        return model
+
+    def digest_of_files(self, settings: JsonDict) -> str | None:
+        """Return a digest of the contents of all files that options name; None if there are none.
+
+        Raises:
+            FedLoomError: there is no such file or folder; the error begins with the option.
+        """
+        found = {}
+        for name in self.paths:
+            if settings.get(name):
+                found[name] = _digest_of_path(name, resource(settings[name]))
+        if not found:
+            return None
+        return digest(found)
 
     def example_entry(self, where: KeyPath | None = None) -> JsonDict:
         """Return the keys and values of the example, with random weights.
@@ -188,6 +225,16 @@ class BackboneManifest(ManifestWithOptions):
         place = (where or KeyPath(str(self._toml))) / "example"
         values: Any = validate(self.keys(), self.example | {"weights": "none"}, place)
         return values.plain
+
+
+def _digest_of_path(name: str, path: Path) -> JsonDict:
+    """Return the sha256 of a file, or of each file in a folder, by its path below the folder."""
+    if path.is_file():
+        return {"": sha256(path)}
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    if not files:
+        raise FedLoomError(f"{name}: no file at '{path}'; correct the path")
+    return {str(file.relative_to(path)): sha256(file) for file in files}
 
 
 # by the type of a plugin, the model of its TOML file; that of all others is KindManifest

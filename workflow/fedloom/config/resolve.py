@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
+from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG
 from fedloom.common.receipts import digest, sha256
@@ -233,7 +234,7 @@ def _backbone(label: str, entry: Entry, selected: bool) -> BackboneSettings:
     if selected and "tokenizer" in settings:
         settings = settings | {"tokenizer_sha256": _digest_of_tokenizer(label, settings)}
     if selected:
-        settings = settings | _digest_of_files(entry.kind, settings)
+        settings = settings | _digest_of_files(label, entry.kind, settings)
     backbone = BackboneSettings(label, entry.kind, settings)
     path = local_weights(backbone) if selected else None
     if path is None:
@@ -245,15 +246,22 @@ def _backbone(label: str, entry: Entry, selected: bool) -> BackboneSettings:
     return replace(backbone, sha256=sha256(path))
 
 
-def _digest_of_files(library: str, settings: JsonDict) -> JsonDict:
-    """Return the key of a digest of the files that a plugin's options name, if they name any."""
+def _digest_of_files(label: str, library: str, settings: JsonDict) -> JsonDict:
+    """Return the key of a digest of the files that a plugin's options name, if they name any.
+
+    Raises:
+        InvalidKeyError: a file is missing.
+    """
     plugin = kind_plugins.plugins_of_type("backbone").get(library)
     if plugin is None:
         return {}
-    listed = listing(settings, plugin.paths)
-    if listed is None:
+    try:
+        found = plugin.digest_of_files(settings)
+    except FedLoomError as error:
+        raise (CONFIG / "backbones" / label).error(str(error)) from None
+    if found is None:
         return {}
-    return {"files_sha256": listed["sha256"]}
+    return {kind_plugins.FILES_DIGEST: found}
 
 
 def _digest_of_tokenizer(label: str, settings: JsonDict) -> str:

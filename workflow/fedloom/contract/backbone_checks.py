@@ -22,6 +22,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
 from fedloom.config.kind_plugins import BackboneManifest
 from fedloom.contract.deterministic import DeterministicOnly
+from fedloom.hooks.loader import reimport_plugins
 from fedloom.hooks.plugin_code import run_plugin_code
 
 # the largest difference of two ways to compute the same features, relative to the largest feature
@@ -46,6 +47,7 @@ class Example:
 
     def __init__(self, plugin: BackboneManifest):
         """Build the example with random weights, none of which is zero."""
+        reimport_plugins([plugin])
         self.plugin = plugin
         self.settings: JsonDict = plugin.example_entry()
         self.model: Any = build_model(plugin, self.settings)
@@ -57,6 +59,18 @@ class Example:
         self.vit = FrozenViT(parts, spec=self.settings)
         shape = (CLIENTS, IMAGES, *self.vit.pixels.size, self.vit.pixels.channels)
         self.images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=self.generator)
+
+    def weights_of_clients(self) -> dict[str, Tensor]:
+        """Return noisy weights [K, ...] of each client, by name.
+
+        If the blocks cannot be opened, their weights are left out.
+        """
+        weights = {}
+        for name, value in self.vit.init_weights().items():
+            if self.vit.opens_blocks or not name.startswith("blocks."):
+                noise = torch.randn(CLIENTS, *value.shape, generator=self.generator)
+                weights[name] = value + NOISE * noise
+        return weights
 
     def require_close(self, found: Tensor, expected: Tensor, what: str) -> None:
         """Raise a FedLoomError that says `what` unless two tensors are nearly equal."""
@@ -87,6 +101,62 @@ def computes_the_features_of_its_model(example: Example) -> None:
         found = example.vit.features(example.images).flatten(0, 1)
     example.require_close(
         found, own, "the parts of blocks(model) must give the features that model(images) returns"
+    )
+
+
+def holds_all_weights(example: Example) -> None:
+    """Check that every weight on which features depend belongs to a part.
+
+    A weight that a part keeps as a plain tensor would be neither trained nor moved to a GPU.
+    """
+    named = dict(example.model.named_parameters())
+    for weight in named.values():
+        weight.requires_grad_()
+    features = example.model(example.vit.pixels(example.images.flatten(0, 1)))
+    slopes = torch.autograd.grad(features.square().sum(), [*named.values()], allow_unused=True)
+    for weight in named.values():
+        weight.requires_grad_(False)
+
+    held = {id(weight) for weight in example.vit.model.parameters()}
+    for (name, weight), slope in zip(named.items(), slopes, strict=True):
+        if slope is not None and id(weight) not in held:
+            raise FedLoomError(
+                f"the features depend on the weight '{name}', so a part must have it as a "
+                "torch.nn.Parameter, or have its layer as an attribute"
+            )
+
+
+def counts_its_patches(example: Example) -> None:
+    """Check that prefix and patch_size agree with the number of tokens."""
+    order = example.vit.order
+    across = example.vit.pixels.size[0] // example.vit.patch_size
+    if order.patches != across**2:
+        raise FedLoomError(
+            f"prefix and patch_size must agree with the embedding: images of "
+            f"{example.vit.pixels.size[0]} pixels have {across}^2 patches of "
+            f"{example.vit.patch_size}, got {order.own_count} tokens with a prefix of "
+            f"{order.prefix}"
+        )
+
+
+def trains_its_weights(example: Example) -> None:
+    """Check the features with weights of each client, against the model with each one's weights.
+
+    All weights are the clients' own, or only those around the blocks if these cannot be opened.
+    """
+    weights = example.weights_of_clients()
+    with torch.no_grad():
+        found = example.vit.features(example.images, weights)
+        single = [
+            functional_call(
+                example.vit.model,
+                {name: value[k] for name, value in weights.items()},
+                example.vit.pixels(example.images[k]),
+            )
+            for k in range(CLIENTS)
+        ]
+    example.require_close(
+        found, torch.stack(single), "features with weights of each client must be the model's"
     )
 
 
@@ -123,10 +193,9 @@ def opens_its_blocks(example: Example) -> None:
     each client. Functions must reach all places.
     """
     vit = example.vit
-    blocks = vit.model.blocks
-    for number, block in enumerate(blocks):
-        if not vit.opens_blocks:
-            return
+    if not vit.opens_blocks:
+        return
+    for number, block in enumerate(vit.model.blocks):
         tokens = torch.randn(
             CLIENTS, IMAGES, vit.order.own_count, vit.width, generator=example.generator
         )
@@ -161,16 +230,18 @@ def _check_places(example: Example, block: nn.Module, tokens: Tensor, where: str
     for place in PLACES:
         seen = list[Tensor]()
 
-        def change(given: Tensor, out: Tensor, seen: list[Tensor] = seen) -> Tensor:
-            seen.append(given)
-            return out + 1.0 + given.mean()
-
-        after = run_block(block, tokens, {}, {place: change})
+        after = run_block(block, tokens, {}, {place: partial(_change, seen)})
         if len(seen) != 1 or torch.equal(before, after):
             raise FedLoomError(
                 f"{where}: a function at the place '{place}' must be called "
                 "once and change the output, but does not; correct the names of the parts"
             )
+
+
+def _change(seen: list[Tensor], given: Tensor, out: Tensor) -> Tensor:
+    """Return another output of a place, and append to `seen` what entered it."""
+    seen.append(given)
+    return out + 1.0 + given.mean()
 
 
 def reads_a_file(example: Example) -> None:
@@ -193,33 +264,29 @@ def counts_without_numbers(example: Example) -> None:
     sizes.count(example.plugin.name, example.settings)
 
 
-def trains_on_a_gpu(example: Example) -> None:
-    """Check that a step uses only operations that are deterministic on a GPU.
-
-    All weights are trained, or only those around the blocks if these cannot be opened.
-    """
-    weights = {
-        name: torch.stack([value] * CLIENTS).requires_grad_()
-        for name, value in example.vit.init_weights().items()
-        if example.vit.opens_blocks or not name.startswith("blocks.")
-    }
+def is_deterministic_on_a_gpu(example: Example) -> None:
+    """Check that a training step uses only operations that have a deterministic form on a GPU."""
+    weights = {name: v.requires_grad_() for name, v in example.weights_of_clients().items()}
     with DeterministicOnly():
         features = example.vit.features(example.images, weights)
-        slopes = torch.autograd.grad(features.square().sum(), [*weights.values()])
-    for name, slope in zip(weights, slopes, strict=True):
-        if not slope.isfinite().all():
+        features.square().sum().backward()
+    for name, weight in weights.items():
+        if weight.grad is not None and not weight.grad.isfinite().all():
             raise FedLoomError(f"the gradient of '{name}' must be finite, got NaN or infinity")
 
 
 CHECKS: tuple[Callable[[Example], None], ...] = (
     draws_the_same_weights,
+    holds_all_weights,
+    counts_its_patches,
     opens_its_blocks,
     computes_the_features_of_its_model,
     keeps_images_apart,
     takes_prompts,
+    trains_its_weights,
+    is_deterministic_on_a_gpu,
     reads_a_file,
     counts_without_numbers,
-    trains_on_a_gpu,
 )
 
 

@@ -35,10 +35,10 @@ def import_plugin(plugin: PluginManifest) -> ModuleType:
     module = sys.modules.get(f"{plugin.package}.plugin")
     if module is not None and module.__file__ == str(plugin.file):
         return module
-    return _reimport_plugins([plugin])[0]
+    return reimport_plugins([plugin])[0]
 
 
-def _reimport_plugins(plugins: Sequence[PluginManifest]) -> list[ModuleType]:
+def reimport_plugins(plugins: Sequence[PluginManifest]) -> list[ModuleType]:
     """Import plugin.py of these plugins anew, even if Python has already imported it.
 
     There are two reasons: a plugin must hold nothing between jobs, and two folders may have plugins
@@ -114,7 +114,7 @@ def load_hooks(plugin: MethodManifest, wrappers: Sequence[MethodManifest] = ()) 
         FedLoomError: a plugin cannot be imported, or its hooks are written wrongly.
     """
     plugins = (plugin, *wrappers)
-    modules = _reimport_plugins(plugins)
+    modules = reimport_plugins(plugins)
     for each, module in zip(plugins, modules, strict=True):
         _check_hooks(module, each)
     method, *wrapper_modules = modules

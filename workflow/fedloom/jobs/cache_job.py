@@ -5,7 +5,9 @@ from functools import partial
 from fedloom.backbones import cache
 from fedloom.backbones.backbone import load_backbone, weights_digest
 from fedloom.common.receipts import write_receipt
+from fedloom.config.kind_plugins import plugins_of_type
 from fedloom.data.store import ImageStore
+from fedloom.hooks.plugin_code import run_plugin_code
 from fedloom.machine.device import AUTOCAST, prepare_torch
 from fedloom.planning import paths, provenance
 from fedloom.planning.job_specs import CacheJob
@@ -27,5 +29,11 @@ def run_job(job: CacheJob, threads: int) -> None:
     loaded = partial(weights_digest, backbone)
     weights = provenance.digest_of_weights(str(out), job.backbone, loaded)
 
-    cache.write_cache(backbone, images, job.cache, out, AUTOCAST.get(precision))
+    # an exception of a plugin's backbone becomes one line
+    write = partial(cache.write_cache, backbone, images, job.cache, out, AUTOCAST.get(precision))
+    plugin = plugins_of_type("backbone").get(job.backbone.library)
+    if plugin is None:
+        write()
+    else:
+        run_plugin_code(write, [plugin], "cache")
     write_receipt(out, weights=weights)

@@ -20,7 +20,7 @@ BLOCK_ACCURACY = "results/block_accuracy/{dataset}/{backbone}.parquet"
 # the digest of a hub's weights
 WEIGHTS = "results/weights/{backbone}.json"
 # the sizes of backbones that do not ship, as they were counted here
-BACKBONE_SIZES = "results/backbone_sizes.json"
+BACKBONE_SIZES = "results/counted_sizes.json"
 
 # a run: its state after the last round of each job, and, beside the states, the checkpoint of the
 # job at work

@@ -15,6 +15,7 @@ from fedloom.common.json_types import JsonDict
 from fedloom.common.receipts import digest, read_receipt
 from fedloom.config.settings import BackboneSettings, local_weights
 from fedloom.planning import paths
+from fedloom.planning.backbone_plugins import plugin_facts
 from fedloom.planning.choices import with_choice
 from fedloom.planning.job_specs import RunSpec
 from fedloom.planning.run_labels import Run
@@ -64,6 +65,7 @@ def digest_of_weights(
     # what identifies the weights of a hub, and the digest that an earlier job wrote, if any
     of = {"library": backbone.library}
     of |= {key: backbone.settings.get(key) for key in ("name", "weights", "image_size")}
+    of |= plugin_facts(backbone)
     now = {"of": of, "sha256": compute_digest()}
     record = paths.path_for(paths.WEIGHTS, backbone=backbone.label)
     before = JsonDict()

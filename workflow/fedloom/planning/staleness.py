@@ -35,15 +35,28 @@ def source_files(modules: Iterable[str], plugins: Iterable[PluginManifest] = ())
         files |= _closure(found)
 
     for plugin in plugins:
-        # a plugin in the package a.b.c was installed with a, two folders up
-        levels = 0
-        if plugin.module:
-            levels = plugin.module.count(".")
-        package = [plugin.folder, *plugin.folder.parents][levels]
-
-        files |= _closure([plugin.file, *package.rglob("*.py")])
-        files |= {*filter(Path.is_file, plugin.folder.rglob("*.toml"))}
+        own = plugin_files(plugin)
+        files |= {*own} | _closure(file for file in own if file.suffix == ".py")
     return sorted(os.path.relpath(file) for file in files)
+
+
+def plugin_files(plugin: PluginManifest) -> list[Path]:
+    """Return the Python and TOML files of a plugin, without the modules of FedLoom.
+
+    If it was installed with a package, they are all modules of that package.
+    """
+    # a plugin in the package a.b.c was installed with a, two folders up
+    levels = 0
+    if plugin.module:
+        levels = plugin.module.count(".")
+    package = [plugin.folder, *plugin.folder.parents][levels]
+    tables = filter(Path.is_file, plugin.folder.rglob("*.toml"))
+    return sorted({plugin.file, *package.rglob("*.py"), *tables})
+
+
+def plugin_digest(plugin: PluginManifest) -> str:
+    """Return a digest of the files of a plugin, which does not depend on their folder."""
+    return digest(sorted([file.name, sha256(file)] for file in plugin_files(plugin)))
 
 
 def sources_digest(

@@ -14,12 +14,11 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.files import canonical, read_json, write_text
 from fedloom.common.json_types import JsonDict
 from fedloom.common.key_path import CONFIG
-from fedloom.common.receipts import digest, sha256
-from fedloom.config.kind_plugins import plugins_of_type
 from fedloom.config.settings import BackboneSettings, compute_settings
 from fedloom.machine.install import ROOT
 from fedloom.machine.memory import SAVED_FLOATS, training_bytes
 from fedloom.planning import paths
+from fedloom.planning.backbone_plugins import plugin_facts
 
 SHIPPED = ROOT / "workflow/resources/backbone_sizes.json"
 # how many numbers per token and feature are in memory at once, in a pass without training
@@ -108,20 +107,14 @@ def sizes(backbone: BackboneSettings) -> Sizes:
 def size_key(backbone: BackboneSettings) -> str:
     """Return the key under which sizes are kept: the library, and settings that change sizes.
 
-    The key of a plugin's backbone also has the plugin's options, and a digest of its code.
+    The key of a plugin's backbone also has what else identifies it.
     """
     given = JsonDict()
     for name in ("name", "image_size"):
         value = backbone.settings.get(name)
         if value:
             given[name] = value
-
-    plugin = plugins_of_type("backbone").get(backbone.library)
-    if plugin is not None:
-        given |= {name: backbone.settings[name] for name in plugin.option_schemas}
-        files = sorted(plugin.folder.rglob("*.py"))
-        code = {str(file.relative_to(plugin.folder)): sha256(file) for file in files}
-        given["plugin_sha256"] = digest(code)
+    given |= plugin_facts(backbone)
     return f"{backbone.library} {canonical(given)}"
 
 
