@@ -345,6 +345,13 @@ def test_a_published_model_of_other_plugins_is_refused(changed, says, tmp_path):
         fedloom.load(tmp_path)
 
 
+def test_a_published_model_without_the_plugin_of_its_backbone_is_refused(tmp_path):
+    backbone = fedloom.load(RUN.format("fedvpt")).content.facts.spec.backbone
+    write_content(changed_content(backbone=replace(backbone, library="theirs")), tmp_path)
+    with refused("config.json: needs the plugin 'theirs', which is not here; install"):
+        fedloom.load(tmp_path)
+
+
 def test_a_published_model_says_where_its_weights_are_to_be_put(tmp_path):
     """Weights that do not ship with FedLoom are looked for beside the model."""
     backbone = fedloom.load(RUN.format("fedvpt")).content.facts.spec.backbone

@@ -68,7 +68,7 @@ def check_inserts(inserts: Inserts | None, depth: int) -> None:
 
 
 class Embedding(nn.Module):
-    """The part of a ViT (of timm or open_clip) before its first block, which embeds images."""
+    """The part of a ViT (of timm, open_clip or a plugin) before its first block, which embeds images."""
 
     def __init__(self, model: Any):
         super().__init__()
@@ -204,9 +204,9 @@ def read_block(
     The library's block is called if it must be, because its inside is unknown, or if it is the
     faster one. It cannot turn tokens among which prompts stand.
     """
-    # a plugin's library may round otherwise than `run_block`, or otherwise without gradients
     by_library = read is EVERY and _library_is_faster(tokens) and not are_compiled()
     if is_of_plugin(block):
+        # its library may round otherwise than `run_block`, or otherwise without gradients
         by_library = False
     if rotary is None and (by_library or not part_names(block)):
         if mask is None:

@@ -1,4 +1,4 @@
-"""Read the facts of a ViT of timm: its sizes, its rotary positions, and how it pools its tokens."""
+"""Check and read a ViT of timm, or one of parts: its sizes, rotary positions and pooled tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -7,8 +7,9 @@ for a plugin:
 2. `plugins/` in the current folder.
 3. An installed package with an entry point of the group `fedloom.methods`.
 
-The other kinds of plugins (sources, schemes, tables and figures) have a file `source.toml`, and so
-on, and a group `fedloom.sources`, and so on (see fedloom.config.kind_plugins).
+The other kinds of plugins (sources, schemes, backbones, tables and figures) have a file
+`source.toml`, and so on, and a group `fedloom.sources`, and so on (see
+fedloom.config.kind_plugins).
 """
 
 from functools import cache, reduce

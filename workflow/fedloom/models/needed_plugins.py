@@ -1,8 +1,10 @@
 """Check that the plugins with which a model was trained are here."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
+from fedloom.config.kind_plugins import plugins_of_type
 from fedloom.config.kinds import KINDS
 from fedloom.hooks.manifest import discover_methods
 from fedloom.planning.job_specs import RunSpec
@@ -20,10 +22,17 @@ def check_plugins(file: Path, spec: RunSpec, made_with: str, advice: str) -> Non
     Raises:
         FedLoomError: a plugin is missing, or is of a version with other options.
     """
+    # the backbone
     library = spec.backbone.library
     if library not in KINDS["backbones"]:
         raise _missing(file, library)
+    plugin = plugins_of_type("backbone").get(library)
+    if plugin is not None:
+        new = plugin.option_schemas.keys() - spec.backbone.settings.keys()
+        if new:
+            raise _changed(file, made_with, library, new, advice)
 
+    # the method and its wrappers
     method = spec.method
     installed = discover_methods()
     options = {wrapper.plugin: wrapper.options for wrapper in method.wrappers}
@@ -31,12 +40,9 @@ def check_plugins(file: Path, spec: RunSpec, made_with: str, advice: str) -> Non
     for name, given in options.items():
         if name not in installed and name not in installed.errors:
             raise _missing(file, name)
-        different = sorted(given.keys() ^ installed[name].option_schemas.keys())
+        different = given.keys() ^ installed[name].option_schemas.keys()
         if different:
-            raise FedLoomError(
-                f"{file}: {made_with}, whose plugin '{name}' has other options "
-                f"({', '.join(different)}) than the one here; {advice}"
-            )
+            raise _changed(file, made_with, name, different, advice)
 
 
 def _missing(file: Path, name: str) -> FedLoomError:
@@ -44,4 +50,14 @@ def _missing(file: Path, name: str) -> FedLoomError:
     return FedLoomError(
         f"{file}: needs the plugin '{name}', which is not here; install the package that has it, "
         "or put its folder below plugins"
+    )
+
+
+def _changed(
+    file: Path, made_with: str, name: str, options: Collection[str], advice: str
+) -> FedLoomError:
+    """Return the error about a plugin with other options; see `check_plugins`."""
+    return FedLoomError(
+        f"{file}: {made_with}, whose plugin '{name}' has other options "
+        f"({', '.join(sorted(options))}) than the one here; {advice}"
     )

@@ -8,6 +8,8 @@ from tabulate import tabulate
 from fedloom.cli.make import origins
 from fedloom.common.files import read_table
 from fedloom.common.receipts import read_receipt
+from fedloom.config.kind_plugins import plugins_of_type
+from fedloom.hooks.discovery import PluginManifest
 from fedloom.hooks.manifest import find_method
 from fedloom.machine import packages
 from fedloom.models.model import Model
@@ -85,6 +87,10 @@ def model_card(root: Path, run: Run, model: Model, folder: str) -> str:
     spec = facts.spec
     plugin = find_method(spec.method.plugin, role="method")
     wrappers = [find_method(each.plugin, role="wrapper") for each in spec.method.wrappers]
+    needed: list[PluginManifest] = [plugin, *wrappers]
+    of_backbone = plugins_of_type("backbone").get(spec.backbone.library)
+    if of_backbone is not None:
+        needed.append(of_backbone)
     store = read_receipt(root / paths.path_for(paths.STORE, run))
 
     header = {
@@ -111,7 +117,7 @@ def model_card(root: Path, run: Run, model: Model, folder: str) -> str:
         backbone=f"`{spec.backbone.settings['name']}` of {spec.backbone.library}",
         floats=sum(leaves),
         folder=folder,
-        plugins=origins.plugins([plugin, *wrappers], version),
+        plugins=origins.plugins(needed, version),
         weights=_weights(model),
         dataset=run.dataset,
         images=store["images"],

@@ -10,7 +10,7 @@ from fedloom.config.datasets import SourceKind
 from fedloom.config.kinds import KINDS
 from fedloom.config.recipes import find_recipe, recipe_names
 from fedloom.config.settings import VALIDATION, BackboneSettings, local_weights
-from fedloom.hooks.manifest import MethodManifest
+from fedloom.hooks.discovery import PluginManifest
 from fedloom.machine.install import ROOT, resource
 from fedloom.planning.run_labels import Run
 
@@ -46,11 +46,11 @@ def _plain(value: JsonValue) -> str:
     return canonical(value)
 
 
-def plugins(needed: Sequence[MethodManifest], version: str) -> str:
+def plugins(needed: Sequence[PluginManifest], version: str) -> str:
     """Return a sentence for each plugin that a model needs: where people get it.
 
     Args:
-        needed: the model's method and its wrappers.
+        needed: the model's method, its wrappers, and the plugin of its backbone.
         version: the version of FedLoom that is here.
     """
     sentences: list[str] = []

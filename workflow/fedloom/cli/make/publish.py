@@ -10,6 +10,7 @@ import torch
 from fedloom.cli.make.model_card import model_card
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import temporary_folder, write_text
+from fedloom.config.kind_plugins import path_keys
 from fedloom.config.settings import local_weights
 from fedloom.models.content import build_classifier
 from fedloom.models.load import load
@@ -70,15 +71,22 @@ def publish(
 def _without_folders(model: Model) -> Model:
     """Return a model whose facts name no folder of the publisher, which may have a user's name.
 
-    A note says which file of weights people need beside the published ones.
+    Notes say which files of the backbone people need beside the published ones.
     """
     facts = model.content.facts
     backbone = without_folders(facts.spec.backbone)
+    needed = {}
     if local_weights(backbone) is not None and not is_shipped(backbone):
+        needed["weights"] = backbone.settings["weights"]
+    for key in path_keys(backbone.library):
+        if backbone.settings.get(key):
+            needed[key] = backbone.settings[key]
+    for key, name in needed.items():
         log.warning(
-            "note: the backbone's weights are not among the files; the model is loaded where "
-            "'%s' lies beside them",
-            backbone.settings["weights"],
+            "note: the backbone's %s are not among the files; the model is loaded where '%s' lies "
+            "beside them",
+            key,
+            name,
         )
     facts = replace(facts, spec=replace(facts.spec, backbone=backbone))
     return replace(model, content=replace(model.content, facts=facts))
