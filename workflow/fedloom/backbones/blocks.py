@@ -68,7 +68,7 @@ def check_inserts(inserts: Inserts | None, depth: int) -> None:
 
 
 class Embedding(nn.Module):
-    """The part of a ViT (of timm, open_clip or a plugin) before its first block, which embeds images."""
+    """The part of any ViT before its first block, which embeds images."""
 
     def __init__(self, model: Any):
         super().__init__()

@@ -1,7 +1,7 @@
 """A ViT of timm or of a plugin, run block by block.
 
-Methods can put in prompts anywhere, and can train its inside. By default its weights are frozen, and
-all clients share them. A method may change the ViT in two ways:
+Methods can put in prompts anywhere, and can train its inside. By default its weights are frozen,
+and all clients share them. A method may change the ViT in two ways:
 
 1. It gives every client weights of its own, by name: all of them (full fine-tuning), only biases,
    or the last blocks.
