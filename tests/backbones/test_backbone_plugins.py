@@ -12,6 +12,7 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 from backbone_plugin_cases import TOML, write_backbone
 from data_plugin_cases import dropping
 from fedloom.backbones.backbone import load_backbone
+from fedloom.cli.inspect import describe
 from fedloom.config.kind_plugins import plugins_of_type
 from fedloom.config.shrink.scale import REAL
 from fedloom.config.shrink.study import shrink
@@ -34,7 +35,7 @@ def drop(tmp_path, monkeypatch):
     return dropping(tmp_path, monkeypatch)
 
 
-def _study(tmp_path, **entry):
+def _study(tmp_path, method="head_tuning", **entry):
     """Write a study on a plugin's backbone, with one method, and return its file."""
     keys = {
         "backbones": {"b": {"weights": "none"} | entry},
@@ -43,7 +44,7 @@ def _study(tmp_path, **entry):
             "datasets": ["glyphs"],
             "partitions": ["pathological"],
             "backbones": ["b"],
-            "methods": ["head_tuning"],
+            "methods": [method],
             "tables": ["t"],
             "figures": [],
         },
@@ -337,6 +338,22 @@ def test_a_backbone_that_cannot_be_built_is_refused_in_planning(drop, tmp_path, 
     monkeypatch.chdir(tmp_path)
     with refused("backbones.b", "name must be tiny, got 'large'", "study.yaml"):
         load_plan([_study(tmp_path, library="own", name="large", image_size=16)])
+
+
+def test_a_method_that_needs_a_class_token_is_refused_without_one(drop, tmp_path, monkeypatch):
+    write_backbone(drop())
+    monkeypatch.chdir(tmp_path)
+    entry = {"library": "own", "name": "tiny", "pool": "mean"}
+    with refused("backbones.b.name", "class token", "pep_fedpt", "study.yaml"):
+        load_plan([_study(tmp_path, method="pep_fedpt", **entry)])
+
+
+def test_a_command_prints_its_keys(drop):
+    write_backbone(drop())
+    text = describe.describe_kinds("own", backbones="library")
+    assert text.startswith("library: own\n  A tiny ViT with a layer each")
+    assert "  pool (token | mean | weighted, default 'token')\n      What heads classify." in text
+    assert "library: timm" in describe.describe_kinds(backbones="library")
 
 
 def test_sizes_depend_on_options_and_on_the_code(drop, tmp_path, monkeypatch):

@@ -92,6 +92,8 @@ OPTION = 'type = "{type}"\ndescription = "y"\n{more}'
         ("source", 'name = "own"', ["description"]),
         ("source", "name = ", []),
         ("source", f"{OWN}[options.image_size]\n{OPTION}", ["options.image_size"]),
+        ("source", f"{OWN}[options.source]\n{OPTION}", ["options.source", "rename"]),
+        ("scheme", f"{OWN}[options.scheme]\n{OPTION}", ["options.scheme", "rename"]),
         ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.type", "numeric"]),
         ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.default"]),
     ],
@@ -103,3 +105,10 @@ def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, words):
     write_plugin(tmp_path / "plugins", kind, "", toml.format(**values))
     with refused(f"plugins/own/{kind}.toml", *words):
         kind_plugins.plugins_of_type(kind, tmp_path / "plugins")["own"]
+
+
+def test_an_option_may_have_the_name_of_another_section_s_key(tmp_path):
+    option = OPTION.format(type="integer", more="default = 1")
+    write_plugin(tmp_path / "plugins", "source", "", f"{OWN}[options.scheme]\n{option}")
+    plugin = kind_plugins.plugins_of_type("source", tmp_path / "plugins")["own"]
+    assert "scheme" in plugin.keys().model_fields
