@@ -1,4 +1,4 @@
-"""Keep the results of `make real` in docs/results, and set their tables into pages.
+"""Keep the results of studies in docs/results, and set their tables into pages.
 
     real_results.py keep cifar10   copy a finished study's tables, figures and rows from results/
     real_results.py write          set the kept tables into the pages
@@ -17,6 +17,7 @@ from pathlib import Path
 import pandas as pd
 from micro_claims import VERDICTS, line
 
+from fedloom.cli.run.bundled_studies import find_study_file
 from fedloom.common.files import write_text
 from fedloom.machine.install import ROOT
 from fedloom.machine.packages import versions
@@ -34,7 +35,10 @@ BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(?=<!-- end -->)", re.S)
 
 def keep(study: str) -> None:
     """Copy the tables and figures of a finished study, and the rows behind them, without states."""
-    plan = load_plan([ROOT / f"benchmarks/real/{study}.yaml"])
+    file = ROOT / f"benchmarks/real/{study}.yaml"
+    if not file.exists():
+        file = find_study_file(f"micro/{study}")
+    plan = load_plan([file])
     folder, select = KEPT / f".{study}", plan.settings.select  # until all is there
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -104,7 +108,7 @@ def main() -> None:
     """Run the command that the arguments name."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", choices=["keep", "write"])
-    parser.add_argument("studies", nargs="*", help="names of files in benchmarks/real")
+    parser.add_argument("studies", nargs="*", help="names of files in benchmarks/real, or of a micro study")
     given = parser.parse_args()
     if given.command == "keep":
         for study in given.studies:
