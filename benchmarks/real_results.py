@@ -108,7 +108,7 @@ def main() -> None:
     """Run the command that the arguments name."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", choices=["keep", "write"])
-    parser.add_argument("studies", nargs="*", help="names of files in benchmarks/real, or of a micro study")
+    parser.add_argument("studies", nargs="*", help="files of benchmarks/real, or micro studies")
     given = parser.parse_args()
     if given.command == "keep":
         for study in given.studies:
