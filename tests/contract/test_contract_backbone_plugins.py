@@ -15,6 +15,7 @@ from fedloom.backbones.backbone import load_backbone
 from fedloom.contract import checks, tiny
 from fedloom.hooks import manifest
 from fedloom.machine.install import ROOT
+from refusals import refused
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +35,19 @@ def test_a_method_trains_on_a_plugins_vit(name, tmp_path, monkeypatch):
     monkeypatch.setattr(tiny, "tiny_backbone", lambda family, width=16: vit)
     checks.keeps_rules(manifest.find_method(name), tmp_path)
     checks.stacks(manifest.find_method(name), tmp_path)
+
+
+def test_an_error_in_a_block_names_the_backbone_and_not_the_method(tmp_path, monkeypatch):
+    """A block that takes no prompts fails in the first round of a method that has some."""
+    plugin = write_backbone(
+        dropping(tmp_path, monkeypatch)(),
+        ("block_parts={", "block_parts={} and {"),
+        ("x = self.before(tokens)", "x = self.before(tokens) + tokens.new_zeros(5, 1)"),
+    )
+    vit = load_backbone("own", SETTINGS | {"pool": "token", "registers": 0})
+    monkeypatch.setattr(tiny, "tiny_backbone", lambda family, width=16: vit)
+    with refused("own: client_update, round 1", f"{plugin.file}:", "RuntimeError"):
+        checks.keeps_rules(manifest.find_method("fedvpt"), tmp_path)
 
 
 def test_a_study_runs_on_a_plugins_vit_from_images_to_a_table(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from fedloom.backbones.compiled import can_compile
 from fedloom.common.errors import FedLoomError, one_line, shorten, suggestion
 from fedloom.common.json_types import JsonDict
 from fedloom.config.settings import FAMILIES
+from fedloom.hooks.discovery import PluginManifest
 
 Device = torch.device | str
 # the weights of red, green and blue in a grey value (ITU-R BT.601)
@@ -100,6 +101,8 @@ class Backbone:
     training_bytes: int
     # a digest of the files of a tokenizer from a hub; "" if there are none
     tokenizer_digest = ""
+    # the plugin that built it, whose name errors in its code have; None: a library of FedLoom's own
+    plugin: PluginManifest | None = None
     # weights may be trained if their names begin with one of these
     _trainable = ("",)
 

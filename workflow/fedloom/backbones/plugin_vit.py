@@ -18,7 +18,12 @@ from fedloom.backbones.weights import (
 )
 from fedloom.common.errors import FedLoomError
 from fedloom.common.json_types import JsonDict
-from fedloom.config.kind_plugins import FILES_DIGEST, BackboneManifest, plugins_of_type
+from fedloom.config.kind_plugins import (
+    FILES_DIGEST,
+    BackboneManifest,
+    missing_plugin,
+    plugins_of_type,
+)
 from fedloom.config.settings import compute_settings
 from fedloom.hooks.loader import import_plugin, reimport_plugins
 from fedloom.hooks.plugin_code import run_plugin_code
@@ -35,14 +40,13 @@ def load(library: str, spec: JsonDict, device: Device = "cpu") -> FrozenViT:
     """
     plugin = plugins_of_type("backbone").get(library)
     if plugin is None:
-        raise FedLoomError(
-            f"backbone {spec.get('name')}: needs the plugin '{library}', which is not here; "
-            "install the package that has it, or put its folder below plugins"
-        )
+        raise missing_plugin(f"backbone {spec['name']}", library)
     reimport_plugins([plugin])
     _check_files(plugin, spec)
-    model = build_model(plugin, spec)
-    return FrozenViT(of_parts(plugin, model, spec), device, *compute_settings(spec), spec)
+    parts = of_parts(plugin, build_model(plugin, spec), spec)
+    vit = FrozenViT(parts, device, *compute_settings(spec), spec)
+    vit.plugin = plugin
+    return vit
 
 
 def _check_files(plugin: BackboneManifest, spec: JsonDict) -> None:

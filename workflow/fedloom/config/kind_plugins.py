@@ -293,6 +293,14 @@ def path_keys(library: str) -> list[str]:
     return ["tokenizer"]
 
 
+def missing_plugin(where: object, name: str) -> FedLoomError:
+    """Return the error about a plugin that is not here; it begins with `where`."""
+    return FedLoomError(
+        f"{where}: needs the plugin '{name}', which is not here; install the package that has it, "
+        "or put its folder below plugins"
+    )
+
+
 def subclasses_in(module: ModuleType, base: type[Keys]) -> list[type[Keys]]:
     """Return the classes that are derived from `base` and defined in a module itself."""
     classes = [value for value in vars(module).values() if isinstance(value, type)]

@@ -41,17 +41,29 @@ def run_plugin_code(
     # a plugin may raise SystemExit or GeneratorExit too
     except BaseException as error:
         log.debug("an exception in a plugin:", exc_info=error)
-        names, where = _origin(error, plugins)
+        names, where = _origin(error, plugins, _plugins_reached(arguments or {}))
         round_number, ids = _round_and_clients(arguments or {})
         what = describe_call(names, hook, round_number, ids)
         raise FedLoomError(f"{what}: {where}{in_words(error)}") from error
 
 
-def _origin(error: BaseException, plugins: Sequence[PluginManifest]) -> tuple[list[str], str]:
+def _plugins_reached(arguments: dict[str, Any]) -> list[PluginManifest]:
+    """Return the plugins that a hook reaches by its arguments: its backbone's, if that has one."""
+    backbone = getattr(arguments.get("task"), "backbone", None)
+    plugin = getattr(backbone, "plugin", None)
+    if plugin is None:
+        return []
+    return [plugin]
+
+
+def _origin(
+    error: BaseException, plugins: Sequence[PluginManifest], reached: Sequence[PluginManifest]
+) -> tuple[list[str], str]:
     """Return the names of the plugins that may have caused an error, and its place "file:line: ".
 
-    The place is the innermost line of code in a plugin's folder, and that plugin is the only name.
-    If there is no such line, the place is empty, and all `plugins` are named.
+    The place is the innermost line of code in the folder of a plugin, called or reached, and that
+    plugin is the only name. If there is no such line, the place is empty, and all `plugins` are
+    named.
     """
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
@@ -59,7 +71,7 @@ def _origin(error: BaseException, plugins: Sequence[PluginManifest]) -> tuple[li
 
     # the last frame is the innermost
     for file, line in reversed(frames):
-        for plugin in plugins:
+        for plugin in (*plugins, *reached):
             folder = f"{os.path.realpath(plugin.folder)}{os.sep}"
             if os.path.realpath(file).startswith(folder):
                 return [plugin.name], f"{file}:{line or 0}: "

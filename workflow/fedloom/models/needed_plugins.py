@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
-from fedloom.config.kind_plugins import plugins_of_type
+from fedloom.config.kind_plugins import missing_plugin, plugins_of_type
 from fedloom.config.kinds import KINDS
 from fedloom.hooks.manifest import discover_methods
 from fedloom.planning.job_specs import RunSpec
@@ -25,7 +25,7 @@ def check_plugins(file: Path, spec: RunSpec, made_with: str, advice: str) -> Non
     # the backbone
     library = spec.backbone.library
     if library not in KINDS["backbones"]:
-        raise _missing(file, library)
+        raise missing_plugin(file, library)
     plugin = plugins_of_type("backbone").get(library)
     if plugin is not None:
         new = plugin.option_schemas.keys() - spec.backbone.settings.keys()
@@ -39,18 +39,10 @@ def check_plugins(file: Path, spec: RunSpec, made_with: str, advice: str) -> Non
     options[method.plugin] = method.options
     for name, given in options.items():
         if name not in installed and name not in installed.errors:
-            raise _missing(file, name)
+            raise missing_plugin(file, name)
         different = given.keys() ^ installed[name].option_schemas.keys()
         if different:
             raise _changed(file, made_with, name, different, advice)
-
-
-def _missing(file: Path, name: str) -> FedLoomError:
-    """Return the error about a plugin that is not here."""
-    return FedLoomError(
-        f"{file}: needs the plugin '{name}', which is not here; install the package that has it, "
-        "or put its folder below plugins"
-    )
 
 
 def _changed(
