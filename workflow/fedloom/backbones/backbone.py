@@ -94,6 +94,8 @@ class Backbone:
         gradient_checkpointing: True if the activations inside a block are not kept for the backward
             pass but computed again.
         compiles: True if frozen blocks are compiled in steps with full batches.
+        plugin: the plugin that built it, which errors in its code name; None for a backbone of
+            FedLoom's own libraries.
     """
 
     pixels: Pixels
@@ -101,7 +103,6 @@ class Backbone:
     training_bytes: int
     # a digest of the files of a tokenizer from a hub; "" if there are none
     tokenizer_digest = ""
-    # the plugin that built it, whose name errors in its code have; None: a library of FedLoom's own
     plugin: PluginManifest | None = None
     # weights may be trained if their names begin with one of these
     _trainable = ("",)
