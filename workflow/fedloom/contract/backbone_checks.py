@@ -31,7 +31,7 @@ CLOSE = 1e-4
 CLIENTS = 2
 IMAGES = 3
 PROMPTS = 2
-# standard deviation of the noise on the drawn weights, since a library may draw zeros
+# standard deviation of the noise on weights
 NOISE = 0.02
 
 
@@ -51,10 +51,14 @@ class Example:
         self.plugin = plugin
         self.settings: JsonDict = plugin.example_entry()
         self.model: Any = build_model(plugin, self.settings)
+
+        # a library may draw zeros, which would hide a mistake
         self.generator = torch.Generator().manual_seed(0)
         for parameter in self.model.parameters():
             noise = torch.randn(parameter.shape, generator=self.generator)
             parameter.data += NOISE * noise
+
+        # the same weights as FedLoom runs them, and images of each client
         parts = of_parts(plugin, self.model, self.settings)
         self.vit = FrozenViT(parts, spec=self.settings)
         shape = (CLIENTS, IMAGES, *self.vit.pixels.size, self.vit.pixels.channels)
@@ -89,8 +93,8 @@ def draws_the_same_weights(example: Example) -> None:
     for name, value in first.items():
         if not torch.equal(value, second[name]):
             raise FedLoomError(
-                f"build must draw the same weights each time, got another "
-                f"'{name}'; draw with torch's own random numbers"
+                f"build must draw the same weights each time, got another '{name}'; draw with "
+                "torch's own random numbers"
             )
 
 
@@ -229,12 +233,11 @@ def _check_places(example: Example, block: nn.Module, tokens: Tensor, where: str
     before = run_block(block, tokens, {}, {})
     for place in PLACES:
         seen = list[Tensor]()
-
         after = run_block(block, tokens, {}, {place: partial(_change, seen)})
         if len(seen) != 1 or torch.equal(before, after):
             raise FedLoomError(
-                f"{where}: a function at the place '{place}' must be called "
-                "once and change the output, but does not; correct the names of the parts"
+                f"{where}: a function at the place '{place}' must be called once and change the "
+                f"output, got {len(seen)} calls; correct the names of the parts"
             )
 
 
