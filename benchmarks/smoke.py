@@ -91,7 +91,8 @@ def main() -> None:
     began = time.perf_counter()
     outcomes = []
     with ThreadPoolExecutor(at_once) as pool:
-        for done in as_completed([pool.submit(run_study, study, options) for study in studies]):
+        running = [pool.submit(run_study, study, options) for study in studies]
+        for done in as_completed(running):
             outcomes.append(done.result())
             print(describe(outcomes[-1]), flush=True)
     seconds = time.perf_counter() - began

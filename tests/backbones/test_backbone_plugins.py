@@ -6,10 +6,10 @@ import pytest
 import safetensors.torch
 import torch
 import torchvision
-import yaml
 from torchvision.models.vision_transformer import interpolate_embeddings
 
 from backbone_plugin_cases import TOML, write_backbone
+from backbone_study import backbone_study
 from data_plugin_cases import dropping
 from fedloom.backbones.backbone import load_backbone
 from fedloom.cli.inspect import describe
@@ -37,21 +37,7 @@ def drop(tmp_path, monkeypatch):
 
 def _study(tmp_path, method="head_tuning", **entry):
     """Write a study on a plugin's backbone, with one method, and return its file."""
-    keys = {
-        "backbones": {"b": {"weights": "none"} | entry},
-        "tables": {"t": {"kind": "accuracy"}},
-        "select": {
-            "datasets": ["glyphs"],
-            "partitions": ["pathological"],
-            "backbones": ["b"],
-            "methods": [method],
-            "tables": ["t"],
-            "figures": [],
-        },
-    }
-    file = tmp_path / "study.yaml"
-    file.write_text(yaml.safe_dump(keys))
-    return file
+    return backbone_study(tmp_path, method, entry)
 
 
 # ---- the example ---------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
-import yaml
 
+from backbone_study import backbone_study
 from clip_families import FAMILIES, folder_of_families
 from fedloom.backbones.sizes import count
 from fedloom.planning.load_plan import load_plan
@@ -34,22 +34,8 @@ def study(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "run", count_here)
 
     def make(method, name, library="open_clip", **more):
-        entry = {"library": library, "name": name, "weights": "none"} | more
-        keys = {
-            "backbones": {"b": entry},
-            "tables": {"t": {"kind": "accuracy"}},
-            "select": {
-                "datasets": ["glyphs"],
-                "partitions": ["pathological"],
-                "backbones": ["b"],
-                "methods": [method],
-                "tables": ["t"],
-                "figures": [],
-            },
-        }
-        file = tmp_path / "study.yaml"
-        file.write_text(yaml.safe_dump(keys))
-        return load_plan([file])
+        entry = {"library": library, "name": name} | more
+        return load_plan([backbone_study(tmp_path, method, entry)])
 
     return make
 

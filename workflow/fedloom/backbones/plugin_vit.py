@@ -35,8 +35,9 @@ def load(library: str, spec: JsonDict, device: Device = "cpu") -> FrozenViT:
     """Return a ViT of a plugin for an entry of the config's `backbones`.
 
     Raises:
-        FedLoomError: there is no such plugin, it raises an exception, or it returns something else
-            than it must; or the files that its options name are not those of the plan.
+        FedLoomError: the plugin is not here, raises an exception, or returns an object of another
+            type or shape than it must; or the files that its options name are not those of the
+            plan.
     """
     plugin = plugins_of_type("backbone").get(library)
     if plugin is None:

@@ -21,7 +21,7 @@ class ViTFacts(NamedTuple):
     """The facts of a ViT.
 
     Attributes:
-        has_class_token: False if there is no class token.
+        has_class_token: True if the ViT puts a class token in front of the patches.
         order: how many tokens an image has, and where they stand.
         patch_size: side of a patch in pixels (the stride of the stem, if it has one).
         image_size: side of the input images, or height and width.

@@ -100,7 +100,7 @@ class ViTOfParts(nn.Module):
         else:
             self.global_pool = {"token": "token", "mean": "avg"}[parts.pool]
 
-        # facts, of which those of tokens follow from an image
+        # the facts; those about tokens are read from the tokens of an image
         self.transform = transform
         self.has_class_token = parts.has_class_token
         self.patch_size = parts.patch_size
@@ -228,7 +228,9 @@ def check_parts(parts: ViTParts) -> None:
         raise FedLoomError("pool must be mean or a module for a ViT without a class token")
 
     # a part that keeps the whole model would hold the weights of all others, too
-    of_blocks = {id(weight) for block in parts.blocks for weight in block.parameters()}
+    of_blocks = set[int]()
+    for block in parts.blocks:
+        of_blocks.update(id(weight) for weight in block.parameters())
     for name in ("embedding", "norm", "pool"):
         part = getattr(parts, name)
         if isinstance(part, nn.Module) and any(id(w) in of_blocks for w in part.parameters()):

@@ -184,7 +184,8 @@ class BackboneManifest(ManifestWithOptions):
     """An entry of the config, without `library` and `weights`. `fedloom check` builds this model,
     so that it should be a small one for small images."""
     has_hub: bool = False
-    """Whether `weights: hub` downloads weights. Otherwise planning refuses it."""
+    """Whether the plugin downloads weights for `weights: hub`. If it does not, planning refuses
+    that value."""
 
     def check(self, where: KeyPath) -> None:
         """Check the options, and the example by them."""
@@ -206,7 +207,8 @@ class BackboneManifest(ManifestWithOptions):
         """Return a digest of the contents of all files that options name; None if there are none.
 
         Raises:
-            FedLoomError: there is no such file or folder; the error begins with the option.
+            FedLoomError: an option names a file or folder that does not exist; the error begins
+                with the option's name.
         """
         found = {}
         for name in self.paths:

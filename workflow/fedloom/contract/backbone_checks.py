@@ -46,7 +46,7 @@ class Example:
     """
 
     def __init__(self, plugin: BackboneManifest):
-        """Build the example with random weights, none of which is zero."""
+        """Build the example's model, and add noise to all of its random weights."""
         reimport_plugins([plugin])
         self.plugin = plugin
         self.settings: JsonDict = plugin.example_entry()

@@ -62,8 +62,8 @@ def _origin(
     """Return the names of the plugins that may have caused an error, and its place "file:line: ".
 
     The place is the innermost line of code in the folder of a plugin, called or reached, and that
-    plugin is the only name. If there is no such line, the place is empty, and all `plugins` are
-    named.
+    plugin is the only name. If no plugin's folder holds such a line, the place is empty, and the
+    function returns the names of all `plugins`.
     """
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:

@@ -17,7 +17,8 @@ def check_backbone_needs(settings: Settings, runs: Iterable[Run]) -> None:
             a CLIP gives no patches, or has no blocks that a method can enter.
     """
     pairs = {(run.backbone, run.method) for run in runs}
-    for label in sorted({label for label, _ in pairs}):
+    labels = {label for label, _ in pairs}
+    for label in sorted(labels):
         sizes(settings.backbones[label])
 
     for label, method in sorted(pairs):

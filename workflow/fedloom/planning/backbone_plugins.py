@@ -1,4 +1,4 @@
-"""What identifies the backbone of a plugin, beside its name and its image size."""
+"""List the facts that identify a plugin's backbone, beside its name and its image size."""
 
 from fedloom.common.json_types import JsonDict
 from fedloom.config.kind_plugins import FILES_DIGEST, plugins_of_type
