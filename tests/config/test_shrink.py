@@ -148,16 +148,16 @@ def test_rounds_seeds_and_steps_are_few(shrunk):
 @pytest.mark.parametrize(
     ("axes", "seeds", "rounds"),
     [
-        # 20 runs of each seed: both seeds are few enough
+        # 14 runs of each seed: both seeds are few enough
         ("{prompts: [1, 2]}", 2, 2),
-        # 40, which are few enough with one seed; and 80
+        # 28, which are few enough with one seed; and 56
         ("{prompts: [1, 2], training.lr: [0.1, 0.2]}", 1, 2),
         ("{prompts: [1, 2], training.lr: [0.1, 0.2], training.batch_size: [4, 8]}", 1, 1),
     ],
 )
 def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes, seeds, rounds):
-    """Studies of at most 40 runs keep both seeds and both rounds."""
-    labels = [f"p{number}" for number in range(10)]
+    """Studies of at most 30 runs keep both seeds and both rounds."""
+    labels = [f"p{number}" for number in range(7)]
     partitions = ", ".join(f"{label}: {{scheme: iid, clients: 2}}" for label in labels)
     study = shrunk_text(f"""
         study: {{name: mine, clients_per_round: 2}}
@@ -177,10 +177,10 @@ def test_a_study_of_many_runs_has_one_seed_and_then_one_round(shrunk_text, axes,
 @pytest.mark.parametrize(
     ("partitions", "seeds", "rounds"),
     [
-        # 10 runs of each seed, and 20 trials; 11 and 22; 14 and 28
-        (10, 2, 2),
-        (11, 1, 2),
-        (14, 1, 1),
+        # 7 runs of each seed, and 14 trials; 8 and 16; 11 and 22
+        (7, 2, 2),
+        (8, 1, 2),
+        (11, 1, 1),
     ],
 )
 def test_trials_count_among_the_runs_of_a_study(shrunk_text, partitions, seeds, rounds):

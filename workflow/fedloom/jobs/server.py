@@ -1,6 +1,7 @@
 """`python -m fedloom.jobs.server <rule> ...`: run a rule's job in a fork of a job server.
 
-torch, timm and open_clip take seconds to import. A server imports them once for many jobs:
+torch, timm and open_clip take seconds to import, and pandas or matplotlib a part of one. A server
+imports them once for many jobs:
 
 1. The first job of a Snakemake process starts the server.
 2. The process that Snakemake starts for a job is the *client*. It sends its folder, environment,
@@ -40,6 +41,15 @@ MOST = 1 << 20
 # signals that a client passes on to its job
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 FORK = multiprocessing.get_context("fork")
+# modules that the jobs of a rule import while they run: inside a function, through pyarrow, or in a
+# plugin's file
+IMPORTED_LATER = {
+    "train": ("pandas", "scipy.optimize"),
+    "artefact": ("pandas", "scipy.optimize"),
+    "table": ("pandas.io.formats.style", "scipy.stats"),
+    "figure": ("matplotlib.pyplot",),
+    "partition_chart": ("matplotlib.pyplot",),
+}
 
 
 def main() -> None:
@@ -223,7 +233,8 @@ def modules_of(rule: str, job: str) -> list[str]:
     family_of = import_module("fedloom.config.settings").family_of
     libraries = sorted(set(re.findall(r'"library":"(\w+)"', job)))
     backbones = (f"fedloom.backbones.{family_of(library)}" for library in libraries)
-    return ["fedloom.jobs.__main__", f"fedloom.jobs.{rule}_job", *backbones]
+    later = IMPORTED_LATER.get(rule, ())
+    return ["fedloom.jobs.__main__", f"fedloom.jobs.{rule}_job", *backbones, *later]
 
 
 def reply(listener: socket.socket, client: socket.socket, *request: object) -> None:

@@ -23,7 +23,7 @@ from fedloom.machine.install import resource
 
 # The most runs of two rounds and two seeds, trials included. Each needs one to six CPU seconds.
 # This is no limit: a study with more of them has one seed, and then one round.
-MOST_RUNS = 40
+MOST_RUNS = 30
 # scenario, backbone and method of a run, whatever its seed
 ShownRun = tuple[Scenario, str, str]
 # the backbones in the place of a study's own, by the family's own library
