@@ -137,19 +137,30 @@ def line_on_not_run(reasons: list[str], claims: int) -> tuple[str, ...]:
     return (line,)
 
 
-def caption_of_claims(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -> str:
-    """Describe the comparison and the intervals, and count the verdicts."""
+def caption_of_claims(citation: str, table: pd.DataFrame) -> str:
+    """Name the paper by its authors, and count the verdicts."""
+    authors = citation.split(",")[0]
     counts = table["verdict"].value_counts().sort_index()
     verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())
-    few = ""
-    if UNDECIDED in counts:
-        few = f" Few seeds decide few claims: {counts[UNDECIDED]} are undecided."
-    return (
-        f"what {citation} claims, and what these runs show, {describe_rounds(runs)} "
-        f"({verdicts}). Of the differences that a claim is about, the table shows the one that "
-        "speaks most against the claim, with its 95 % interval over seeds and clients; the column "
-        "Against names what is compared. Differences of accuracies are in points. A claim holds "
-        "if all its methods were run and every interval is above zero (or within the claim's "
-        "bound). It does not hold if one interval lies outside. If a claim has several "
-        f"differences, this test uses wider intervals (Bonferroni) than the one shown.{few}"
-    )
+    return f"claims of {authors}, and what these runs show: {verdicts}."
+
+
+def explain_claims(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -> tuple[str, ...]:
+    """Return sentences on the paper, the comparison, the intervals and the verdicts."""
+    sentences = [
+        f"The claims are those of {citation}.",
+        f"Accuracies: {describe_rounds(runs)}.",
+        "Of the differences that a claim is about, the table shows the one that speaks most "
+        "against the claim, with its 95 % interval over seeds and clients; the column Against "
+        "names what is compared.",
+        "Differences of accuracies are in points.",
+        "A claim holds if all its methods were run and every interval is above zero (or within "
+        "the claim's bound).",
+        "It does not hold if one interval lies outside.",
+        "If a claim has several differences, this test uses wider intervals (Bonferroni) than the "
+        "one shown.",
+    ]
+    undecided = (table["verdict"] == UNDECIDED).sum()
+    if undecided:
+        sentences.append(f"Few seeds decide few claims: {undecided} are undecided.")
+    return tuple(sentences)

@@ -24,6 +24,7 @@ from fedloom.report.tables.claim_numbers import (
 from fedloom.report.tables.claim_text import (
     caption_of_claims,
     cells_of_row,
+    explain_claims,
     line_on_not_run,
     name_of_comparison,
     name_of_place,
@@ -126,7 +127,9 @@ class Claims(TableKind):
             table = _without_verdicts(table)
         cells = pd.DataFrame(map(cells_of_row, table.to_dict("records"))).head(len(tested))
         texts = plain_text(cells, 3)._replace(notes=line_on_not_run(lacking, len(claims)))
-        return FinishedTable(table, texts, caption_of_claims(job.settings["citation"], runs, table))
+        citation = job.settings["citation"]
+        details = explain_claims(citation, runs, table)
+        return FinishedTable(table, texts, caption_of_claims(citation, table), details)
 
     def _rows_of(self, claim: dict, study: StudyNumbers) -> tuple[list[dict], list[str]]:
         """Return the rows of a claim, and the reasons why some scenarios have no row.
