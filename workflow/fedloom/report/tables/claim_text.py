@@ -122,19 +122,31 @@ def _number(value: float | None) -> str:
     return f"{value:+.0f}"
 
 
-def line_on_not_run(reasons: list[str], claims: int) -> tuple[str, ...]:
-    """Return a line on the claims that were not run, the most frequent reasons first; () if none.
+def line_on_not_run(places: list[str], claims: int) -> tuple[str, ...]:
+    """Return a line that counts the claims that were not run, and names their tables; () if none.
 
-    `reasons` has an entry for each of them, and `claims` is the number of all claims of the paper.
+    `places` says of each of them where it stands in the paper, such as "Table 1, Section 5.1". The
+    paper has `claims` claims in all.
+    """
+    if not places:
+        return ()
+    outputs = dict.fromkeys(place.split(", Section")[0] for place in places)
+    line = (
+        f"{len(places)} of {claims} claims were not run: those of {', '.join(outputs)}. The CSV "
+        "and Parquet files of this table have a row for each."
+    )
+    return (line,)
+
+
+def sentence_on_reasons(reasons: list[str]) -> tuple[str, ...]:
+    """Return a sentence on why claims were not run, the most frequent reasons first; () if none.
+
+    `reasons` has an entry for each of these claims.
     """
     if not reasons:
         return ()
     counted = [f"{reason} ({count})" for reason, count in Counter(reasons).most_common()]
-    line = (
-        f"{len(reasons)} of {claims} claims were not run: {'; '.join(counted)}. The CSV and "
-        "Parquet files of this table have a row for each."
-    )
-    return (line,)
+    return (f"Claims were not run because of: {'; '.join(counted)}.",)
 
 
 def caption_of_claims(citation: str, table: pd.DataFrame) -> str:
