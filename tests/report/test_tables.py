@@ -56,7 +56,7 @@ def test_markdown(outputs):
         "Study s: test accuracy of clients in %, mean ± standard deviation over 2 seeds, "
         "best bold, second underlined."
     )
-    assert lines[-2:] == ["", "How these numbers were made: Accuracies: round 1."]
+    assert lines[-2:] == ["", "How these numbers were made: Accuracies are from round 1."]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     assert cells[0] == ["Method", "Mean", "Worst", "Held-out mean", "Held-out worst"]
     # 100 and 80: mean 90, sample deviation sqrt(200) = 14.14

@@ -55,4 +55,4 @@ class Spread(AccuracyTable):
 
     def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
         """Return a sentence on the rounds that count; it is folded away below the table."""
-        return (f"Accuracies: {describe_rounds(runs)}.",)
+        return (f"Accuracies are from {describe_rounds(runs)}.",)

@@ -120,7 +120,7 @@ class Privacy(RunsTable):
     def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
         """Return a sentence on each column."""
         return (
-            f"Accuracies of participating clients: {describe_rounds(runs)}.",
+            f"Accuracies of participating clients are from {describe_rounds(runs)}.",
             "Epsilon is that after the last round.",
             "AUC in % is that of membership inference by an image's loss, and by its confidence "
             "minus that of runs of other seeds that did not train on it.",

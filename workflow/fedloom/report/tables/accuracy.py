@@ -215,7 +215,7 @@ class LeaveOneDomainOut(AccuracyTable):
 
 def reported_accuracies(table: AccuracyTable, runs: list[PlottedRun]) -> tuple[str, ...]:
     """Return sentences on the rounds that count, and on personalisation if it is left out."""
-    rounds = f"Accuracies: {describe_rounds(runs)}."
+    rounds = f"Accuracies are from {describe_rounds(runs)}."
     return (rounds, *without_personalisation(table))
 
 
@@ -248,7 +248,7 @@ def describe_rounds(runs: list[PlottedRun]) -> str:
 def _rounds(reported: ReportedRounds) -> str:
     """Say which rounds are reported."""
     names = ", ".join(map(str, reported.rounds))
-    text = f"mean of rounds {names}"
+    text = f"the mean of rounds {names}"
     if len(reported.rounds) == 1:
         text = f"round {names}"
 

@@ -161,7 +161,7 @@ def explain_claims(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -
     """Return sentences on the paper, the comparison, the intervals and the verdicts."""
     sentences = [
         f"The claims are those of {citation}.",
-        f"Accuracies: {describe_rounds(runs)}.",
+        f"Accuracies are from {describe_rounds(runs)}.",
         "Of the differences that a claim is about, the table shows the one that speaks most "
         "against the claim, with its 95 % interval over seeds and clients; the column Against "
         "names what is compared.",

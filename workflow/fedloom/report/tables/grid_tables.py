@@ -59,7 +59,9 @@ class Ranked(GridTable):
         )
         texts = plain_text(shown[columns], len(keys) + 1, titles)
         texts = texts._replace(notes=(FOUND_AMONG_MANY,))
-        return FinishedTable(frame, texts, caption, (f"Accuracies: {describe_rounds(runs)}.",))
+        return FinishedTable(
+            frame, texts, caption, (f"Accuracies are from {describe_rounds(runs)}.",)
+        )
 
     def _shown(self, table: pd.DataFrame, axes: list[str]) -> pd.DataFrame:
         """Return the rows of the text: the best, a gap, the worst, and the mean of all."""
@@ -127,7 +129,7 @@ class GridAverages(GridTable):
             "averages of rows and columns."
         )
         titles = {axis: axis_title(runs[0], axis) for axis in (across, down)}
-        details = (f"Accuracies: {describe_rounds(runs)}.",)
+        details = (f"Accuracies are from {describe_rounds(runs)}.",)
         return FinishedTable(frame, _panels_as_text(frame, titles), caption, details)
 
 
