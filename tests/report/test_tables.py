@@ -73,6 +73,8 @@ def test_latex(outputs):
         assert part in text
     assert r"\underline{70.00 $\pm$ 0.00}" in text
     assert r"test accuracy of clients in \%" in text
+    end = r"\par How these numbers were made: Accuracies are from round 1."
+    assert text.index("\\end{tabular}") < text.index(end) < text.index("\\end{table}")
     assert text.startswith("% Needs \\usepackage{booktabs} in the preamble.\n\\begin{table}")
 
 
@@ -89,6 +91,9 @@ def test_html(outputs):
     assert _styled(text, "70.00 ± 0.00") == {"text-decoration": "underline"}
     assert re.search(r'class="data row0 col0" *>a_b</td>', text)
     assert not re.search(r"https?:", text), "needs no network"
+    (fold,) = re.findall(r"<details.*?</details>", text[text.index("</table>") :], re.DOTALL)
+    assert "<summary>How these numbers were made</summary>" in fold, "closed until it is clicked"
+    assert "<p>Accuracies are from round 1.</p>" in fold and "round 1" not in text.split(fold)[0]
 
 
 def _styled(page, text):

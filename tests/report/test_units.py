@@ -67,5 +67,5 @@ def test_a_column_beside_published_numbers_keeps_the_papers_unit():
 
 def test_units_of_a_quantity_shrink_from_the_usual_one():
     for units in (MEGABYTES, MILLIONS):
-        counts = [unit.count for unit in units]
+        counts = [unit.per_usual for unit in units]
         assert counts[0] == 1 and counts == sorted(counts)

@@ -45,7 +45,7 @@ def machines_used(plan: Plan) -> dict[str, object]:
     for name, title in (("seconds", "Time"), ("processor", "Processor time")):
         hours = by_rule[name].sum() / 3600
         unit = choose_unit(hours, HOURS)
-        shown[f"{title} ({unit.sign})"] = (hours * unit.count).map("{:.2f}".format)
+        shown[f"{title} ({unit.sign})"] = (hours * unit.per_usual).map("{:.2f}".format)
     shown["Highest memory (MB)"] = by_rule["megabytes"].max().map("{:.0f}".format)
     return {
         "titles": ["Jobs", *shown],

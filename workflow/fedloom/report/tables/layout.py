@@ -170,7 +170,7 @@ def _in_readable_unit(
     title = column.title
     if unit.sign:
         title = f"{title} ({unit.sign})"
-    changed = {each: frame[each] * unit.count for each in (name, f"{name}_std")}
+    changed = {each: frame[each] * unit.per_usual for each in (name, f"{name}_std")}
     return frame.assign(**changed), column._replace(title=title)
 
 

@@ -10,8 +10,8 @@ class Unit(NamedTuple):
 
     # its sign in the heading of a column; "" for plain numbers
     sign: str
-    # how many of it are one of the column's usual unit
-    count: float
+    # how many of it make one of the column's usual unit
+    per_usual: float
 
 
 # the usual unit of a quantity, in which Parquet files hold it, and then smaller ones
@@ -32,6 +32,6 @@ def choose_unit(values: pd.Series, units: tuple[Unit, ...]) -> Unit:
     if not largest > 0:
         return units[0]
     for unit in units:
-        if largest * unit.count >= 1:
+        if largest * unit.per_usual >= 1:
             return unit
     return units[-1]
