@@ -3,14 +3,14 @@
     measure(run: PlottedRun, **extra) -> {metric: number}   one run, from its Parquet files
     column(metric: str) -> Column                           heading, decimals, which end is best
     describe(runs: list[PlottedRun]) -> str                 what the caption says is measured
-    explain(runs: list[PlottedRun]) -> Sentences            how the numbers were made
+    explain(runs: list[PlottedRun]) -> tuple[str, ...]      sentences on how they were made
 
 or, if the rows of the table are not methods,
 
     build(runs: list[PlottedRun], job: TableJob) -> FinishedTable
 
-The caption is one sentence above the table. `Sentences` are a tuple of whole sentences, which are
-folded away below it; a kind whose caption says all leaves `explain` out.
+The caption is one sentence above the table. The sentences of `explain`, which a kind may leave out,
+are folded away below it.
 
 `extra` are the values that the kind's `complete` adds, by name. fedloom.config.output_kinds
 explains the classes.
