@@ -43,7 +43,7 @@ class LabelShift(RunsTable):
         """Return sentences on the images and on the shares that are added to the logits."""
         return (
             "Accuracies are means over clients after the last round, before they personalise.",
-            "Balanced test images are equally many of each class.",
+            "Of the balanced test images, equally many are of each class.",
             "Logits are the method's as they are, with the log of the shares of the client's "
             "training classes added, or with that of shares estimated from the unlabelled test "
             "images.",
