@@ -10,7 +10,7 @@ import shown_runs
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.settings import ReportedRounds
 from fedloom.report import tables
-from fedloom.report.tables import layout
+from fedloom.report.tables import claim_text, layout
 from fedloom.report.tables.claims import Claims
 from shown_runs import RUN, filled, shown, table_files, table_job
 
@@ -307,8 +307,8 @@ def test_the_text_has_the_claims_that_were_run_and_a_line_on_the_others(built, t
     made = built(*changes)
     assert made.texts.cells["Verdict"].tolist() == ["holds"]
     line = (
-        "5 of 6 claims were not run: those of Table 5, Fig. 2 and 3, Table 1. The CSV and Parquet "
-        "files of this table have a row for each."
+        "5 of 6 claims were not run: those of Tables 1, 5; Fig. 2, 3. The CSV and Parquet files of "
+        "this table have a row for each."
     )
     assert made.texts.notes == (line,)
     assert made.details[-1] == (
@@ -322,6 +322,15 @@ def test_the_text_has_the_claims_that_were_run_and_a_line_on_the_others(built, t
         assert line in text and "a figure" not in text
     assert len(pd.read_csv(outputs["csv"])) == len(pd.read_parquet(outputs["parquet"])) == 6
     assert built({}).texts.notes == ()
+
+
+def test_tables_and_figures_of_the_paper_are_named_once_and_in_order():
+    places = ["Table 7, Fig. 4, 7 to 9, Sections 4.3 and C.2", "Tables 3 and 13, Section 5"]
+    places += ["Fig. 6b", "Table 7", "Section 5.2.2", "the main question", "Section 5.2.2"]
+    assert claim_text.name_outputs(places) == (
+        "Tables 3, 7, 13; Fig. 4, 6b, 7 to 9; Section 5.2.2; the main question"
+    )
+    assert claim_text.name_outputs(["Table 1, Section 2"]) == "Table 1"
 
 
 def test_a_table_of_claims_of_which_none_was_run_has_only_the_line(built, tmp_path):

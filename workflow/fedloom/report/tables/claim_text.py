@@ -1,8 +1,10 @@
 """Write the rows of a table of claims as text, and its caption."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Hashable, Mapping
+from string import ascii_lowercase
 from typing import Any
 
 import pandas as pd
@@ -14,6 +16,10 @@ from fedloom.report.tables.claim_numbers import Place
 from fedloom.report.tables.layout import EMPTY
 from fedloom.report.tables.paper_claims import EACH_DOMAIN
 from fedloom.report.verdicts import HOLDS, MOST_SEEDS, UNDECIDED, Verdict
+
+# tables or figures in the place of a claim, such as "Tables 3 and 13" or "Fig. 4, 7 to 9"
+OUTPUTS = re.compile(r"(Table|Fig\.)s? ((?:\d+[a-z]?(?:, | and | to )?)+)")
+NUMBERS = re.compile(r"\d+[a-z]?(?: to \d+)?")
 
 
 def name_of_place(place: Place) -> str:
@@ -130,12 +136,42 @@ def line_on_not_run(places: list[str], claims: int) -> tuple[str, ...]:
     """
     if not places:
         return ()
-    outputs = dict.fromkeys(place.split(", Section")[0] for place in places)
     line = (
-        f"{len(places)} of {claims} claims were not run: those of {', '.join(outputs)}. The CSV "
+        f"{len(places)} of {claims} claims were not run: those of {name_outputs(places)}. The CSV "
         "and Parquet files of this table have a row for each."
     )
     return (line,)
+
+
+def name_outputs(places: list[str]) -> str:
+    """Name the paper's tables and figures in some places, each once, and places without any.
+
+    For "Tables 3 and 13, Section 5", "Fig. 2, Section 4" and "Section 6", this returns
+    "Tables 3, 13; Fig. 2; Section 6".
+    """
+    numbers: dict[str, set[str]] = {"Table": set(), "Fig.": set()}
+    others = dict[str, None]()
+    for place in places:
+        found = OUTPUTS.findall(place)
+        for output, listed in found:
+            numbers[output].update(NUMBERS.findall(listed))
+        if not found:
+            others[place] = None
+
+    parts = []
+    for output, each in numbers.items():
+        in_order = sorted(each, key=_leading_number)
+        heading = output
+        if output == "Table" and len(each) > 1:
+            heading = "Tables"
+        if each:
+            parts.append(f"{heading} {', '.join(in_order)}")
+    return "; ".join([*parts, *others])
+
+
+def _leading_number(text: str) -> tuple[int, str]:
+    """Return the number at the start of a text such as "6b" or "7 to 9", and the text."""
+    return int(text.split()[0].rstrip(ascii_lowercase)), text
 
 
 def sentence_on_reasons(reasons: list[str]) -> tuple[str, ...]:
