@@ -55,8 +55,8 @@ def test_plain_numbers_have_no_unit_in_their_heading():
 
 def test_a_column_beside_published_numbers_keeps_the_papers_unit():
     frame = summary.summarise([shown()], [{"million_params": 0.002}])
-    entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}}
-    entry["values"] = {"Ours": {"X": {"million_params": [7.7]}}}
+    values = {"Ours": {"X": {"million_params": [7.7]}}}
+    entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}, "values": values}
     table = layout.summary_text(
         published.join_published(frame, entry), table_kind("communication").column
     )
