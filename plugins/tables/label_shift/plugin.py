@@ -35,9 +35,7 @@ class LabelShift(RunsTable):
 
     def describe(self, runs: list[PlottedRun]) -> str:
         """Return what the caption says: whose accuracy is shown, and on which images."""
-        return (
-            "test accuracy of participating clients in % on their own and on balanced images"
-        )
+        return "test accuracy of participating clients in % on their own and on balanced images"
 
     def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
         """Return sentences on the images and on the shares that are added to the logits."""
