@@ -3,7 +3,8 @@
     real_results.py keep cifar10   copy a finished study's tables, figures and rows from results/
     real_results.py write          set the kept tables into the pages
 
-Their marks are as `<!-- table cifar10/main -->`. The text between the tables is written by hand. A
+Their marks are as `<!-- table cifar10/main -->`. The text between the tables is written by hand.
+What a table says on how its numbers were made is folded away below it, and left out of README. A
 test checks that the pages have the kept tables.
 """
 
@@ -24,13 +25,15 @@ from fedloom.machine.packages import versions
 from fedloom.planning import paths
 from fedloom.planning.load_plan import load_plan
 from fedloom.planning.runs import trial_runs
+from fedloom.report.tables.layout import HOW_MADE
 
 KEPT = ROOT / "docs/results"
-PAGES = [
-    ROOT / page
-    for page in ("README.md", "docs/results.md", "docs/claims.md", "docs/performance.md")
-]
+README = ROOT / "README.md"
+PAGES = [README] + [ROOT / f"docs/{page}.md" for page in ("results", "claims", "performance")]
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(?=<!-- end -->)", re.S)
+# the last paragraph of a table's Markdown, and how a page folds it away
+DETAILS = re.compile(rf"\n{HOW_MADE}: (.*)\n")
+FOLD = rf"\n<details>\n<summary>{HOW_MADE}</summary>\n\n\1\n\n</details>\n"
 
 
 def keep(study: str) -> None:
@@ -94,14 +97,18 @@ def cost(hours: dict[str, str]) -> str:
     return pd.DataFrame([facts]).to_markdown(index=False, disable_numparse=True) + "\n"
 
 
-def filled(page: str) -> str:
-    """Return the page with every block's table as it is kept."""
+def filled(page: Path) -> str:
+    """Return the text of a page with every block's table as it is kept."""
+    details = FOLD
+    if page == README:
+        details = ""
 
     def block(mark: re.Match) -> str:
         """Return a mark with its table."""
-        return f"{mark[1]}\n{(KEPT / mark[2]).with_suffix('.md').read_text()}\n"
+        table = (KEPT / mark[2]).with_suffix(".md").read_text()
+        return f"{mark[1]}\n{DETAILS.sub(details, table)}\n"
 
-    return BLOCK.sub(block, page)
+    return BLOCK.sub(block, page.read_text())
 
 
 def main() -> None:
@@ -114,7 +121,7 @@ def main() -> None:
         for study in given.studies:
             keep(study)
     for page in PAGES:
-        write_text(page, filled(page.read_text()))
+        write_text(page, filled(page))
 
 
 if __name__ == "__main__":

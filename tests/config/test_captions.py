@@ -1,5 +1,7 @@
 """Captions in the report, and what the classes of kinds declare."""
 
+import re
+
 import pytest
 from pydantic import Field
 
@@ -18,8 +20,28 @@ def test_every_kind_has_a_description(section, name):
     assert kind.spec.shows not in ("grid", "grids") or "methods" in kind.model_fields
 
 
+@pytest.mark.parametrize(("section", "name"), NAMES)
+def test_a_caption_is_one_sentence_that_a_reader_sees_at_a_glance(section, name):
+    caption = KINDS[section][name].model_construct().caption
+    sentences = re.findall(r"[.!?](?: [A-Z]|$)", re.sub(r"\(.*?\)", "", caption))
+    assert len(sentences) == 1 and len(caption.split()) <= 30, caption
+
+
+@pytest.mark.parametrize("name", [*KINDS["tables"]])
+def test_what_a_table_shows_is_said_in_few_words(name):
+    """The caption of a table has this, its title, and over how many seeds it is."""
+    kind = KINDS["tables"][name].model_construct(target=60)
+    if hasattr(kind, "describe"):
+        words = kind.describe([])
+        assert len(words.split()) <= 20 and not words.endswith("."), words
+
+
 class Own(RunsTable):
-    """Shows what is our own."""
+    """Shows what is our own.
+
+    It is the mean over
+    clients.
+    """
 
     log: bool = False
     share: float = 0.5
@@ -39,3 +61,8 @@ class Own(RunsTable):
 )
 def test_a_caption_shows_the_values_other_than_defaults_as_in_yaml(keys, caption):
     assert Own(**keys).caption == caption
+
+
+def test_what_follows_in_the_docstring_is_folded_away_below():
+    assert Own(share=1).details == ["It is the mean over clients."]
+    assert KINDS["tables"]["sizes"].model_construct().details == []

@@ -266,13 +266,13 @@ def test_pooled_is_the_mean_over_the_reported_rounds():
     assert pooled(frame, ReportedRounds((2, 3))) == pytest.approx((50 + 30) / 2)
 
 
-def test_a_caption_says_whose_rounds_differ():
+def test_a_sentence_says_whose_rounds_differ():
     short = ReportedRounds((8, 10))
     long = ReportedRounds((40,), worst_of=(20, 30, 40))
     runs = [shown(partition="p", reported=short), shown(partition="q", reported=short)]
-    assert describe_rounds(runs) == "mean of rounds 8, 10"
+    assert describe_rounds(runs) == "the mean of rounds 8, 10"
     runs[1] = shown(partition="q", reported=long)
     worst = "round 40 (worst: the lowest mean over clients of 3 evaluations, rounds 20 to 40)"
-    assert describe_rounds(runs) == f"p: mean of rounds 8, 10; q: {worst}"
+    assert describe_rounds(runs) == f"p: the mean of rounds 8, 10; q: {worst}"
     runs[1] = shown(partition="p", method="n", title="N", reported=ReportedRounds((12,)))
-    assert describe_rounds(runs) == "M on p: mean of rounds 8, 10; N on p: round 12"
+    assert describe_rounds(runs) == "M on p: the mean of rounds 8, 10; N on p: round 12"

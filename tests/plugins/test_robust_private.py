@@ -231,10 +231,10 @@ def test_a_table_says_what_was_spent_and_who_can_subtract_the_noise(tmp_path, se
         runs.append(shown(method=title, title=title, evaluation=evaluation, rounds=rounds))
     outputs = {kind: tmp_path / f"main.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
     tables.write_table(table_job(), runs, outputs)
-    caption = outputs["md"].read_text().splitlines()[0]
+    details = outputs["md"].read_text().splitlines()[-1]
     words = "secret noise" if secret else "noise that anyone with the seed can subtract"
     line = f"Differential privacy: A: epsilon 3.46 after 2 rounds, {words}; B: {words}."
-    assert caption.endswith(line)
+    assert details.endswith(line)
 
 
 def test_a_client_that_trains_since_nobody_was_drawn_is_not_used(run):

@@ -10,7 +10,7 @@ import shown_runs
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.settings import ReportedRounds
 from fedloom.report import tables
-from fedloom.report.tables import layout
+from fedloom.report.tables import claim_text, layout
 from fedloom.report.tables.claims import Claims
 from shown_runs import RUN, filled, shown, table_files, table_job
 
@@ -301,15 +301,20 @@ def test_a_method_that_misses_the_target_takes_longest_to_reach_it(built):
 
 
 def test_the_text_has_the_claims_that_were_run_and_a_line_on_the_others(built, tmp_path):
-    far = {"in": {"far": []}}
-    changes = [{"untested": "a figure"}, far, {}, {"above": ["D"]}, far, {"untested": "a count"}]
+    far = {"in": {"far": []}, "where": "Fig. 2 and 3, Section 4"}
+    figure = {"untested": "a figure", "where": "Table 5"}
+    changes = [figure, far, {}, {"above": ["D"]}, far, {"untested": "a count"}]
     made = built(*changes)
     assert made.texts.cells["Verdict"].tolist() == ["holds"]
     line = (
-        "5 of 6 claims were not run: no run can decide it (2); no such setting here (2); no run of "
-        "D (1). The CSV and Parquet files of this table have a row for each."
+        "5 of 6 claims were not run: those of Tables 1, 5; Fig. 2, 3. The CSV and Parquet files of "
+        "this table have a row for each."
     )
     assert made.texts.notes == (line,)
+    assert made.details[-1] == (
+        "Claims were not run because of: no run can decide it (2); no such setting here (2); no "
+        "run of D (1)."
+    )
     outputs = table_files(tmp_path)
     layout.write_formats(made, "tab:x", outputs)
     for kind in ("md", "tex", "html"):
@@ -319,13 +324,22 @@ def test_the_text_has_the_claims_that_were_run_and_a_line_on_the_others(built, t
     assert built({}).texts.notes == ()
 
 
+def test_tables_and_figures_of_the_paper_are_named_once_and_in_order():
+    places = ["Table 7, Fig. 4, 7 to 9, Sections 4.3 and C.2", "Tables 3 and 13, Section 5"]
+    places += ["Fig. 6b", "Table 7", "Section 5.2.2", "the main question", "Section 5.2.2"]
+    assert claim_text.name_outputs(places) == (
+        "Tables 3, 7, 13; Fig. 4, 6b, 7 to 9; Section 5.2.2; the main question"
+    )
+    assert claim_text.name_outputs(["Table 1, Section 2"]) == "Table 1"
+
+
 def test_a_table_of_claims_of_which_none_was_run_has_only_the_line(built, tmp_path):
     made = built({"untested": "a figure"})
     assert made.texts.cells.empty and made.texts.titles[0] == "Claim"
     outputs = table_files(tmp_path)
     layout.write_formats(made, "tab:x", outputs)
     for kind in ("md", "tex", "html"):
-        assert "1 of 1 claims were not run: no run can decide it (1)." in outputs[kind].read_text()
+        assert "1 of 1 claims were not run: those of Table 1." in outputs[kind].read_text()
 
 
 def test_claims_that_were_not_run_come_last(built):
@@ -364,7 +378,7 @@ def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):
     outputs = table_files(tmp_path)
     tables.write_table(table_job("claims"), [], outputs)
     text = outputs["md"].read_text()
-    assert "what Someone claims" in text and "1 holds, 1 not run" in text
+    assert "claims of Someone, and what these runs show: 1 holds, 1 not run." in text
     assert "| holds " in text and "1 of 2 claims were not run" in text
     assert "95 \\% interval" in outputs["tex"].read_text()
     assert pd.read_parquet(outputs["parquet"])["verdict"].tolist() == ["holds", "not run"]

@@ -80,9 +80,8 @@ def test_combinations_are_ranked_and_the_middle_is_left_out(runs):
         ["mean of 5", "", "", "79.00"],
     ]
     assert built.frame["accuracy"].tolist() == [91, 91, 81, 71, 61, 79], "the files have them all"
-    assert "found among many by its accuracy on these test images" in " ".join(
-        built.caption.split()
-    )
+    (warning,) = built.texts.notes
+    assert "found among many by its accuracy on these test images" in warning
 
 
 def test_few_combinations_are_all_shown(runs):

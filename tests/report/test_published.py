@@ -230,5 +230,6 @@ def test_the_unit_sd_is_explained_where_a_number_has_it(seeds, explained, tmp_pa
     entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}, "values": values}
     entry |= {"citation": "A paper", "table": 3}
     built = build_table(replace(table_job("parameters"), published=entry), runs)
-    assert ("SD: the standard deviation" in built.caption) == explained
-    assert built.caption.endswith("Published, in brackets or a column: A paper, Table 3.")
+    assert any("SD: the standard deviation" in line for line in built.details) == explained
+    assert built.details[-1] == "Published, in brackets or a column: A paper, Table 3."
+    assert "A paper" not in built.caption

@@ -256,7 +256,7 @@ def test_any_title_and_name_of_a_domain_is_shown_as_it_is(page):
 def test_the_hours_and_versions_of_jobs_are_those_of_their_logs(page):
     tables = _all(page, "#Machines ~ .scroll")
     rows = [row.text.split() for row in tables[0].find_elements(By.CSS_SELECTOR, "tbody tr")]
-    assert rows == [[name, "5", "5.000", "2.500", "712"] for name in ("train", "all")]
+    assert rows == [[name, "5", "5.00", "2.50", "712"] for name in ("train", "all")]
     facts = _all(page, "#Machines ~ dl dd")
     assert [fact.text for fact in facts] == [
         f"{IMAGE}, JOB_ID 7 (5 jobs)",

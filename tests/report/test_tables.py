@@ -52,7 +52,11 @@ def outputs(tmp_path):
 
 def test_markdown(outputs):
     lines = outputs["md"].read_text().splitlines()
-    assert "clients in %, round 1; mean ± standard deviation over 2 seeds." in lines[0]
+    assert lines[0] == (
+        "Study s: test accuracy of clients in %, mean ± standard deviation over 2 seeds, "
+        "best bold, second underlined."
+    )
+    assert lines[-2:] == ["", "How these numbers were made: Accuracies are from round 1."]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     assert cells[0] == ["Method", "Mean", "Worst", "Held-out mean", "Held-out worst"]
     # 100 and 80: mean 90, sample deviation sqrt(200) = 14.14
@@ -69,6 +73,8 @@ def test_latex(outputs):
         assert part in text
     assert r"\underline{70.00 $\pm$ 0.00}" in text
     assert r"test accuracy of clients in \%" in text
+    end = r"\par How these numbers were made: Accuracies are from round 1."
+    assert text.index("\\end{tabular}") < text.index(end) < text.index("\\end{table}")
     assert text.startswith("% Needs \\usepackage{booktabs} in the preamble.\n\\begin{table}")
 
 
@@ -85,6 +91,9 @@ def test_html(outputs):
     assert _styled(text, "70.00 ± 0.00") == {"text-decoration": "underline"}
     assert re.search(r'class="data row0 col0" *>a_b</td>', text)
     assert not re.search(r"https?:", text), "needs no network"
+    (fold,) = re.findall(r"<details.*?</details>", text[text.index("</table>") :], re.DOTALL)
+    assert "<summary>How these numbers were made</summary>" in fold, "closed until it is clicked"
+    assert "<p>Accuracies are from round 1.</p>" in fold and "round 1" not in text.split(fold)[0]
 
 
 def _styled(page, text):
@@ -106,18 +115,20 @@ def test_any_text_stands_in_a_table_as_it_is(text, tmp_path):
     measured = [{f"domain_{text}": 1.0, "participating_mean": 2.0}] * 4
     texts = layout.summary_text(summary.summarise(runs, measured), table_kind("domains").column)
     assert texts.titles == ["Dataset", "Method", text, "Mean"]
-    caption, _, *lines = layout.markdown(texts, text).splitlines()
-    assert not re.search("<[a-z/]", "".join([caption, *lines])), "no HTML"
+    finished = layout.FinishedTable(pd.DataFrame(), texts, text, (text, text))
+    caption, _, *lines, _, details = layout.markdown(finished).splitlines()
+    assert not re.search("<[a-z/]", "".join([caption, *lines, details])), "no HTML"
     cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
     assert {len(row) for row in cells} == {4}
     assert html.unescape(cells[2][1].strip().replace("\\|", "|")) == " ".join(text.split())
-    page = layout.page(texts, text)
+    page = layout.page(finished)
     found = [html.unescape(cell) for cell in re.findall(r"<td[^>]*>([^<]*)</td>", page)]
     assert found[1] == text and len(found) == 16
     heads = re.findall(r"<th [^>]*>([^<]*)</th>", page)
     assert [html.unescape(cell) for cell in heads] == texts.titles
-    assert page == layout.page(texts, text), "equal tables give equal bytes"
-    latex = layout.latex(texts, text, "tab:x")
+    assert [html.unescape(part) for part in re.findall(r"<p>([^<]*)</p>", page)] == [text, text]
+    assert page == layout.page(finished), "equal tables give equal bytes"
+    latex = layout.latex(finished, "tab:x")
     assert latex.startswith("% Needs \\usepackage{booktabs}")
     for command in ("textbackslash", "textasciitilde", "ensuremath", "textbf", "underline"):
         latex = latex.replace(f"\\{command}{{", "{")

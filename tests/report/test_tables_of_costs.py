@@ -35,7 +35,7 @@ def test_a_target_never_reached_is_a_bound_and_never_the_best():
     shown = layout.summary_text(frame, table_kind("communication").column)
     assert shown.cells["rounds"].tolist() == ["> 5.0", "5.0 ± 1.4"]  # 4 and > 6; 4 and 6
     assert shown.marks["rounds"].tolist() == ["", layout.BEST]
-    latex = layout.latex(shown, "x", "tab:x")
+    latex = layout.latex(layout.FinishedTable(frame, shown, "x"), "tab:x")
     assert r"\ensuremath{>} 5.0 &" in latex and r"\textbf{5.0 $\pm$ 1.4} &" in latex
 
 
@@ -52,11 +52,11 @@ def test_seconds_are_the_processors_on_named_machines_and_never_marked(tmp_path)
         runs.append(shown(method=method, title=method, evaluation=evaluation, rounds=rounds))
     outputs = table_files(tmp_path)
     tables.write_table(table_job("communication", target=90), runs, outputs)
-    caption, _, header, _, *rows = outputs["md"].read_text().splitlines()
-    assert "processor seconds of training" in caption
-    assert "threads: 1, cores of the machine: 2 to 8" in caption
+    _, _, header, _, *rows, _, details = outputs["md"].read_text().splitlines()
+    assert "processor time of training" in details
+    assert "threads: 1, cores of the machine: 2 to 8" in details
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (header, *rows)]
-    assert [row[-1] for row in cells] == ["Processor seconds", "4.0", "6.0"]
+    assert [row[-1] for row in cells] == ["Processor time (s)", "4.0", "6.0"]
 
 
 def test_no_spreadsheet_computes_a_title(tmp_path):

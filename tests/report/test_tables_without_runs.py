@@ -41,9 +41,10 @@ T = SimpleNamespace(label="t")
 def _cells(job, tmp_path):
     outputs = table_files(tmp_path)
     tables.write_table(job, plotted_runs(job.shown), outputs)
-    caption, _, header, _, *rows = outputs["md"].read_text().splitlines()
+    text = outputs["md"].read_text()
+    header, _, *rows = [line for line in text.splitlines() if line.startswith("|")]
     lines = [[cell.strip() for cell in row.strip("|").split("|")] for row in (header, *rows)]
-    return caption, lines, pd.read_parquet(outputs["parquet"])
+    return text.splitlines()[-1], lines, pd.read_parquet(outputs["parquet"])
 
 
 @pytest.mark.parametrize("kind", ["protocol", "sizes"])
@@ -73,8 +74,8 @@ def test_a_papers_settings_stand_in_brackets_where_they_differ(tmp_path):
     published = {"paper": "pfpt", "table": 9, "rows": {"slow": "SCAFFOLD-PT"}}
     published |= {"columns": {"digits/iid": "CIFAR-10 Dir(0.1)"}}
     job = _plan(kind="protocol", scenarios=["digits/iid"], published=published).job("table", T)
-    caption, lines, _ = _cells(job, tmp_path)
-    assert "Published, in brackets or a column: Weng et al." in caption
+    details, lines, _ = _cells(job, tmp_path)
+    assert "Published, in brackets or a column: Weng et al." in details
     assert lines[1] == ["FedAvg-PT", "7", "20", "6", "adam", "0.25", "2", "16"]
     assert lines[2] == [
         "Slow", "9 (200)", "20 (100)", "6 (10)", "sgd", "0.25 (0.0001)", "2 (5)", "16",
@@ -98,7 +99,7 @@ def test_sizes_count_images_classes_and_domains(tmp_path, monkeypatch):
     _store("digits")
     _store("other")
     published = {"paper": "fedpha", "table": 6, "rows": {"other": "Office31"}}
-    caption, lines, frame = _cells(
+    details, lines, frame = _cells(
         _plan(kind="sizes", published=published).job("table", T), tmp_path
     )
     assert lines == [
@@ -106,7 +107,7 @@ def test_sizes_count_images_classes_and_domains(tmp_path, monkeypatch):
         ["digits", "2", "3", "1", "2"],  # classes without images do not count
         ["other", "2 (31)", "3 (3292)", "1 (813)", "2 (3)"],
     ]
-    assert "Published, in brackets or a column: Fang et al." in caption
+    assert "Published, in brackets or a column: Fang et al." in details
     assert frame["train"].tolist() == [3, 3]
 
 

@@ -47,9 +47,12 @@ class Spread(AccuracyTable):
         }
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Return a caption that says whose accuracy is shown, and at which rounds."""
+        """Return what the caption says: whose accuracy is shown, and over what."""
         return (
-            f"test accuracy of participating clients in %: mean of the worst and of the best "
-            f"{self.share:g} % of clients, median, and standard deviation over clients, "
-            f"{describe_rounds(runs)}"
+            f"test accuracy in % of the worst and the best {self.share:g} % of participating "
+            "clients, median, and standard deviation over clients"
         )
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
+        """Return a sentence on the rounds that count; it is folded away below the table."""
+        return (f"Accuracies are from {describe_rounds(runs)}.",)

@@ -34,11 +34,15 @@ class LabelShift(RunsTable):
         }
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Return a caption that says what the numbers are."""
+        """Return what the caption says: whose accuracy is shown, and on which images."""
+        return "test accuracy of participating clients in % on their own and on balanced images"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
+        """Return sentences on the images and on the shares that are added to the logits."""
         return (
-            "mean test accuracy in % of participating clients after the last round, before they "
-            "personalise, on their own test images and on others with equally many of each class; "
-            "each with the method's logits as they are, with the log of the shares of the client's "
-            "training classes added, and with that of shares estimated from the unlabelled test "
-            "images"
+            "Accuracies are means over clients after the last round, before they personalise.",
+            "Of the balanced test images, equally many are of each class.",
+            "Logits are the method's as they are, with the log of the shares of the client's "
+            "training classes added, or with that of shares estimated from the unlabelled test "
+            "images.",
         )

@@ -111,15 +111,24 @@ class Privacy(RunsTable):
         return found
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Return a caption that says what the numbers are."""
+        """Return what the caption says: what is attacked, and by whom."""
         return (
-            f"mean test accuracy in % of participating clients, {describe_rounds(runs)}; epsilon "
-            "after the last "
-            "round; AUC in % of membership inference by an image's loss, and by its confidence "
-            "minus that of runs of other seeds that did not train on it; true positives in % of "
-            f"the latter at {100 * self.false_rate:g} % false positives; total variation distance "
-            "of a client's class shares and those that a server guesses from the upload, mean over "
-            "rounds and clients, and of equal shares"
+            "test accuracy in %, and how well attackers infer training images from models and "
+            "class shares from uploads"
+        )
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
+        """Return a sentence on each column."""
+        return (
+            f"Accuracies of participating clients are from {describe_rounds(runs)}.",
+            "Epsilon is that after the last round.",
+            "AUC in % is that of membership inference by an image's loss, and by its confidence "
+            "minus that of runs of other seeds that did not train on it.",
+            "True positives in % are those of the latter at "
+            f"{100 * self.false_rate:g} % false positives.",
+            "The class distance is the total variation distance of a client's class shares and "
+            "those that a server guesses from the upload, mean over rounds and clients; a blind "
+            "guess takes equal shares.",
         )
 
 

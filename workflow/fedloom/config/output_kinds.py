@@ -1,7 +1,7 @@
 """Declare the keys that kinds of tables and figures have in common."""
 
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -72,6 +72,10 @@ class RunsTable(TableKind):
 
     methods: Methods = None
     published: Published | None = None
+
+    def explain(self, runs: Any) -> tuple[str, ...]:
+        """Return whole sentences that say how the numbers of the runs were made; here none."""
+        return ()
 
 
 class AccuracyTable(RunsTable):

@@ -1,5 +1,6 @@
 """Define the resolved config: what every label stands for, with facts from files and plugins."""
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -322,16 +323,24 @@ class OutputKind(Keys):
 
     @property
     def caption(self) -> str:
-        """The report's text on its kind: a description, and the values that are not defaults."""
+        """The sentence that says what it shows, and one on the values that are not defaults.
+
+        The first is the first paragraph of the docstring of its kind.
+        """
         values = self.model_dump(exclude=NOT_OF_A_KIND, exclude_none=True, exclude_defaults=True)
         values = {key: value for key, value in values.items() if not isinstance(value, dict)}
-        description = self.__doc__ or ""
+        sentence = _paragraphs(self.__doc__)[0]
         if not values:
-            return description
+            return sentence
 
         style: dict[str, Any] = {"default_flow_style": True, "width": math.inf}
         shown = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, **style)
-        return f"{description} Here {shown.strip()[1:-1]}."
+        return f"{sentence} Here {shown.strip()[1:-1]}."
+
+    @property
+    def details(self) -> list[str]:
+        """What else the docstring of its kind says, by paragraph."""
+        return _paragraphs(self.__doc__)[1:]
 
     def needs(self) -> KindSpec:
         """Return what the kind shows and needs; a kind overrides this if it depends on its keys."""
@@ -351,6 +360,12 @@ class OutputKind(Keys):
     def extra_of(cls, settings: JsonDict) -> JsonDict:
         """Return the part of a job's settings that `complete` has added to the keys."""
         return {key: value for key, value in settings.items() if key not in cls.model_fields}
+
+
+def _paragraphs(docstring: str | None) -> list[str]:
+    """Return the paragraphs of a docstring, each in one line; the first is "" if it is None."""
+    paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
+    return [" ".join(paragraph.split()) for paragraph in paragraphs]
 
 
 @dataclass(frozen=True)

@@ -192,10 +192,10 @@ class Plan:
         return list(map(str, files))
 
     def caption(self, rule: str, wildcards: Wildcards) -> str:
-        """Return the report's text on the kind of a table or figure.
+        """Return the sentence that says what a table or figure shows, as its kind has it.
 
-        For a figure, the text begins with `study.remark`, and ends with what the study was narrowed
-        to. A table has both in a caption of its own.
+        For a figure, it follows `study.remark`, and is followed by what the study was narrowed to.
+        A table has both in a caption of its own.
         """
         output = self._output(rule, wildcards)
         caption = output.entry.caption
@@ -203,6 +203,10 @@ class Plan:
             return caption
         sentences = [self.settings.study.remark, caption, output.narrowed]
         return " ".join(sentence for sentence in sentences if sentence)
+
+    def details(self, rule: str, wildcards: Wildcards) -> list[str]:
+        """Return what else the kind of a table or figure says of it, by paragraph."""
+        return self._output(rule, wildcards).entry.details
 
     def _output(self, rule: str, wildcards: Wildcards) -> OutputEntry:
         """Return the table or figure that the wildcards name."""

@@ -18,6 +18,10 @@ from fedloom.report.figures.convergence import lines as lines
 from fedloom.report.plotted_runs import PlottedRun as PlottedRun
 from fedloom.report.tables.accuracy import describe_rounds as describe_rounds
 from fedloom.report.tables.layout import Column as Column
+from fedloom.report.tables.units import MEGABYTES as MEGABYTES
+from fedloom.report.tables.units import MILLIONS as MILLIONS
+from fedloom.report.tables.units import MILLISECONDS as MILLISECONDS
+from fedloom.report.tables.units import SECONDS as SECONDS
 
 # functions by the names that they had before 2026-11-27
 RENAMED = {"at": "describe_rounds"}

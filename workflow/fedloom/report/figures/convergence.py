@@ -28,7 +28,7 @@ BARS_WIDTH = 0.8
 
 
 class Convergence(RunsFigure):
-    """A metric by round, one line per method (PEP-FedPT Fig. 3, 6, 11).
+    """Test accuracy, or another metric, by round, one line per method (PEP-FedPT Fig. 3, 6, 11).
 
     The metric is the mean test accuracy over participating clients; or the global accuracy on all
     test images, which is that of the server's model or, if a method has none, the mean over the

@@ -152,12 +152,12 @@ class Scatter3d(RunsFigure):
 
 
 class Boxes(RunsFigure):
-    """Each client's accuracy by the client's own entry of the list that a grid varies (FedPHA
-    Fig. 5). Client k of K has entry k*n//K of n, so consecutive clients may share an entry.
+    """Each client's accuracy by its own entry of the list that a grid varies (FedPHA Fig. 5).
 
-    A box shows the grid's members with the same entry: the median and the middle half of their
-    accuracies at the reported rounds, averaged over seeds. Its whiskers reach to the last point
-    within 1.5 times the box, and points lie beyond.
+    Client k of K has entry k*n//K of n, so consecutive clients may share an entry. A box shows the
+    grid's members with the same entry: the median and the middle half of their accuracies at the
+    reported rounds, averaged over seeds. Its whiskers reach to the last point within 1.5 times the
+    box, and points lie beyond.
     """
 
     spec = KindSpec(shows="grid", requires=(requirements.one_list,))

@@ -21,6 +21,7 @@ from fedloom.planning.run_labels import Wildcards
 from fedloom.report import tables
 from fedloom.report.page import curves, machines, run_details
 from fedloom.report.plotted_runs import plotted_runs
+from fedloom.report.tables.layout import HOW_MADE
 
 FOLDER = Path(__file__).parent
 # CSS pixels per inch of a figure; with 96, it would be as large as on paper
@@ -50,6 +51,7 @@ def write_page(plan: Plan) -> Path:
         by_seed=curves.by_seed,
         machines=machines.machines_used(plan),
         # a link starts from the report's folder and leads to the results beside it
+        how_made=HOW_MADE,
         link=lambda path: Path(path).relative_to(paths.RESULTS).as_posix(),
         style=Markup((FOLDER / "style.css").read_text()),
         script=Markup((FOLDER / "page.js").read_text()),
@@ -68,6 +70,7 @@ def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str
         job = plan.table_job(label)
         shown = plotted_runs(job.shown)
         built = tables.build_table(job, shown)
+        of_kind = [plan.caption("table", chosen), *plan.details("table", chosen)]
         cells = built.texts.cells
         marks = built.texts.marks
 
@@ -91,7 +94,7 @@ def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str
             "id": f"table-{label}",
             "texts": built.texts,
             "caption": built.caption,
-            "about": plan.caption("table", chosen),
+            "details": [*built.details, *of_kind],
             "files": {name: file.with_suffix(f".{name}") for name in paths.TABLE_FORMATS},
             "groups": behind,
             "rows": rows,
@@ -110,6 +113,7 @@ def _figures(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[st
             "id": f"figure-{label}",
             "label": label,
             "caption": plan.caption("figure", chosen),
+            "details": plan.details("figure", chosen),
             "png": _png(file.with_suffix(".png")),
             "files": {name: file.with_suffix(f".{name}") for name in ("pdf", "png")},
             "groups": behind,

@@ -10,6 +10,7 @@ from fedloom.machine.job_events import read_events
 from fedloom.planning import paths
 from fedloom.planning.plan import Plan
 from fedloom.planning.runs import trial_runs
+from fedloom.report.tables.units import HOURS, choose_unit
 
 # kinds of events that a job writes once, and the headings under which the report shows them
 FACTS = {"machine": "Machines", "device": "Devices", "versions": "Versions"}
@@ -18,8 +19,9 @@ FACTS = {"machine": "Machines", "device": "Devices", "versions": "Versions"}
 def machines_used(plan: Plan) -> dict[str, object]:
     """Return what the jobs of a study used.
 
-    - `took`: rule, number of jobs, hours, processor hours and highest memory in megabytes, for
-      each rule and for all rules together;
+    - `titles`: headings of the columns of `took`;
+    - `took`: rule, number of jobs, wall time, processor time and highest memory in megabytes as
+      text, for each rule and for all rules together;
     - `facts`: machines, devices and versions, each with its number of jobs.
 
     If a job was resumed or repeated, only its last attempt counts. Jobs for artefacts, and jobs
@@ -39,10 +41,15 @@ def machines_used(plan: Plan) -> dict[str, object]:
     # sums and maxima by rule, and over all rules
     frame = pd.DataFrame(rows, columns=["rule", "seconds", "processor", "megabytes"])
     by_rule = pd.concat([frame, frame.assign(rule="all")]).groupby("rule", sort=False)
-    sums = by_rule[["seconds", "processor"]].sum() / 3600
-    most = by_rule["megabytes"].max()
+    shown = by_rule.size().astype(str).rename("Number").to_frame()
+    for name, title in (("seconds", "Time"), ("processor", "Processor time")):
+        hours = by_rule[name].sum() / 3600
+        unit = choose_unit(hours, HOURS)
+        shown[f"{title} ({unit.sign})"] = (hours * unit.per_usual).map("{:.2f}".format)
+    shown["Highest memory (MB)"] = by_rule["megabytes"].max().map("{:.0f}".format)
     return {
-        "took": list(zip(most.index, by_rule.size(), *sums.T.to_numpy(), most, strict=True)),
+        "titles": ["Jobs", *shown],
+        "took": list(shown.itertuples(name=None)),
         "facts": {name: every.most_common() for name, every in facts.items() if every},
     }
 

@@ -3,10 +3,14 @@
     measure(run: PlottedRun, **extra) -> {metric: number}   one run, from its Parquet files
     column(metric: str) -> Column                           heading, decimals, which end is best
     describe(runs: list[PlottedRun]) -> str                 what the caption says is measured
+    explain(runs: list[PlottedRun]) -> tuple[str, ...]      sentences on how they were made
 
 or, if the rows of the table are not methods,
 
-    build(runs: list[PlottedRun], job: TableJob) -> Built   rows, their text, and the caption
+    build(runs: list[PlottedRun], job: TableJob) -> FinishedTable
+
+The caption is one sentence above the table. The sentences of `explain`, which a kind may leave out,
+are folded away below it.
 
 `extra` are the values that the kind's `complete` adds, by name. fedloom.config.output_kinds
 explains the classes.
@@ -32,24 +36,27 @@ def instantiate_kind(job: TableJob) -> Any:
 
 
 def build_table(job: TableJob, runs: list[PlottedRun]) -> "FinishedTable":
-    """Return a table: its numbers, its text, and its whole caption."""
+    """Return a table: its numbers, its text, and its whole caption and details."""
     own = instantiate_kind(job)
     make = partial(_of_methods, own)
     if hasattr(own, "build"):
         make = own.build
     built = call_kind("table", job.kind, lambda: make(runs, job))
 
-    # the whole caption
+    # what warns a reader stays in the caption
     caption = f"{job.title or f'Study {job.study}'}: {built.caption}"
     if job.remark is not None:
         caption = f"{job.remark} {caption}"
+    if job.narrowed:
+        caption += f" {job.narrowed}"
+
+    # the citation of published numbers is among the details
+    details = built.details
     if job.published is not None:
         paper = job.published["citation"]
         table = job.published["table"]
-        caption += f" Published, in brackets or a column: {paper}, Table {table}."
-    if job.narrowed:
-        caption += f" {job.narrowed}"
-    return built._replace(caption=caption)
+        details += (f"Published, in brackets or a column: {paper}, Table {table}.",)
+    return built._replace(caption=caption, details=details)
 
 
 def write_table(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> None:
@@ -73,23 +80,27 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "FinishedTab
         labelled, measured = over_partitions(runs, measured)
     frame = summarise(labelled, measured)
 
-    # say in the caption what the numbers are
-    seeds = int(frame["seeds"].min())
-    spread = f"mean ± standard deviation over {seeds} seeds. Best bold, second underlined."
-    if seeds == 1:
-        spread = "one seed, so that nothing is marked as best."
-    text = f"{own.describe(runs)}; {spread}"
-
-    # add published numbers, chosen options and privacy
+    # say how the numbers were made, the options chosen, and with what privacy
+    details = [*own.explain(runs)]
     if job.published is not None:
         frame = published.join_published(frame, job.published)
-        text += published.explanation(frame)
+        details += published.explanation(frame)
     if job.tuned is not None:
-        text += f" {notes.tuning(runs, job.tuned)}"
-    text += notes.privacy([run for run in runs if run.artefact is None])
+        details += notes.tuning(runs, job.tuned)
+    details += notes.privacy([run for run in runs if run.artefact is None])
 
     # add signs after the methods' names
     marks = notes.marks_by_row(job, runs, labelled, frame)
-    texts = notes.with_signs(layout.summary_text(frame, own.column), marks)
+    shown = layout.summary_text(frame, own.column)
+    texts = notes.with_signs(shown, marks)
     frame["marks"] = ["; ".join(mark.text for mark in row) for row in marks]
-    return layout.FinishedTable(frame, texts, text)
+
+    # say in the caption what the numbers are
+    seeds = int(frame["seeds"].min())
+    spread = f"mean ± standard deviation over {seeds} seeds"
+    if seeds == 1:
+        spread = "one seed"
+    if (shown.marks == layout.BEST).to_numpy().any():
+        spread += ", best bold, second underlined"
+    caption = f"{own.describe(runs)}, {spread}."
+    return layout.FinishedTable(frame, texts, caption, tuple(details))

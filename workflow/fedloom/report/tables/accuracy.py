@@ -42,7 +42,10 @@ class Accuracy(AccuracyTable):
         return metrics.accuracies(rows, run.reported)
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        return f"test accuracy of clients in %, {describe_rounds(runs)}{without(self)}"
+        return "test accuracy of clients in %"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
+        return reported_accuracies(self, runs)
 
 
 class HeldOut(AccuracyTable):
@@ -57,8 +60,10 @@ class HeldOut(AccuracyTable):
         return {name: numbers[name] for name in GROUP_COLUMNS if name in numbers}
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        text = "mean test accuracy in % of clients that take part in training and of clients held"
-        return f"{text} out, {describe_rounds(runs)}"
+        return "test accuracy in % of clients that take part in training and of clients held out"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
+        return reported_accuracies(self, runs)
 
 
 class Domains(AccuracyTable):
@@ -94,11 +99,14 @@ class Domains(AccuracyTable):
         return ACCURACY_COLUMNS[metric]
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        return (
-            "test accuracy in % of the participating clients: mean over each domain's clients, "
-            "mean and worst over all clients, and on the pooled test images of all clients; "
-            f"{describe_rounds(runs)}{without(self)}"
+        return "test accuracy of participating clients in %, by domain"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
+        columns = (
+            "The column of a domain is the mean over its clients; mean and worst are over all "
+            "participating clients, and pooled is the accuracy on the test images of all of them."
         )
+        return (columns, *reported_accuracies(self, runs))
 
 
 def heading(self: RunsTable, metric: str) -> Column:
@@ -109,8 +117,8 @@ def heading(self: RunsTable, metric: str) -> Column:
 
 
 class BaseToNovel(RunsTable):
-    """Mean accuracy over clients on three sets of test images: their own, all images of base
-    classes, and all images of novel classes, which no client trains on (FedTPG, FedPGP, FedMGP).
+    """Mean accuracy over clients on their own test images, on all images of base classes, and on
+    all images of novel classes, which no client trains on (FedTPG, FedPGP, FedMGP).
 
     On images of base classes, a client's model predicts among base classes only; on images of novel
     classes, among novel classes only. One column is the harmonic mean of the three accuracies.
@@ -130,19 +138,26 @@ class BaseToNovel(RunsTable):
         return numbers
 
     def describe(self, runs: list[PlottedRun]) -> str:
+        return "test accuracy of participating clients in % on own images, base and novel classes"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
         return (
-            "test accuracy in % after the last round, mean over participating clients: on their "
-            "own images and on all images of base classes, predicted among base classes; on all "
-            "images of novel classes, which no client trains on, predicted among novel classes; "
-            "harmonic mean of the three; combined: mean of the first and of the harmonic mean of "
-            "the other two"
+            "Accuracies are means over participating clients after the last round.",
+            "On their own images and on all images of base classes, models predict among base "
+            "classes; on all images of novel classes, which no client trains on, among novel "
+            "classes.",
+            "The harmonic mean is that of all three accuracies.",
+            "Combined is the mean of two numbers: the accuracy on own images, and the harmonic "
+            "mean of those on base and on novel classes.",
         )
 
 
 class CrossDataset(RunsTable):
-    """Mean accuracy over clients on all test images of the classes that they train on (source), on
-    the test images of each other dataset in `transfer_to`, and the mean over these datasets
-    (FedTPG)."""
+    """Mean accuracy over clients on the classes of training, and on other data sets (FedTPG).
+
+    The column `source` is the accuracy on all test images of the classes of training. There is a
+    column for each dataset in `transfer_to`, and the mean over these datasets.
+    """
 
     spec = KindSpec(partition_key="transfer_to", artefact=TEST_SETS)
     column: ClassVar = heading
@@ -158,10 +173,14 @@ class CrossDataset(RunsTable):
         return numbers
 
     def describe(self, runs: list[PlottedRun]) -> str:
+        return "test accuracy of participating clients in % on their classes and on other datasets"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
         return (
-            "accuracy in % on all test images after the last round, mean over participating "
-            "clients: on the classes that they train on (source), and on other datasets, predicted "
-            "among the classes of each"
+            "Accuracies are means over participating clients after the last round, on all test "
+            "images.",
+            "The source is the classes that clients train on; on another dataset, models predict "
+            "among its classes.",
         )
 
 
@@ -187,15 +206,24 @@ class LeaveOneDomainOut(AccuracyTable):
         }
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        return (
-            "test accuracy in % of the clients of a domain that no client trains on, a column per "
-            f"domain left out, {describe_rounds(runs)}{without(self)}"
-        )
+        return "test accuracy of clients in %, by the domain that is left out of training"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
+        columns = "No client trains on the domain of a column, whose clients are tested."
+        return (columns, *reported_accuracies(self, runs))
 
 
-def without(table: AccuracyTable) -> str:
-    """Return words for the caption if accuracies are those before personalisation; else ""."""
-    return "" if table.personalized else "; without personalisation before the test"
+def reported_accuracies(table: AccuracyTable, runs: list[PlottedRun]) -> tuple[str, ...]:
+    """Return sentences on the rounds that count, and on personalisation if it is left out."""
+    rounds = f"Accuracies are from {describe_rounds(runs)}."
+    return (rounds, *without_personalisation(table))
+
+
+def without_personalisation(table: AccuracyTable) -> tuple[str, ...]:
+    """Return a sentence if accuracies are those before personalisation; else none."""
+    if table.personalized:
+        return ()
+    return ("Accuracies are those without personalisation before the test.",)
 
 
 def describe_rounds(runs: list[PlottedRun]) -> str:
@@ -220,7 +248,7 @@ def describe_rounds(runs: list[PlottedRun]) -> str:
 def _rounds(reported: ReportedRounds) -> str:
     """Say which rounds are reported."""
     names = ", ".join(map(str, reported.rounds))
-    text = f"mean of rounds {names}"
+    text = f"the mean of rounds {names}"
     if len(reported.rounds) == 1:
         text = f"round {names}"
 

@@ -1,8 +1,10 @@
 """Write the rows of a table of claims as text, and its caption."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Hashable, Mapping
+from string import ascii_lowercase
 from typing import Any
 
 import pandas as pd
@@ -14,6 +16,10 @@ from fedloom.report.tables.claim_numbers import Place
 from fedloom.report.tables.layout import EMPTY
 from fedloom.report.tables.paper_claims import EACH_DOMAIN
 from fedloom.report.verdicts import HOLDS, MOST_SEEDS, UNDECIDED, Verdict
+
+# tables or figures in the place of a claim, such as "Tables 3 and 13" or "Fig. 4, 7 to 9"
+OUTPUTS = re.compile(r"(Table|Fig\.)s? ((?:\d+[a-z]?(?:, | and | to )?)+)")
+NUMBERS = re.compile(r"\d+[a-z]?(?: to \d+)?")
 
 
 def name_of_place(place: Place) -> str:
@@ -122,34 +128,87 @@ def _number(value: float | None) -> str:
     return f"{value:+.0f}"
 
 
-def line_on_not_run(reasons: list[str], claims: int) -> tuple[str, ...]:
-    """Return a line on the claims that were not run, the most frequent reasons first; () if none.
+def line_on_not_run(places: list[str], claims: int) -> tuple[str, ...]:
+    """Return a line that counts the claims that were not run, and names their tables; () if none.
 
-    `reasons` has an entry for each of them, and `claims` is the number of all claims of the paper.
+    `places` says of each of them where it stands in the paper, such as "Table 1, Section 5.1". The
+    paper has `claims` claims in all.
     """
-    if not reasons:
+    if not places:
         return ()
-    counted = [f"{reason} ({count})" for reason, count in Counter(reasons).most_common()]
     line = (
-        f"{len(reasons)} of {claims} claims were not run: {'; '.join(counted)}. The CSV and "
-        "Parquet files of this table have a row for each."
+        f"{len(places)} of {claims} claims were not run: those of {name_outputs(places)}. The CSV "
+        "and Parquet files of this table have a row for each."
     )
     return (line,)
 
 
-def caption_of_claims(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -> str:
-    """Describe the comparison and the intervals, and count the verdicts."""
+def name_outputs(places: list[str]) -> str:
+    """Name the paper's tables and figures in some places, each once, and places without any.
+
+    For "Tables 3 and 13, Section 5", "Fig. 2, Section 4" and "Section 6", this returns
+    "Tables 3, 13; Fig. 2; Section 6".
+    """
+    numbers: dict[str, set[str]] = {"Table": set(), "Fig.": set()}
+    others = dict[str, None]()
+    for place in places:
+        found = OUTPUTS.findall(place)
+        for output, listed in found:
+            numbers[output].update(NUMBERS.findall(listed))
+        if not found:
+            others[place] = None
+
+    parts = []
+    for output, each in numbers.items():
+        in_order = sorted(each, key=_leading_number)
+        heading = output
+        if output == "Table" and len(each) > 1:
+            heading = "Tables"
+        if each:
+            parts.append(f"{heading} {', '.join(in_order)}")
+    return "; ".join([*parts, *others])
+
+
+def _leading_number(text: str) -> tuple[int, str]:
+    """Return the number at the start of a text such as "6b" or "7 to 9", and the text."""
+    return int(text.split()[0].rstrip(ascii_lowercase)), text
+
+
+def sentence_on_reasons(reasons: list[str]) -> tuple[str, ...]:
+    """Return a sentence on why claims were not run, the most frequent reasons first; () if none.
+
+    `reasons` has an entry for each of these claims.
+    """
+    if not reasons:
+        return ()
+    counted = [f"{reason} ({count})" for reason, count in Counter(reasons).most_common()]
+    return (f"Claims were not run because of: {'; '.join(counted)}.",)
+
+
+def caption_of_claims(citation: str, table: pd.DataFrame) -> str:
+    """Name the paper by its authors, and count the verdicts."""
+    authors = citation.split(",")[0]
     counts = table["verdict"].value_counts().sort_index()
     verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())
-    few = ""
-    if UNDECIDED in counts:
-        few = f" Few seeds decide few claims: {counts[UNDECIDED]} are undecided."
-    return (
-        f"what {citation} claims, and what these runs show, {describe_rounds(runs)} "
-        f"({verdicts}). Of the differences that a claim is about, the table shows the one that "
-        "speaks most against the claim, with its 95 % interval over seeds and clients; the column "
-        "Against names what is compared. Differences of accuracies are in points. A claim holds "
-        "if all its methods were run and every interval is above zero (or within the claim's "
-        "bound). It does not hold if one interval lies outside. If a claim has several "
-        f"differences, this test uses wider intervals (Bonferroni) than the one shown.{few}"
-    )
+    return f"claims of {authors}, and what these runs show: {verdicts}."
+
+
+def explain_claims(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -> tuple[str, ...]:
+    """Return sentences on the paper, the comparison, the intervals and the verdicts."""
+    sentences = [
+        f"The claims are those of {citation}.",
+        f"Accuracies are from {describe_rounds(runs)}.",
+        "Of the differences that a claim is about, the table shows the one that speaks most "
+        "against the claim, with its 95 % interval over seeds and clients; the column Against "
+        "names what is compared.",
+        "Differences of accuracies are in points.",
+        "A claim holds if all its methods were run and every interval is above zero (or within "
+        "the claim's bound).",
+        "It does not hold if one interval lies outside.",
+        "If a claim has several differences, this test uses wider intervals (Bonferroni) than the "
+        "one shown.",
+    ]
+    undecided = (table["verdict"] == UNDECIDED).sum()
+    if undecided:
+        sentences.append(f"Few seeds decide few claims: {undecided} are undecided.")
+    return tuple(sentences)

@@ -24,10 +24,12 @@ from fedloom.report.tables.claim_numbers import (
 from fedloom.report.tables.claim_text import (
     caption_of_claims,
     cells_of_row,
+    explain_claims,
     line_on_not_run,
     name_of_comparison,
     name_of_place,
     seeds_to_decide,
+    sentence_on_reasons,
 )
 from fedloom.report.tables.layout import EMPTY, FinishedTable, plain_text
 from fedloom.report.tables.paper_claims import Listed, label_by_row, read_claims
@@ -94,7 +96,7 @@ class Claims(TableKind):
         """Return a row per claim and scenario, if the scenario stands for a setting of the claim.
 
         Claims that no scenario can decide come last. Each has one row, which states the reason. The
-        text of the table leaves these rows out, and counts them in a line below.
+        text of the table leaves these rows out, and has one line on them below.
         """
         # the runs of every scenario, by the paper's row that their method stands for
         by_row: RunsByScenario = {}
@@ -125,8 +127,11 @@ class Claims(TableKind):
         if not self.verdicts:
             table = _without_verdicts(table)
         cells = pd.DataFrame(map(cells_of_row, table.to_dict("records"))).head(len(tested))
-        texts = plain_text(cells, 3)._replace(notes=line_on_not_run(lacking, len(claims)))
-        return FinishedTable(table, texts, caption_of_claims(job.settings["citation"], runs, table))
+        places = [str(row["where"]) for row in rest]
+        texts = plain_text(cells, 3)._replace(notes=line_on_not_run(places, len(claims)))
+        citation = job.settings["citation"]
+        details = explain_claims(citation, runs, table) + sentence_on_reasons(lacking)
+        return FinishedTable(table, texts, caption_of_claims(citation, table), details)
 
     def _rows_of(self, claim: dict, study: StudyNumbers) -> tuple[list[dict], list[str]]:
         """Return the rows of a claim, and the reasons why some scenarios have no row.

@@ -63,12 +63,18 @@ class Clustering(RunsTable):
         }
 
     def describe(self, runs: list[PlottedRun]) -> str:
+        return "agreement of groups of images with superclasses and with centralised k-means in %"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
         return (
-            "groups of images after the last round, in %: mutual information of test images' groups"
-            " with superclasses, adjusted for chance; share of test images in the group that is "
-            "matched, one to one, with their superclass; overlap of training images' groups with "
-            "clusters of centralised k-means, divided by the quality of these clusters; share of "
-            "test images in the largest group"
+            "Groups are those after the last round.",
+            "Mutual information is that of test images' groups with superclasses, adjusted for "
+            "chance.",
+            "Clustering accuracy is the share of test images in the group that is matched, one to "
+            "one, with their superclass.",
+            "Congruence is the overlap of training images' groups with clusters of centralised "
+            "k-means, divided by the quality of these clusters.",
+            "The last column is the share of test images in the largest group.",
         )
 
 

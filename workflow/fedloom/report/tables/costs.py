@@ -10,16 +10,17 @@ from fedloom.config.settings import KindSpec
 from fedloom.report.metrics import artefact, by_round, evaluation, frame
 from fedloom.report.plotted_runs import PlottedRun
 from fedloom.report.tables.layout import Column
+from fedloom.report.tables.units import MEGABYTES, MILLIONS, MILLISECONDS, SECONDS
 
 # bytes of a number if no wrapper packs it
 NUMBER = 4
 COST_COLUMNS = {
     "rounds": Column("Rounds", higher_is_better=False, decimals=1),
-    "megabytes_up": Column("Up (MB)", higher_is_better=False),
-    "megabytes_down": Column("Down (MB)", higher_is_better=False),
-    "million_params": Column("Params (M)", higher_is_better=False),
+    "megabytes_up": Column("Up", higher_is_better=False, units=MEGABYTES),
+    "megabytes_down": Column("Down", higher_is_better=False, units=MEGABYTES),
+    "million_params": Column("Params", higher_is_better=False, units=MILLIONS),
     # seconds depend on the machine and its load, so no method is marked as best
-    "processor_seconds": Column("Processor seconds", higher_is_better=None, decimals=1),
+    "processor_seconds": Column("Processor time", higher_is_better=None, decimals=1, units=SECONDS),
     "params_up": Column("Sent by a client", higher_is_better=False, decimals=0),
     "params_down": Column("Sent to a client", higher_is_better=False, decimals=0),
 }
@@ -38,17 +39,22 @@ class Communication(AccuracyTable):
         )
 
     def describe(self, runs: list[PlottedRun]) -> str:
+        return f"cost of reaching a mean test accuracy of {self.target:g} %"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
         rounds = pd.concat([frame(run.rounds) for run in runs])
         ends = rounds[["threads", "cores"]].agg(["min", "max"]).astype(int).astype(str)
         threads = " to ".join(dict.fromkeys(ends["threads"]))
         cores = " to ".join(dict.fromkeys(ends["cores"]))
         return (
-            f"cost until an evaluated round has a mean accuracy of {self.target:g} % over "
-            "participating clients (> if none has): rounds; bytes that all clients send (up) and "
-            "receive (down); params, the numbers of four bytes that one client would send if it "
-            "took part in every round; processor seconds of training, summed over threads, without "
-            f"a GPU's time (threads: {threads}, cores of the machine: {cores}). Prototypes that "
-            "clients send before round 1 are not counted"
+            "Costs are those until an evaluated round has this mean accuracy over participating "
+            "clients; > marks the costs of all rounds where none has it.",
+            "Up and down are the bytes that all clients send and receive.",
+            "Params are the numbers of four bytes that one client would send if it took part in "
+            "every round.",
+            "The processor time of training is summed over threads, without a GPU's time "
+            f"(threads: {threads}, cores of the machine: {cores}).",
+            "Prototypes that clients send before round 1 are not counted.",
         )
 
 
@@ -94,9 +100,12 @@ class Parameters(RunsTable):
         return sent(run)
 
     def describe(self, runs: list[PlottedRun]) -> str:
+        return "numbers that a client sends and receives in a round"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
         return (
-            "numbers of four bytes that a client sends and receives in a round, mean over rounds "
-            "and clients; the weights of a frozen backbone are not sent"
+            "A number has four bytes, and is the mean over rounds and clients.",
+            "The weights of a frozen backbone are not sent.",
         )
 
 
@@ -130,15 +139,17 @@ class Timings(RunsTable):
     def column(self, metric: str) -> Column:
         stage, _, unit = metric.rpartition("_")
         name = stage.replace("_", " ").capitalize()
-        title = f"{name} (% of training)"
-        if unit == "ms":
-            title = f"{name} (ms)"
         # times depend on the machine, so no method is marked as best
-        return Column(title, higher_is_better=None)
+        if unit == "ms":
+            return Column(name, higher_is_better=None, units=MILLISECONDS)
+        return Column(f"{name} (% of training)", higher_is_better=None)
 
     def describe(self, runs: list[PlottedRun]) -> str:
+        return "time of a client's steps in a round"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
         return (
-            "milliseconds of a client's steps in a round on the machine of the job, measured after "
-            "the last round, mean over repetitions; training: the time of clients that train "
-            "together, divided by their number"
+            "Times are means over repetitions on the machine of the job, measured after the last "
+            "round.",
+            "Training is the time of clients that train together, divided by their number.",
         )

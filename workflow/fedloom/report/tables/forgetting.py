@@ -7,7 +7,7 @@ from fedloom.config.output_kinds import AccuracyTable
 from fedloom.config.settings import KindSpec
 from fedloom.report import metrics
 from fedloom.report.plotted_runs import PlottedRun
-from fedloom.report.tables.accuracy import without
+from fedloom.report.tables.accuracy import without_personalisation
 from fedloom.report.tables.layout import Column
 
 FORGETTING_COLUMNS = {
@@ -18,13 +18,13 @@ FORGETTING_COLUMNS = {
 
 
 class Forgetting(AccuracyTable):
-    """Accuracy on the parts of a stream, and forgetting: how far the final accuracy on a part lies
-    below its highest earlier accuracy (Chaudhry et al., "Riemannian Walk for Incremental Learning",
-    ECCV 2018).
+    """Accuracy on the parts of a stream, and forgetting: how far the accuracy on a part has fallen.
 
-    The accuracy on a part is the mean over participating clients that hold images of it. Its mean
-    over the parts that have arrived is shown after the last round, and averaged over all evaluated
-    rounds. Forgetting is averaged over all parts except the newest.
+    Forgetting is the highest earlier accuracy on a part, minus its final accuracy (Chaudhry et al.,
+    "Riemannian Walk for Incremental Learning", ECCV 2018). The accuracy on a part is the mean over
+    participating clients that hold images of it. Its mean over the parts that have arrived is shown
+    after the last round, and averaged over all evaluated rounds. Forgetting is averaged over all
+    parts except the newest.
     """
 
     spec = KindSpec(partition_key="arrivals")
@@ -56,11 +56,14 @@ class Forgetting(AccuracyTable):
         return numbers
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Say what the columns show."""
+        return "test accuracy in % on the parts of a stream that have arrived, and forgetting"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
         return (
-            "test accuracy in % on the parts of a stream that have arrived: on each part the mean "
-            "over participating clients, and then the mean over parts; after the last round (at "
-            "the end), and averaged over all evaluated rounds (over time); forgetting: points by "
-            "which the final accuracy on a part lies below its highest earlier one, mean over all "
-            "parts but the newest"
-        ) + without(self)
+            "An accuracy is first the mean over participating clients on each part, and then the "
+            "mean over parts: after the last round (at the end), or averaged over all evaluated "
+            "rounds (over time).",
+            "Forgetting is the number of points by which the final accuracy on a part lies below "
+            "its highest earlier one, mean over all parts but the newest.",
+            *without_personalisation(self),
+        )

@@ -18,6 +18,10 @@ from fedloom.report.tables.summary import SCENARIO_COLUMNS, differing_columns
 ALL = "all"
 # the name of the scenario that stands for the average over all scenarios
 AVERAGE = "average"
+FOUND_AMONG_MANY = (
+    "The first combination was found among many by its accuracy on these test images, so that it "
+    "is probably less accurate on other images."
+)
 
 
 class Ranked(GridTable):
@@ -50,12 +54,14 @@ class Ranked(GridTable):
             titles.append("Published")
 
         caption = (
-            f"combinations of {', '.join(axis_titles)} by the mean accuracy in % over "
-            f"participating clients, {describe_rounds(runs)}; mean ± standard deviation over "
-            "seeds. The first combination was found among many by its accuracy on these test "
-            "images, so that it is probably less accurate on other images."
+            f"combinations of {', '.join(axis_titles)} by the mean test accuracy of participating "
+            "clients in %, mean ± standard deviation over seeds."
         )
-        return FinishedTable(frame, plain_text(shown[columns], len(keys) + 1, titles), caption)
+        texts = plain_text(shown[columns], len(keys) + 1, titles)
+        texts = texts._replace(notes=(FOUND_AMONG_MANY,))
+        return FinishedTable(
+            frame, texts, caption, (f"Accuracies are from {describe_rounds(runs)}.",)
+        )
 
     def _shown(self, table: pd.DataFrame, axes: list[str]) -> pd.DataFrame:
         """Return the rows of the text: the best, a gap, the worst, and the mean of all."""
@@ -117,11 +123,14 @@ class GridAverages(GridTable):
         ]
         frame = pd.concat(frames, ignore_index=True)
 
-        where = f"over participating clients and {len({run.seed for run in runs})} seed(s)"
-        when = describe_rounds(runs)
-        caption = f"mean accuracy in % {where}, {when}, with averages of rows and columns."
+        seeds = len({run.seed for run in runs})
+        caption = (
+            f"mean test accuracy of participating clients in %, over {seeds} seed(s), with "
+            "averages of rows and columns."
+        )
         titles = {axis: axis_title(runs[0], axis) for axis in (across, down)}
-        return FinishedTable(frame, _panels_as_text(frame, titles), caption)
+        details = (f"Accuracies are from {describe_rounds(runs)}.",)
+        return FinishedTable(frame, _panels_as_text(frame, titles), caption, details)
 
 
 def _panel(runs: list[PlottedRun], across: str, down: str) -> pd.DataFrame:

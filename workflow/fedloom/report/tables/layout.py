@@ -13,6 +13,7 @@ from tabulate import LATEX_ESCAPE_RULES
 
 from fedloom.common.files import atomic_write, write_table, write_text
 from fedloom.report.tables.summary import SCENARIO_COLUMNS, differing_columns, metrics
+from fedloom.report.tables.units import Unit, choose_unit
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
@@ -27,9 +28,13 @@ SECOND = "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>"}
 LATEX = {BEST: "textbf: --rwrap", SECOND: "underline: --rwrap", "": ""}
 HTML = {BEST: "font-weight: bold", SECOND: "text-decoration: underline", "": ""}
+# what the details of a table or figure are headed by
+HOW_MADE = "How these numbers were made"
 PREAMBLE = "% Needs \\usepackage{booktabs} in the preamble.\n"
 SIGNS = {"±": r"$\pm$", "†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}"}
 LATEX_TEXT = str.maketrans(LATEX_ESCAPE_RULES | SIGNS)
+BELOW = "text-align: left; white-space: normal"
+FOLD = "font: 15px/1.5 system-ui, sans-serif; margin: 1.5em; max-width: 45em"
 STYLE = [
     ("", "border-collapse: collapse; border: solid #222; border-width: 2px 0; margin: 1.5em"),
     ("", "font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff"),
@@ -45,6 +50,8 @@ class Column(NamedTuple):
     title: str
     higher_is_better: bool | None = True
     decimals: int = 2
+    # for sizes and times: the units to choose from, the usual one first
+    units: tuple[Unit, ...] = ()
 
 
 class TableText(NamedTuple):
@@ -63,11 +70,16 @@ class TableText(NamedTuple):
 
 
 class FinishedTable(NamedTuple):
-    """A table: its numbers, its text, and its caption. `tables.build` adds the title to these."""
+    """A table: its numbers, its text, and its caption. `tables.build_table` adds to the last two.
+
+    The caption is one sentence: what is shown, and over what. The details are whole sentences that
+    say how the numbers were made. A reader unfolds them below the table.
+    """
 
     frame: pd.DataFrame
     texts: TableText
     caption: str
+    details: tuple[str, ...] = ()
 
 
 def plain_text(cells: pd.DataFrame, labels: int, titles: list[str] | None = None) -> TableText:
@@ -127,6 +139,8 @@ def summary_text(frame: pd.DataFrame, column: Callable[[str], Column]) -> TableT
     marks = {}
     for name in metrics(frame):
         shown = column(name)
+        if shown.units:
+            frame, shown = _in_readable_unit(frame, name, shown)
         cells[name] = _numbers(frame, name, shown.decimals)
         marks[name] = ranks(frame, name, shown).map({1: BEST, 2: SECOND})
         titles.append(shown.title)
@@ -142,9 +156,27 @@ def summary_text(frame: pd.DataFrame, column: Callable[[str], Column]) -> TableT
     return TableText(cells, marked, titles, len(keys) + 1 + len(trains))
 
 
+def _in_readable_unit(
+    frame: pd.DataFrame, name: str, column: Column
+) -> tuple[pd.DataFrame, Column]:
+    """Return the summary with a metric in the unit of its largest value, and the column with it.
+
+    A column beside published numbers keeps the paper's unit, so that their digits stay as printed.
+    """
+    unit = column.units[0]
+    if f"{name}_published" not in frame:
+        unit = choose_unit(frame[name], column.units)
+
+    title = column.title
+    if unit.sign:
+        title = f"{title} ({unit.sign})"
+    changed = {each: frame[each] * unit.per_usual for each in (name, f"{name}_std")}
+    return frame.assign(**changed), column._replace(title=title)
+
+
 def write_formats(table: FinishedTable, label: str, outputs: dict[str, Path]) -> None:
-    """Write every format; Markdown, LaTeX and HTML have the caption, and LaTeX has the label."""
-    frame, texts, caption = table
+    """Write every format; all but CSV and Parquet have caption and details, LaTeX has the label."""
+    frame = table.frame
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
 
     # put ' before text that a spreadsheet would take for a formula
@@ -153,20 +185,29 @@ def write_formats(table: FinishedTable, label: str, outputs: dict[str, Path]) ->
         safe = safe.replace(FORMULA, "'", regex=True)
         safe.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")
 
-    write_text(outputs["md"], markdown(texts, caption))
-    write_text(outputs["tex"], latex(texts, caption, label))
-    write_text(outputs["html"], page(texts, caption))
+    write_text(outputs["md"], markdown(table))
+    write_text(outputs["tex"], latex(table, label))
+    write_text(outputs["html"], page(table))
 
 
-def markdown(table: TableText, caption: str) -> str:
-    """Write the table as Markdown, the caption above it."""
+def markdown(finished: FinishedTable) -> str:
+    """Write a table as Markdown: the caption above it, and its notes and details below it."""
+    table = finished.texts
     cells = table.cells.map(_in_a_row)
     for mark, look in MARKDOWN.items():
         cells = cells.mask(table.marks == mark, cells.map(look.format))
     headers = [_in_a_row(title) for title in table.titles]
     rows = cells.to_markdown(index=False, headers=headers, disable_numparse=True)
-    notes = "".join(f"\n{_in_a_line(note)}\n" for note in table.notes)
-    return f"{_in_a_line(caption)}\n\n{rows}\n{notes}"
+    below = "".join(f"\n{_in_a_line(text)}\n" for text in _below(finished))
+    return f"{_in_a_line(finished.caption)}\n\n{rows}\n{below}"
+
+
+def _below(finished: FinishedTable) -> list[str]:
+    """Return the paragraphs below a table: its notes, and one with all its details."""
+    paragraphs = [*finished.texts.notes]
+    if finished.details:
+        paragraphs.append(f"{HOW_MADE}: {' '.join(finished.details)}")
+    return paragraphs
 
 
 def _in_a_row(text: str) -> str:
@@ -179,36 +220,47 @@ def _in_a_line(text: str) -> str:
     return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", " ".join(text.split()))
 
 
-def latex(table: TableText, caption: str, label: str) -> str:
-    """Write the table as LaTeX, with the rules of the package booktabs."""
+def latex(finished: FinishedTable, label: str) -> str:
+    """Write a table as LaTeX, with the rules of the package booktabs."""
+    table = finished.texts
     cells = table.cells.map(lambda text: text.translate(LATEX_TEXT))
     titles = [title.translate(LATEX_TEXT) for title in table.titles]
     columns = "l" * table.labels + "r" * (len(table.titles) - table.labels)
     text = _styler(cells, table.marks, LATEX, titles).to_latex(
-        hrules=True, caption=caption.translate(LATEX_TEXT), label=label, column_format=columns
+        hrules=True,
+        caption=finished.caption.translate(LATEX_TEXT),
+        label=label,
+        column_format=columns,
     )
 
-    # the notes follow after the rows
-    notes = "".join(rf"\par {note.translate(LATEX_TEXT)}" + "\n" for note in table.notes)
-    return PREAMBLE + text.replace("\\end{tabular}\n", f"\\end{{tabular}}\n{notes}")
+    # notes and details follow after the rows
+    below = "".join(rf"\par {line.translate(LATEX_TEXT)}" + "\n" for line in _below(finished))
+    return PREAMBLE + text.replace("\\end{tabular}\n", f"\\end{{tabular}}\n{below}")
 
 
-def page(table: TableText, caption: str) -> str:
-    """Write the table as an HTML page."""
+def page(finished: FinishedTable) -> str:
+    """Write a table as an HTML page, in which the details are folded away."""
+    table = finished.texts
     styler = _styler(table.cells, table.marks, HTML, list(map(html.escape, table.titles)))
 
     # numbers are aligned to the right, labels to the left
     left = [(f".col{number}", "text-align: left") for number in range(table.labels)]
     styler.set_table_styles([{"selector": part, "props": css} for part, css in [*STYLE, *left]])
-    styler.format(escape="html").set_caption(html.escape(caption))
+    styler.format(escape="html").set_caption(html.escape(finished.caption))
     text = styler.to_html(doctype_html=True, table_uuid="table", encoding="utf-8")
-    if not table.notes:
-        return text
 
     # the notes are rows below the others
-    start = f'<tr><td colspan="{len(table.titles)}" style="text-align: left; white-space: normal">'
-    notes = "".join(f"{start}{html.escape(note)}</td></tr>\n" for note in table.notes)
-    return text.replace("</tbody>\n", f"</tbody>\n<tfoot>\n{notes}</tfoot>\n")
+    if table.notes:
+        start = f'<tr><td colspan="{len(table.titles)}" style="{BELOW}">'
+        notes = "".join(f"{start}{html.escape(note)}</td></tr>\n" for note in table.notes)
+        text = text.replace("</tbody>\n", f"</tbody>\n<tfoot>\n{notes}</tfoot>\n")
+
+    # the details follow after the table
+    if not finished.details:
+        return text
+    sentences = "".join(f"<p>{html.escape(sentence)}</p>\n" for sentence in finished.details)
+    fold = f'<details style="{FOLD}"><summary>{HOW_MADE}</summary>\n{sentences}</details>\n'
+    return text.replace("</table>\n", f"</table>\n{fold}")
 
 
 def _styler(

@@ -70,7 +70,7 @@ def with_signs(texts: TableText, marks: list[list[Mark]]) -> TableText:
     return texts._replace(cells=cells, notes=tuple(lines))
 
 
-def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
+def tuning(runs: list[PlottedRun], tuned: Tuned) -> list[str]:
     """Say how options were chosen, and what was chosen; by scenario if the table has several."""
     rounds = f"{' or '.join(map(str, tuned.rounds))} rounds"
     if tuned.rounds == (1,):
@@ -78,7 +78,7 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
     how = (
         f"Options chosen from {tuned.trials} trials of every method, each of {rounds} and with "
         f"seed {tuned.seed}, by the accuracy of participating clients on a held-back share of "
-        f"{tuned.share:.4g} of their training images"
+        f"{tuned.share:.4g} of their training images."
     )
 
     # the options of every method, by scenario
@@ -94,11 +94,11 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
         if several:
             part = f"{'/'.join(scenario)}: {part}"
         parts.append(part)
-    return f"{how}. Chosen: {'. '.join(parts)}."
+    return [how, f"Chosen: {'. '.join(parts)}."]
 
 
-def privacy(runs: list[PlottedRun]) -> str:
-    """Return a sentence about the methods whose wrappers report `secret_noise`; "" if none does.
+def privacy(runs: list[PlottedRun]) -> list[str]:
+    """Return a sentence about the methods whose wrappers report `secret_noise`; none if none does.
 
     If a method also reports `epsilon`, the sentence has the largest value of its runs.
     """
@@ -109,7 +109,7 @@ def privacy(runs: list[PlottedRun]) -> str:
         if "secret_noise" in rounds:
             last.setdefault(run.title, []).append(rounds.iloc[-1])
     if not last:
-        return ""
+        return []
 
     lines = []
     for title, rows in last.items():
@@ -121,4 +121,4 @@ def privacy(runs: list[PlottedRun]) -> str:
             rounds = max(row["round"] for row in rows)
             noise = f"epsilon {epsilon:.3g} after {rounds:.0f} rounds, {noise}"
         lines.append(f"{title}: {noise}")
-    return f" Differential privacy: {'; '.join(lines)}."
+    return [f"Differential privacy: {'; '.join(lines)}."]

@@ -89,15 +89,15 @@ def join_published(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
     return frame
 
 
-def explanation(frame: pd.DataFrame) -> str:
-    """Return a sentence on the unit SD, if a verdict of `join_published` has it; else ""."""
+def explanation(frame: pd.DataFrame) -> list[str]:
+    """Return a sentence on the unit SD, if a verdict of `join_published` has it; else none."""
     verdicts = frame.filter(regex="_published_verdict$")
     if not verdicts.map(lambda text: text.endswith(DEVIATIONS)).to_numpy().any():
-        return ""
-    return (
-        f" {DEVIATIONS}: the standard deviation of the difference between the published number "
-        "and ours."
-    )
+        return []
+    return [
+        f"{DEVIATIONS}: the standard deviation of the difference between the published number and "
+        "ours."
+    ]
 
 
 class PublishedNumber(NamedTuple):
