@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.federated.answer_counts import AnswerCounts
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import Confusion
 
 
 class Counted:
@@ -36,9 +36,9 @@ def _trained(tiny, name):
 def _predicted(task, hooks, state, download=None, **given):
     """Return the mean number of predictions of a test image, the global row, and the confusion."""
     hooks = Counted(hooks, download)
-    confusion = Confusion()
-    row = evaluate(task, hooks, state, global_test=True, confusion=confusion, **given)[-1]
-    return hooks.images / sum(map(len, task.data.test)), row, confusion.table()
+    counted = AnswerCounts()
+    row = evaluate(task, hooks, state, global_test=True, counts=counted, **given)[-1]
+    return hooks.images / sum(map(len, task.data.test)), row, counted.confusion()
 
 
 PASSES = {"fedvpt": 1, "head_tuning": 1, "promptfl": 1, "scaffold_pt": 1}  # `predict(received)`
