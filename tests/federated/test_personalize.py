@@ -153,6 +153,8 @@ def test_confusion_counts_the_personalised_answers(run):
         (after,) = (r for r in rows if r.client_id == client and r.personalized)
         assert hits.get(client, 0) == after.num_correct
     assert counts["count"].sum() == sum(r.num_test for r in rows if r.personalized)
+    bins = counted.calibration().to_pandas()
+    assert bins["correct"].sum() == sum(r.num_correct for r in rows if r.personalized)
 
 
 def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle, tmp_path):

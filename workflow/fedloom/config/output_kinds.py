@@ -73,6 +73,10 @@ class RunsTable(TableKind):
     methods: Methods = None
     published: Published | None = None
 
+    def select_columns(self, measured: list[dict[str, float]]) -> list[dict[str, float]]:
+        """Return the numbers of each run that the table shows; a kind may leave out some."""
+        return measured
+
 
 class AccuracyTable(RunsTable):
     """The keys of a table of accuracies."""
