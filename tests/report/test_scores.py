@@ -15,6 +15,7 @@ from fedloom.config.settings import ReportedRounds
 from fedloom.federated.answer_counts import count_by_confidence
 from fedloom.report import scores, tables
 from shown_runs import filled, shown, table_files, table_job, table_kind
+from table_cases import rounds_table
 
 MACRO = {"average": "macro", "zero_division": 0}
 # per case: the classes of images and answers
@@ -46,6 +47,7 @@ def sklearn_scores(labels, predicted):
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+@pytest.mark.filterwarnings("ignore:A single label")
 @pytest.mark.parametrize("case", ANSWERS)
 def test_macro_scores_are_scikit_learns(case):
     labels, predicted = ANSWERS[case]
@@ -138,6 +140,7 @@ def run_of(folder, clients, rounds=(1, 2), **labels):
     files["evaluation"] = filled(evaluated, "evaluation")
     for name, frame in files.items():
         frame.to_parquet(folder / f"{name}.parquet")
+    labels["rounds"] = rounds_table(folder / "rounds.parquet", [1.0])
     paths = {name: folder / f"{name}.parquet" for name in files}
     return shown(**paths, reported=ReportedRounds(tuple(rounds)), **labels)
 

@@ -86,7 +86,7 @@ def count_by_confidence(confidence: np.ndarray, is_correct: np.ndarray) -> dict[
     return {
         "bin": found,
         "count": counts,
-        "correct": np.bincount(places, is_correct),
+        "correct": np.bincount(places, is_correct).astype(int),
         "confidence": np.bincount(places, exact),
     }
 
