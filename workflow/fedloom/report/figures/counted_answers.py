@@ -52,8 +52,7 @@ class Reliability(RunsFigure):
         for axis, runs in zip(axes, groups, strict=True):
             rows = pd.concat([scores.counts_of(r, r.calibration, _last_round(r)) for r in runs])
             _draw_reliability(axis, rows)
-            axis.set_title(_title(runs[0], series))
-        figure.supxlabel("Confidence (%)")
+            axis.set(title=_title(runs[0], series), xlabel="Confidence (%)")
         figure.supylabel("Accuracy, share of answers (%)")
         style.legend(figure, axes)
         return figure
@@ -101,8 +100,7 @@ class Confusion(RunsFigure):
         for axis, runs in zip(axes, groups, strict=True):
             rows = pd.concat([scores.counts_of(r, r.confusion, _last_round(r)) for r in runs])
             _draw_matrix(axis, rows, metrics.class_names(runs[0]), scale)
-            axis.set_title(_title(runs[0], series))
-        figure.supxlabel("Predicted class")
+            axis.set(title=_title(runs[0], series), xlabel="Predicted class")
         figure.supylabel("True class")
         figure.colorbar(scale, ax=axes, label="Share of the true class (%)", aspect=40)
         return figure
