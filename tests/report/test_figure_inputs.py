@@ -79,7 +79,9 @@ def test_counts_of_answers_where_the_kind_shows_them(section, kind, read):
     changed = deepcopy(default_config())
     changed["study"]["confusion"] = True
     changed[section]["own"] = {"kind": kind}
-    plan = resolved_with(changed, {"methods": ["fedvpt"], section: ["own"]})
+    plan = resolved_with(
+        changed, {"methods": ["fedvpt"], "figures": ["accuracy"], section: ["own"]}
+    )
     folder = "results/runs/digits/pathological/micro_vit/fedvpt/seed1"
     files = plan.shown_files(section.removesuffix("s"), label_of("own"))
     found = {name for name in ("confusion", "calibration") if f"{folder}/{name}.parquet" in files}
