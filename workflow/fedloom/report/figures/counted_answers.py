@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,6 @@ from fedloom.report.plotted_runs import PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.cm import ScalarMappable
 
 # inches of a panel: at 200 dots per inch, three of them side by side have 1,560 dots
 PANEL = (2.6, 2.6)
@@ -106,9 +105,7 @@ class Confusion(RunsFigure):
         return figure
 
 
-def _draw_matrix(
-    axis: Axes, confusion: pd.DataFrame, names: Sequence[str], scale: ScalarMappable
-) -> None:
+def _draw_matrix(axis: Axes, confusion: pd.DataFrame, names: Sequence[str], scale: Any) -> None:
     """Draw the share of each predicted class in the images of each true class."""
     counts = np.zeros((len(names), len(names)))
     np.add.at(counts, (confusion["label"], confusion["predicted"]), confusion["count"])
