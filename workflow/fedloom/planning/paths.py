@@ -29,9 +29,9 @@ STATE = RUN + "/rounds/{end}.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 EVALUATION = RUN + "/evaluation.parquet"
 ROUNDS = RUN + "/rounds.parquet"
-# the tables of a run by name (those of `study.confusion` too), and those of its jobs, from which
-# the former are joined
+# the tables of a run that only studies with `confusion` have
 COUNTS_OF_ANSWERS = ("confusion", "calibration")
+# the tables of a run by name, and those of its jobs, from which the former are joined
 RUN_TABLE_NAMES = ("evaluation", "rounds", "clients", *COUNTS_OF_ANSWERS)
 RUN_TABLES = {name: f"{RUN}/{name}.parquet" for name in RUN_TABLE_NAMES}
 JOB_TABLES = {name: f"{RUN}/rounds/{{end}}.{name}.parquet" for name in RUN_TABLE_NAMES}
