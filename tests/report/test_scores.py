@@ -155,12 +155,16 @@ def test_scores_are_of_every_client_or_of_their_pooled_images(tmp_path):
         own = [CLIENTS[client] for client in members]
         each = [
             sklearn_scores(labels, predicted)
-            | {"ece": reference_error(np.float32(confidence), np.equal(labels, predicted))}
+            | {
+                "ece": reference_error(
+                    np.array(confidence, np.float32), np.equal(labels, predicted)
+                )
+            }
             for labels, predicted, confidence in own
         ]
         labels, predicted, confidence = (np.concatenate(part) for part in zip(*own, strict=True))
         pooled = sklearn_scores(labels, predicted)
-        pooled["ece"] = reference_error(np.float32(confidence), labels == predicted)
+        pooled["ece"] = reference_error(np.array(confidence, np.float32), labels == predicted)
         for name in pooled:
             mean = np.mean([numbers[name] for numbers in each])
             expected[f"{group}_clients_{name}"] = mean
