@@ -29,11 +29,12 @@ from fedloom.config.reading import read
 from fedloom.data import loading
 from fedloom.data.partition import divide_dataset
 from fedloom.data.store import Example, ImageStore, write_images
+from fedloom.federated.answer_counts import AnswerCounts
 from fedloom.federated.build_task import method_facts
 from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import Confusion, Rows
+from fedloom.federated.rows import Rows
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import Task, TrainingOptions
 from fedloom.hooks import loader, manifest
@@ -110,7 +111,7 @@ def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
         task, seconds = _task(name, clients, folder)
         times["read, s"].append(seconds)
         hooks = loader.load_hooks(manifest.find_method(name))
-        state, nothing = _everybody_trained(task, hooks), Confusion().table()
+        state, nothing = _everybody_trained(task, hooks), AnswerCounts()
         checkpoint = Checkpoint(folder / "checkpoint.safetensors", "benchmark")
         for number in range(1, rounds + 2):
             started = time.process_time()

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import pyarrow as pa
 import pytest
 
 from command_line import invoked
@@ -18,6 +17,7 @@ from fedloom.cli.run.run_options import RunOptions
 from fedloom.common.errors import FedLoomError
 from fedloom.common.files import write_table
 from fedloom.common.receipts import receipt_path, write_receipt
+from fedloom.federated.answer_counts import AnswerCounts
 from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
@@ -155,8 +155,7 @@ def _rows(number: int, loss: float) -> Rows:
         replace(evaluation_row(number, client, 1.0), num_test=20, num_correct=correct)
         for client, correct in ((0, 10), (1, 15))
     ]
-    none = pa.table({"round": pa.array([], pa.int32())})
-    return Rows.from_round(round_row(number, loss), evaluated, none)
+    return Rows.from_round(round_row(number, loss), evaluated, AnswerCounts())
 
 
 def _finish(plan: Plan, last: int, losses: list[float]) -> None:

@@ -67,6 +67,14 @@ BAD = [  # a study, and what its error holds
      "tables.new.methods: no label 'fedvptt'; did you mean 'fedvpt'?"),
     ("figures: {new: {kind: convergence, metric: global}}\nselect: {figures: [new]}",
      "figures.new: metric global needs study.global_test: true"),
+    *((f"{section}: {{new: {{kind: {kind}}}}}\nselect: {{{section}: [new]}}",
+       f"{section}.new: kind {kind} needs study.confusion: true")
+      for section, kind in (("tables", "scores"), ("figures", "reliability"),
+                            ("figures", "confusion"))),
+    ("study: {confusion: true}\nfigures: {new: {kind: confusion}}\nselect: {figures: [new], "
+     "methods: [head_tuning, fedvpt, fedvpt_deep, p_pt, pep_fedpt, sgpt, pfpt, pfedpg, fedpr, "
+     "ditto]}", "figures.new: must show at most 9 combinations of scenario, backbone and method, "
+     "got 10; name some of them in methods, scenarios or backbones"),
     ("select: {methods: [fedvpt], figures: [weights]}",
      "figures.weights: the study runs none of its methods that gives 'soft_weights'"),
     ("select: {methods: [fedvpt, pep_no_ccmp], figures: [bare]}\n"

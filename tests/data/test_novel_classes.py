@@ -17,10 +17,10 @@ from fedloom.common.files import read_table
 from fedloom.common.ids import UNASSIGNED
 from fedloom.config.partitions import novel_numbers
 from fedloom.data.partition import divide_dataset
+from fedloom.federated.answer_counts import AnswerCounts, Score
 from fedloom.federated.cohorts import prepare_clients
 from fedloom.federated.evaluate_test_sets import evaluate_test_sets
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import Confusion, Score
 from fedloom.hooks import manifest
 from fedloom.hooks.manifest import TEST_SETS
 from fedloom.planning import paths, records
@@ -115,10 +115,10 @@ def test_clients_know_the_names_and_numbers_of_base_classes_alone(tiny):
 
 def test_a_confusion_counts_classes_by_their_numbers_in_the_data_set(tiny):
     task = tiny("promptfl", partition=NOVEL)[0]
-    confusion = Confusion()
+    counted = AnswerCounts()
     rows = task.data.test[0]
-    confusion.add(task, 0, [Score(rows, np.full(len(rows), 2), 0, 0.0)])
-    found = confusion.table().to_pandas()
+    counted.add(task, 0, [Score(rows, np.full(len(rows), 2), np.ones(len(rows)), 0, 0.0)])
+    found = counted.confusion().to_pandas()
     assert set(found["label"]) == set(task.data.store.labels[rows])
     assert set(found["predicted"]) == {3}, "the third of the base classes 0, 2, 3"
 

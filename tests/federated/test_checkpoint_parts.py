@@ -13,8 +13,9 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.files import read_table
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import checkpoint, training_job
+from fedloom.federated.answer_counts import AnswerCounts
 from fedloom.federated.checkpoint import Checkpoint
-from fedloom.federated.rows import Confusion, Rows
+from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
 from fedloom.hooks import manifest
 from made_rows import evaluation_row, round_row
@@ -91,12 +92,12 @@ def test_parts_that_are_mostly_replaced_are_written_as_one(train):
 def test_a_checkpoint_holds_the_same_in_many_parts_and_in_few(tmp_path, limits, kept):
     head = tmp_path / "checkpoint.safetensors"
     states = {}
-    table = Confusion().table()
+    counts = AnswerCounts()
     written = Checkpoint(head, "same", **limits)
     for number in range(1, 5):
         ids = [number % 3, 3 + number % 2]  # some states are replaced
         states |= {k: {"head": torch.full((50,), 10.0 * number + k)} for k in ids}
-        rows = Rows.from_round(round_row(number), [evaluation_row(number)], table)
+        rows = Rows.from_round(round_row(number), [evaluation_row(number)], counts)
         written.write(number, State({"params": torch.ones(1)}, states), ids, rows)
     saved = checkpoint.read_checkpoint(head, "same", 0)
     assert list(saved.digests) == kept
@@ -207,10 +208,10 @@ def test_a_damaged_part_is_named_and_training_starts_again_without_it(train, cap
 
 def test_rows_do_not_lengthen_the_header_of_a_file(tmp_path):
     """safetensors refuses headers of more than 100 MB, which 700,000 rows would take."""
-    table = Confusion().table()
+    counts = AnswerCounts()
     headers = []
     for count in (1, 10_000):
-        rows = Rows.from_round(round_row(), [evaluation_row(loss=0.1 + 0.2)] * count, table)
+        rows = Rows.from_round(round_row(), [evaluation_row(loss=0.1 + 0.2)] * count, counts)
         folder = tmp_path / str(count)
         folder.mkdir()
         written = Checkpoint(folder / "checkpoint.safetensors", "same")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.federated.answer_counts import AnswerCounts
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import Confusion
 
 
 class Counted:
@@ -34,11 +34,11 @@ def _trained(tiny, name):
 
 
 def _predicted(task, hooks, state, download=None, **given):
-    """Return the mean number of predictions of a test image, the global row, and the confusion."""
+    """Return the mean number of predictions of a test image, the global row, and the counts."""
     hooks = Counted(hooks, download)
-    confusion = Confusion()
-    row = evaluate(task, hooks, state, global_test=True, confusion=confusion, **given)[-1]
-    return hooks.images / sum(map(len, task.data.test)), row, confusion.table()
+    counted = AnswerCounts()
+    row = evaluate(task, hooks, state, global_test=True, counts=counted, **given)[-1]
+    return hooks.images / sum(map(len, task.data.test)), row, counted
 
 
 PASSES = {"fedvpt": 1, "head_tuning": 1, "promptfl": 1, "scaffold_pt": 1}  # `predict(received)`
@@ -52,12 +52,13 @@ PASSES |= {
 @pytest.mark.parametrize("name", PASSES)
 def test_clients_that_predict_alike_have_answered_for_the_server(tiny, name):
     task, hooks, state = _trained(tiny, name)
-    passes, row, confusion = _predicted(task, hooks, state)
+    passes, row, counts = _predicted(task, hooks, state)
     assert passes == PASSES[name]
     expected = evaluate_globally(task, hooks, state)
     assert row == replace(expected, loss=pytest.approx(expected.loss, rel=1e-6))
-    counted = confusion.filter(confusion["client_id"].to_numpy() == row.client_id)
-    assert sum(counted["count"].to_pylist()) == row.num_test
+    for table in (counts.confusion(), counts.calibration()):
+        counted = table.filter(table["client_id"].to_numpy() == row.client_id)
+        assert sum(counted["count"].to_pylist()) == row.num_test
 
 
 def test_a_model_that_one_client_alone_is_sent_is_not_the_servers(tiny):

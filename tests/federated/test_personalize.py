@@ -14,10 +14,10 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_task
 from fedloom.contract.tiny_run import TinyRun
+from fedloom.federated.answer_counts import AnswerCounts
 from fedloom.federated.cohorts import prepare_clients
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import Confusion
 from fedloom.federated.state import HOST, PersonalStates, State
 from fedloom.hooks import loader, manifest
 from fedloom.machine.install import ROOT
@@ -145,14 +145,16 @@ def test_confusion_counts_the_personalised_answers(run):
     """A table counts, by class and predicted class, the answers that a report shows by default."""
     task, hooks, state, change = run
     change["personalize"] = lambda task, own: {"bias": own["bias"] + 9 * torch.eye(4)[0]}
-    confusion = Confusion()
-    rows = evaluate(task, hooks, state, confusion=confusion)
-    counts = confusion.table().to_pandas()
+    counted = AnswerCounts()
+    rows = evaluate(task, hooks, state, counts=counted)
+    counts = counted.confusion().to_pandas()
     hits = counts[counts["label"] == counts["predicted"]].groupby("client_id")["count"].sum()
     for client in range(6):
         (after,) = (r for r in rows if r.client_id == client and r.personalized)
         assert hits.get(client, 0) == after.num_correct
     assert counts["count"].sum() == sum(r.num_test for r in rows if r.personalized)
+    bins = counted.calibration().to_pandas()
+    assert bins["correct"].sum() == sum(r.num_correct for r in rows if r.personalized)
 
 
 def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle, tmp_path):

@@ -67,6 +67,27 @@ def test_artefacts_of_all_seeds_where_the_kind_says_so():
     assert every < set(plan.shown_files("figure", label_of("own")))
 
 
+@pytest.mark.parametrize(
+    ("section", "kind", "read"),
+    [
+        ("tables", "scores", {"confusion", "calibration"}),
+        ("figures", "reliability", {"calibration"}),
+        ("figures", "confusion", {"confusion"}),
+    ],
+)
+def test_counts_of_answers_where_the_kind_shows_them(section, kind, read):
+    changed = deepcopy(default_config())
+    changed["study"]["confusion"] = True
+    changed[section]["own"] = {"kind": kind}
+    plan = resolved_with(
+        changed, {"methods": ["fedvpt"], "figures": ["accuracy"], section: ["own"]}
+    )
+    folder = "results/runs/digits/pathological/micro_vit/fedvpt/seed1"
+    files = plan.shown_files(section.removesuffix("s"), label_of("own"))
+    found = {name for name in ("confusion", "calibration") if f"{folder}/{name}.parquet" in files}
+    assert found == read
+
+
 def test_errors_name_the_file(series):
     with pytest.raises(FedLoomError, match=r"soft_weights.parquet: no test image of class 9"):
         draw("soft_weights", series["soft_weights"], classes=[9])

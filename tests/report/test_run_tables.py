@@ -1,4 +1,4 @@
-"""The Parquet files of a run: labels as columns, and confusion matrices on request."""
+"""The Parquet files of a run: labels as columns, and counts of answers on request."""
 
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ import torch
 
 from before_aggregation import BeforeAggregation
 from changed_task import with_training
+from fedloom.common import tensor_files
 from fedloom.common.files import read_table
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.contract.tiny import tiny_job, tiny_outputs
@@ -75,7 +76,59 @@ def test_confusion_is_of_the_models_own_answers(tiny, tmp_path):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_killed_job_writes_the_same_confusion(tiny, tmp_path):
+@pytest.mark.parametrize("name", ["head_tuning", "fedotp"])
+def test_bins_count_every_answer_of_every_evaluation(tiny, tmp_path, name):
+    _, _, outputs = _train(tiny, name, tmp_path / "a")
+    bins = read_table(outputs.calibration).to_pandas()
+    assert list(bins) == ["round", "client_id", "bin", "count", "correct", "confidence"]
+    assert bins.equals(bins.sort_values(["round", "client_id", "bin"], ignore_index=True))
+    assert (bins["count"] > 0).all() and bins["bin"].between(0, 14).all()
+    mean = bins["confidence"] / bins["count"]
+    assert mean.between(bins["bin"] / 15, (bins["bin"] + 1) / 15).all()
+    summed = bins.groupby(["round", "client_id"])[["count", "correct"]].sum()
+    evaluation = read_table(outputs.evaluation).to_pandas()
+    expected = evaluation.set_index(["round", "client_id"])[["num_test", "num_correct"]]
+    np.testing.assert_array_equal(summed.to_numpy(), expected.sort_index().to_numpy())
+
+
+def test_a_confidence_is_the_softmax_of_the_models_own_logits(tiny, tmp_path):
+    """A loop over images in float64, which shares no code with the evaluation, sorts them."""
+    task, hooks, outputs = _train(tiny, "head_tuning", tmp_path / "a")
+    state = initial_state(task, hooks)
+    for number in (1, 2):
+        state, _ = train_round(task.at(number), hooks, state)
+    bins = read_table(outputs.calibration).to_pandas()
+    bins = bins[(bins["round"] == 2) & (bins["client_id"] == 1)].set_index("bin")
+    head = state.server["params"]["head"].numpy().astype(float)
+    expected = {}
+    for row in task.data.test[1]:
+        powers = np.exp(head @ task.data.tokens(None)[row].numpy().astype(float))
+        shares = powers / powers.sum()
+        count, correct, total = expected.get(int(np.ceil(15 * shares.max())) - 1, (0, 0, 0.0))
+        correct += int(shares.argmax() == task.data.store.labels[row])
+        expected[int(np.ceil(15 * shares.max())) - 1] = (count + 1, correct, total + shares.max())
+    assert set(bins.index) == set(expected)
+    for number, values in expected.items():
+        found = bins.loc[number, ["count", "correct", "confidence"]].tolist()
+        assert found == pytest.approx(values, rel=1e-5)
+
+
+def test_counting_answers_changes_no_other_file(tiny, tmp_path):
+    _, _, counted = _train(tiny, "fedvpt", tmp_path / "a")
+    _, _, plain = _train(tiny, "fedvpt", tmp_path / "b", confusion=False)
+    for kind in ("evaluation", "state"):
+        assert getattr(counted, kind).read_bytes() == getattr(plain, kind).read_bytes()
+
+
+def test_a_checkpoint_has_counts_by_confidence_only_on_request(tiny, tmp_path):
+    for name, confusion in (("a", True), ("b", False)):
+        _train(tiny, "head_tuning", tmp_path / name, confusion=confusion)
+        parts = (tmp_path / name / "checkpoint").glob("*.safetensors")
+        packed = [tensor_files.load(part)[0]["rows"] for part in parts]
+        assert any("calibration" in rows for rows in packed) == confusion
+
+
+def test_a_killed_job_writes_the_same_counts(tiny, tmp_path):
     _, _, whole = _train(tiny, "fedvpt", tmp_path / "whole")
 
     def kill(task):
@@ -85,13 +138,14 @@ def test_a_killed_job_writes_the_same_confusion(tiny, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         _train(tiny, "fedvpt", tmp_path / "killed", around=partial(BeforeAggregation, kill))
     _, _, resumed = _train(tiny, "fedvpt", tmp_path / "killed")
-    for kind in ("confusion", "evaluation", "state"):
+    for kind in ("confusion", "calibration", "evaluation", "state"):
         assert getattr(whole, kind).read_bytes() == getattr(resumed, kind).read_bytes()
 
 
 def test_nobody_asks_for_it_by_default(tiny, tmp_path):
     task, hooks, outputs = _train(tiny, "head_tuning", tmp_path / "a", confusion=False)
-    assert outputs.rounds.is_file() and not outputs.confusion.exists()
+    assert outputs.rounds.is_file()
+    assert not outputs.confusion.exists() and not outputs.calibration.exists()
     assert torch.is_tensor(initial_state(task, hooks).server["params"]["head"])
     assert evaluate(task.at(1), hooks, initial_state(task, hooks))
 
@@ -100,10 +154,10 @@ def test_a_folder_of_runs_is_one_data_frame(tiny, tmp_path):
     _, _, outputs = _train(tiny, "head_tuning", tmp_path / "a")
     runs = [Run("digits", "six", "vit", m, s) for m in ("a", "b") for s in (0, 3)]
     for run in runs:
-        for kind in ("evaluation", "rounds", "confusion"):
+        for kind in ("evaluation", "rounds", "confusion", "calibration"):
             target = tmp_path / kind / f"{run.method}{run.seed}.parquet"
             metrics.join([getattr(outputs, kind)] * 2, target, run, {})
-    for kind in ("evaluation", "rounds", "confusion"):
+    for kind in ("evaluation", "rounds", "confusion", "calibration"):
         one = read_table(getattr(outputs, kind))
         table = pq.read_table(tmp_path / kind)
         labels = ["dataset", "partition", "backbone", "method", "seed"]

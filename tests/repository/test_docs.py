@@ -301,7 +301,7 @@ def test_hooks_before_a_commit_need_no_network():
 
 def test_every_column_of_a_runs_files_is_documented():
     page = (ROOT / "docs/tables-and-figures.md").read_text()
-    for name in ("evaluation", "rounds", "clients"):
+    for name in ("evaluation", "rounds", "clients", "confusion", "calibration"):
         (row,) = re.findall(rf"^\| `{name}.parquet` .*$", page, re.MULTILINE)
         told = re.findall(r"`(\w+)`", row.split("|")[3])
         columns = RUN_SCHEMAS[name].names

@@ -36,6 +36,8 @@ ENTRIES = {
     "congruence": {"option": "lengths.0"},
     "scatter3d": {},
     "client_groups": {},
+    "reliability": {},
+    "confusion": {},
     "backbone_tsne": {"blocks": [1, 4]},
     "shots": {"shots": {"p": 4}},
     "lines": {"artefact": "pool_size", "x": "round", "y": "size"},
@@ -88,6 +90,13 @@ def series_of_kinds(tmp_path):
             "class": np.tile(range(5), 10),
             "weight": 0.2,
         },
+        "confusion": filled(
+            {"round": 2, "label": [0, 0], "predicted": [0, 1], "count": 5}, "confusion"
+        ),
+        "calibration": filled(
+            {"round": 2, "bin": [7, 14], "count": 5, "correct": [1, 4], "confidence": [2.4, 4.8]},
+            "calibration",
+        ),
         "answers": answers_table(label=[0, 1], predicted=[0, 2], probability=[0.9, 0.4]),
         "prompt_tsne": {"class": range(5), "vector": vectors(5)},
         "token_tsne": {
@@ -123,6 +132,8 @@ def series_of_kinds(tmp_path):
         reported=ReportedRounds((2,)),
         evaluation=paths["evaluation"],
         rounds=paths["rounds"],
+        confusion=paths["confusion"],
+        calibration=paths["calibration"],
         store=images,
     )
     items = {

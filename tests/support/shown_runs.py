@@ -27,6 +27,8 @@ RUN = PlottedRun(
     reported=ReportedRounds((1,)),
     evaluation=Path("evaluation.parquet"),
     rounds=Path("rounds.parquet"),
+    confusion=Path("confusion.parquet"),
+    calibration=Path("calibration.parquet"),
     store=Path("images.arrow"),
     style=LineStyle("#0072B2", 0, "o"),
 )

@@ -1,4 +1,4 @@
-CONFUSION = PLAN.settings.study.confusion  # whether runs have that table
+CONFUSION = PLAN.settings.study.confusion  # whether runs have the counts of answers
 
 
 rule train:
@@ -25,6 +25,7 @@ rule train:
         rounds=paths.JOB_TABLES["rounds"],
         clients=paths.JOB_TABLES["clients"],
         confusion=paths.JOB_TABLES["confusion"] if CONFUSION else [],
+        calibration=paths.JOB_TABLES["calibration"] if CONFUSION else [],
         state=paths.STATE,
         receipt=paths.receipt(paths.STATE),
     log:
@@ -74,12 +75,18 @@ rule evaluate:
             if CONFUSION
             else []
         ),
+        calibration=lambda wildcards: (
+            PLAN.job_files(wildcards, paths.JOB_TABLES["calibration"])
+            if CONFUSION
+            else []
+        ),
         receipts=lambda wildcards: PLAN.job_files(wildcards, paths.receipt(paths.STATE)),
     output:
         evaluation=paths.RUN_TABLES["evaluation"],
         rounds=paths.RUN_TABLES["rounds"],
         clients=paths.RUN_TABLES["clients"],
         confusion=paths.RUN_TABLES["confusion"] if CONFUSION else [],
+        calibration=paths.RUN_TABLES["calibration"] if CONFUSION else [],
     log:
         paths.log_path("evaluate", paths.EVALUATION),
     threads: 1

@@ -53,11 +53,21 @@ CLIENTS_SCHEMA = pa.schema(
     ]
 )
 CONFUSION_SCHEMA = pa.schema(_columns("round client_id label predicted count", pa.int32()))
+# the bins of confidence have one width, and are numbered from 0
+CALIBRATION_BINS = 15
+CALIBRATION_SCHEMA = pa.schema(
+    [
+        *_columns("round client_id bin count correct", pa.int32()),
+        # the sum of the confidences of the bin's images
+        *_columns("confidence", pa.float64()),
+    ]
+)
 RUN_SCHEMAS = {
     "evaluation": EVALUATION_SCHEMA,
     "rounds": ROUNDS_SCHEMA,
     "clients": CLIENTS_SCHEMA,
     "confusion": CONFUSION_SCHEMA,
+    "calibration": CALIBRATION_SCHEMA,
     "test_sets": TEST_SETS_SCHEMA,
     "answers": ANSWERS_SCHEMA,
 }

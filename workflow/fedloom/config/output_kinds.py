@@ -77,6 +77,10 @@ class RunsTable(TableKind):
         """Return whole sentences that say how the numbers of the runs were made; here none."""
         return ()
 
+    def select_columns(self, measured: list[dict[str, float]]) -> list[dict[str, float]]:
+        """Return the numbers of each run that the table shows; a kind may leave out some."""
+        return measured
+
 
 class AccuracyTable(RunsTable):
     """The keys of a table of accuracies."""

@@ -277,6 +277,8 @@ class KindSpec:
     shows: Literal["runs", "grid", "grids", "backbones", "datasets", "settings"] = "runs"
     # the artefact that it reads beside evaluations
     artefact: str | None = None
+    # the tables of a run that it reads beside evaluation and rounds (paths.RUN_TABLES)
+    run_tables: tuple[str, ...] = ()
     # What the output reads of a backbone: its accuracy by block, or its features. If it shows runs,
     # "names" says that it reads the names of classes.
     reads: Literal["accuracy", "features", "names"] = "accuracy"

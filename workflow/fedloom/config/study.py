@@ -96,8 +96,10 @@ class Study(Keys):
     """Also evaluate the server's model on all test images (PFPT). If a method has no server model,
     evaluate every participating client's own model on them (SGPT)."""
     confusion: bool = False
-    """Also write every run's confusion.parquet: the number of test images by true and predicted
-    class, per client and evaluated round, and for the global test."""
+    """Also count every run's answers, per client and evaluated round, and for the global test:
+    confusion.parquet has the number of test images by true and predicted class, calibration.parquet
+    by the confidence of the answer. The tables and figures `scores`, `reliability` and `confusion`
+    need them."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
     """The number format in which backbones compute. tf32 needs a GPU. bf16 keeps the trained
     parameters, the residual stream and the norms in float32."""

@@ -206,6 +206,6 @@ def tiny_job(method: MethodManifest, after: int = 0, last: int = 4) -> TrainJob:
 
 def tiny_outputs(folder: Path, last: int = 4) -> training_job.Outputs:
     """Return the paths of the outputs of a tiny job."""
-    names = ("state", "evaluation", "rounds", "confusion", "clients")
+    names = ("state", "evaluation", "rounds", "confusion", "calibration", "clients")
     files = {name: folder / f"{last}.{name}" for name in names}
     return training_job.Outputs(**files, checkpoint=folder / "checkpoint.safetensors")

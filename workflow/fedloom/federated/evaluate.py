@@ -14,6 +14,7 @@ from fedloom.common.trees import Tree, tensor_map
 from fedloom.data.batch import Batch
 from fedloom.data.federation import Federation
 from fedloom.federated import check_results, groups
+from fedloom.federated.answer_counts import AnswerCounts, Score
 from fedloom.federated.check_trees import require_finite
 from fedloom.federated.cohorts import (
     all_answer_the_same,
@@ -22,7 +23,7 @@ from fedloom.federated.cohorts import (
     prepare_clients,
 )
 from fedloom.federated.round import attacking_clients
-from fedloom.federated.rows import Confusion, EvaluationRow, Score
+from fedloom.federated.rows import EvaluationRow
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task
 from fedloom.hooks.run_hooks import Hooks
@@ -36,7 +37,7 @@ def evaluate(
     ids: Sequence[int] | None = None,
     *,
     global_test: bool = False,
-    confusion: Confusion | None = None,
+    counts: AnswerCounts | None = None,
 ) -> list[EvaluationRow]:
     """Return the rows of evaluation.parquet for round `task.round`, sorted by client id.
 
@@ -48,7 +49,7 @@ def evaluate(
         state: the run's state after the round.
         ids: the clients to evaluate. Default: all clients that have test images, also those that do
             not participate.
-        confusion: counts the answers. With a method that personalises, it counts the personalised
+        counts: counts the answers. With a method that personalises, it counts the personalised
             answers of clients.
     """
     server_model: tuple[Tree, Cohort] | None = None
@@ -72,9 +73,9 @@ def evaluate(
         result = _evaluate_cohort(task, hooks, received, clients, triggered)
         rows += result.rows
         scores_by_cohort.append(result.scores)
-        if confusion is not None:
+        if counts is not None:
             for client, score in zip(clients.ids, result.final_scores, strict=True):
-                confusion.add(task, client, [score])
+                counts.add(task, client, [score])
     rows.sort(key=lambda row: (row.client_id, row.personalized))
     if server_model is None:
         return rows
@@ -83,8 +84,8 @@ def evaluate(
     if not is_one_model:
         scores_by_cohort = [_scores_on_all_images(task, hooks, state, ids, server_model)]
     rows.append(evaluation_row(task, SERVER_MODEL, scores_by_cohort))
-    if confusion is not None:
-        confusion.add(task, SERVER_MODEL, list(chain.from_iterable(scores_by_cohort)))
+    if counts is not None:
+        counts.add(task, SERVER_MODEL, list(chain.from_iterable(scores_by_cohort)))
     return rows
 
 
@@ -213,6 +214,7 @@ def scores_on(
         FedLoomError: the logits have a wrong shape or type, or their loss is NaN or infinite.
     """
     predictions: list[Tensor] = []
+    confidences: list[Tensor] = []
     correct, loss = torch.zeros(2, len(images), device=task.data.device)  # [K] each
 
     # sum over the batches on the device
@@ -222,6 +224,7 @@ def scores_on(
         if logits is None:
             return []
         predictions.append(logits.argmax(-1))
+        confidences.append(logits.float().softmax(-1).amax(-1))
 
         # count hits and losses, without the images that only fill up the batch
         hits = (predictions[-1] == batch.labels) & batch.mask
@@ -237,10 +240,12 @@ def scores_on(
 
     # each client's answers, without those to images that only fill up the batch
     predicted = torch.cat(predictions, 1).cpu().numpy()
-    return [
-        Score(rows, predicted[k, : len(rows)], int(correct[k]), loss[k])
-        for k, rows in enumerate(images)
-    ]
+    confidence = torch.cat(confidences, 1).cpu().numpy()
+    scores: list[Score] = []
+    for k, rows in enumerate(images):
+        own = slice(len(rows))
+        scores.append(Score(rows, predicted[k, own], confidence[k, own], int(correct[k]), loss[k]))
+    return scores
 
 
 def answer(

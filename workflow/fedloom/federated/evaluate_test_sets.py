@@ -9,10 +9,11 @@ from fedloom.common.ids import BASE_CLASSES, OWN_IMAGES, SERVER_MODEL
 from fedloom.common.trees import Tree
 from fedloom.data.federation import Federation
 from fedloom.federated import groups
+from fedloom.federated.answer_counts import Score
 from fedloom.federated.cohorts import all_answer_the_same, prepare_clients
 from fedloom.federated.evaluate import evaluation_row, scores_on
 from fedloom.federated.round import attacking_clients
-from fedloom.federated.rows import Score, TestSetRow
+from fedloom.federated.rows import TestSetRow
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task
 from fedloom.hooks.run_hooks import Hooks

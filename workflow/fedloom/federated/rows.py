@@ -10,13 +10,14 @@ from torch import Tensor
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.run_tables import (
+    CALIBRATION_SCHEMA,
     CLIENTS_SCHEMA,
     CONFUSION_SCHEMA,
     EVALUATION_SCHEMA,
     ROUNDS_SCHEMA,
 )
 from fedloom.common.run_tables import TEST_SETS_SCHEMA as TEST_SETS_SCHEMA
-from fedloom.federated.task import Task
+from fedloom.federated.answer_counts import AnswerCounts
 
 # the values of a row by the names of their columns
 Columns = dict[str, str | float | None]
@@ -140,17 +141,19 @@ class Rows:
     clients: pa.Table
     # each combination of evaluated client, class and predicted class has a row
     confusion: pa.Table
+    # each combination of evaluated client and bin of confidence has a row
+    calibration: pa.Table = field(default_factory=CALIBRATION_SCHEMA.empty_table)
 
     @classmethod
     def from_round(
-        cls, row: RoundRow, evaluated: Sequence[EvaluationRow], confusion: pa.Table
+        cls, row: RoundRow, evaluated: Sequence[EvaluationRow], counts: AnswerCounts
     ) -> "Rows":
         """Return the rows of one round.
 
         Args:
             row: the row that `train_round` returns.
             evaluated: the rows of the evaluation after the round.
-            confusion: the counts of that evaluation.
+            counts: the counts of the answers in that evaluation.
         """
         return cls(
             evaluation=table_with_metrics(
@@ -160,7 +163,8 @@ class Rows:
             clients=table_with_metrics(
                 [update.columns() for update in row.updates], CLIENTS_SCHEMA
             ),
-            confusion=confusion,
+            confusion=counts.confusion(),
+            calibration=counts.calibration(),
         )
 
     @classmethod
@@ -171,6 +175,7 @@ class Rows:
             rounds=_join([rows.rounds for rows in parts], ROUNDS_SCHEMA),
             clients=_join([rows.clients for rows in parts], CLIENTS_SCHEMA),
             confusion=_join([rows.confusion for rows in parts], CONFUSION_SCHEMA),
+            calibration=_join([rows.calibration for rows in parts], CALIBRATION_SCHEMA),
         )
 
     @property
@@ -186,6 +191,9 @@ class Rows:
         """Return each table as an Arrow stream, a uint8 tensor, for a safetensors file."""
         packed = {}
         for name, table in self._tables().items():
+            # most studies count no confidences; `unpack` then takes the empty default
+            if name == "calibration" and not len(table):
+                continue
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema) as writer:
                 writer.write_table(table)
@@ -214,6 +222,7 @@ class Rows:
             self,
             evaluation=_select_rounds(self.evaluation, kept),
             confusion=_select_rounds(self.confusion, kept),
+            calibration=_select_rounds(self.calibration, kept),
         )
 
 
@@ -239,48 +248,3 @@ def _join(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
     table = pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
     metrics = sorted(set(table.column_names) - set(schema.names))
     return table.select([*schema.names, *metrics]).combine_chunks()
-
-
-@dataclass(frozen=True)
-class Score:
-    """How a client, or the server's model, answered some images."""
-
-    # the images, as rows of the image store [n]
-    images: np.ndarray
-    # the predicted class of each image [n]
-    predicted: np.ndarray
-    # the number of correct answers
-    correct: int
-    # the sum of the cross-entropies
-    loss: float
-
-
-class Confusion:
-    """Count the answers of an evaluation by client, class and predicted class."""
-
-    def __init__(self) -> None:
-        self._rows = [np.empty((0, len(CONFUSION_SCHEMA)), np.int32)]  # [n, columns] of each client
-
-    def add(self, task: Task, client: int, scores: Sequence[Score]) -> None:
-        """Count the answers of a client, or of SERVER_MODEL, in round `task.round`."""
-        # the class of every image [n] and the predicted class [n], by the dataset's class numbers
-        images = np.concatenate([score.images for score in scores])
-        predicted = np.concatenate([score.predicted for score in scores])
-        if task.data.numbers is not None:
-            predicted = task.data.numbers[predicted]
-        pairs = np.stack([task.data.store.labels[images], predicted])
-
-        # one row for each pair that occurs
-        (labels, answers), counts = np.unique(pairs, axis=1, return_counts=True)
-        rounds = np.full_like(labels, task.round)
-        clients = np.full_like(labels, client)
-        rows = np.stack([rounds, clients, labels, answers, counts], 1)
-        self._rows.append(rows.astype(np.int32))
-
-    def table(self) -> pa.Table:
-        """Return the table of counts, sorted by round, client, class and predicted class."""
-        rows = np.concatenate(self._rows)
-        rounds, clients, labels, predicted, _ = rows.T
-        # lexsort sorts by the last key first
-        rows = rows[np.lexsort((predicted, labels, clients, rounds))]
-        return pa.Table.from_arrays(list(rows.T), schema=CONFUSION_SCHEMA)

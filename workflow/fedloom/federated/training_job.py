@@ -20,10 +20,11 @@ from fedloom.common.files import write_table
 from fedloom.common.locks import file_lock
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.seeds import torch_generator
+from fedloom.federated.answer_counts import AnswerCounts
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import attacking_clients, initial_state, train_round
-from fedloom.federated.rows import Confusion, EvaluationRow, RoundRow, Rows
+from fedloom.federated.rows import EvaluationRow, RoundRow, Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.hooks.run_hooks import Hooks
@@ -55,7 +56,7 @@ def exclusive_run_folder(folder: Path) -> Iterator[None]:
 class Outputs:
     """The files that a job writes, and its checkpoint.
 
-    `confusion` is written only if the job asks for it.
+    `confusion` and `calibration` are written only if the job asks for them (`confusion`).
     """
 
     state: Path
@@ -64,6 +65,7 @@ class Outputs:
     rounds: Path
     clients: Path
     confusion: Path
+    calibration: Path
 
 
 def job_fingerprint(job: TrainJob, files: list[Path], device: torch.device) -> str:
@@ -235,7 +237,7 @@ class RoundResult:
     state: State
     row: RoundRow
     evaluated: list[EvaluationRow]
-    confusion: Confusion
+    counts: AnswerCounts
 
 
 def _train_and_evaluate(
@@ -243,22 +245,22 @@ def _train_and_evaluate(
 ) -> RoundResult:
     """Train round `task.round`, and evaluate the new state if the job asks for it."""
     after, row = train_round(task, hooks, state)
-    confusion = Confusion()
+    counts = AnswerCounts()
     if task.round not in job.evaluated_rounds:
-        return RoundResult(after, row, [], confusion)
+        return RoundResult(after, row, [], counts)
 
-    counted: Confusion | None = None
+    counted: AnswerCounts | None = None
     if job.confusion:
-        counted = confusion
+        counted = counts
     evaluated = evaluate(
         task,
         hooks,
         after,
         clients_to_evaluate(task, job, attacking),
         global_test=job.global_test,
-        confusion=counted,
+        counts=counted,
     )
-    return RoundResult(after, row, evaluated, confusion)
+    return RoundResult(after, row, evaluated, counts)
 
 
 def train_until_diverged(
@@ -336,7 +338,7 @@ def train_rounds(
             done = result.row.round
             state = result.state
             selected = [update.client_id for update in result.row.updates]
-            rows = Rows.from_round(result.row, result.evaluated, result.confusion.table())
+            rows = Rows.from_round(result.row, result.evaluated, result.counts)
             checkpoint.write(done, state, selected, rows)
 
             # show it
@@ -367,6 +369,7 @@ def _write_outputs(
     write_table(outputs.clients, rows.clients)
     if job.confusion:
         write_table(outputs.confusion, rows.confusion)
+        write_table(outputs.calibration, rows.calibration)
 
     # write the state, from which the run's next job starts
     facts = {"run": job.spec.run.path, "round": job.last, "diverged": diverged}

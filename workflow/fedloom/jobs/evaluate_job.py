@@ -10,7 +10,9 @@ log = logging.getLogger(__name__)
 
 
 def run_job(job: EvaluateJob, threads: int) -> None:
-    """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet.
+    """Write evaluation.parquet, rounds.parquet and clients.parquet of a run.
+
+    On request (`confusion`), also write confusion.parquet and calibration.parquet.
 
     If `checks_loss` is set and the training loss after the last round is not below that of
     guessing, the log says so.

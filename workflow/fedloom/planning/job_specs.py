@@ -107,7 +107,7 @@ class TrainJob(Job):
     global_test: bool
     # the digest of the run's source files (fedloom.planning.staleness)
     sources: str
-    # also count test images by class and predicted class
+    # also count test images by class and predicted class, and by confidence
     confusion: bool = False
     # the run is a trial of study.tune, which may diverge
     trial: bool = False

@@ -81,6 +81,7 @@ def output_files(job: TableJob | FigureJob, spec: KindSpec) -> list[Path]:
     runs = [shown.run for shown in shown_runs(job.shown)]
     for run in runs:
         found += [paths.path_for(paths.EVALUATION, run), paths.path_for(paths.ROUNDS, run)]
+        found += [paths.path_for(paths.RUN_TABLES[name], run) for name in spec.run_tables]
         if job.shown.artefact:
             found.append(paths.path_for(paths.ARTEFACT, run, artefact=job.shown.artefact))
 

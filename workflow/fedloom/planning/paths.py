@@ -29,8 +29,10 @@ STATE = RUN + "/rounds/{end}.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 EVALUATION = RUN + "/evaluation.parquet"
 ROUNDS = RUN + "/rounds.parquet"
+# the tables of a run that only studies with `confusion` have
+COUNTS_OF_ANSWERS = ("confusion", "calibration")
 # the tables of a run by name, and those of its jobs, from which the former are joined
-RUN_TABLE_NAMES = ("evaluation", "rounds", "clients", "confusion")
+RUN_TABLE_NAMES = ("evaluation", "rounds", "clients", *COUNTS_OF_ANSWERS)
 RUN_TABLES = {name: f"{RUN}/{name}.parquet" for name in RUN_TABLE_NAMES}
 JOB_TABLES = {name: f"{RUN}/rounds/{{end}}.{name}.parquet" for name in RUN_TABLE_NAMES}
 TRIALS = "results/choices/{dataset}/{partition}/{backbone}/{method}/trials.parquet"
@@ -91,8 +93,8 @@ def results_below(folder: Path) -> Iterator[None]:
 
 
 def table_names(confusion: bool) -> list[str]:
-    """Return the names of the tables that a run has: all, or all but `confusion`."""
-    return [name for name in RUN_TABLE_NAMES if confusion or name != "confusion"]
+    """Return the names of the tables that a run has: all, or all but COUNTS_OF_ANSWERS."""
+    return [name for name in RUN_TABLE_NAMES if confusion or name not in COUNTS_OF_ANSWERS]
 
 
 def path_for(pattern: str, run: Run | None = None, /, **wildcards: object) -> Path:

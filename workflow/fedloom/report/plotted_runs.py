@@ -30,6 +30,9 @@ class PlottedRun(Run):
     reported: ReportedRounds
     evaluation: Path
     rounds: Path
+    # the counts of its answers, if the study has `confusion`
+    confusion: Path
+    calibration: Path
     # the dataset's images, whose receipt names the classes
     store: Path
     # the artefact, if the kind reads one
@@ -77,6 +80,8 @@ def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
             reported=reported,
             evaluation=paths.path_for(paths.EVALUATION, run),
             rounds=paths.path_for(paths.ROUNDS, run),
+            confusion=paths.path_for(paths.RUN_TABLES["confusion"], run),
+            calibration=paths.path_for(paths.RUN_TABLES["calibration"], run),
             store=paths.path_for(paths.STORE, run),
             artefact=artefact,
             member=shown.member,

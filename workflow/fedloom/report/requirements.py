@@ -10,6 +10,9 @@ from fedloom.common.key_path import KeyPath
 from fedloom.config import grids
 from fedloom.config.settings import GridMember, OutputEntry, Settings
 
+# the panels that a reader can compare, three in a row
+MOST_PANELS = 9
+
 
 def held_out(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
     """Require that at least one partition that the output shows holds clients out."""
@@ -26,6 +29,22 @@ def global_test(settings: Settings, output: OutputEntry, where: KeyPath) -> None
     shown = [output.settings.get(key) for key in keys] + output.settings.get("metrics", [])
     if "global" in shown and not settings.study.global_test:
         raise where.error("metric global needs study.global_test: true")
+
+
+def counted_answers(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
+    """Require that the study counts the answers of its runs by class and by confidence."""
+    if not settings.study.confusion:
+        raise where.error(f"kind {output.kind} needs study.confusion: true")
+
+
+def nine_panels(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
+    """Require that a figure with a panel per scenario, backbone and method has at most nine."""
+    panels = len(output.scenarios) * len(output.backbones) * len(output.methods)
+    if panels > MOST_PANELS:
+        raise where.error(
+            f"must show at most {MOST_PANELS} combinations of scenario, backbone and method, got "
+            f"{panels}; name some of them in methods, scenarios or backbones"
+        )
 
 
 def _axes(

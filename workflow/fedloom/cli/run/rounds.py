@@ -80,7 +80,7 @@ class Round:
     def _rows(self) -> Rows:
         """Return all rows of the round, as Arrow tables."""
         result = self._result
-        return Rows.from_round(result.row, result.evaluated, result.confusion.table())
+        return Rows.from_round(result.row, result.evaluated, result.counts)
 
     def __repr__(self) -> str:
         numbers = [f"round {self.number}", f"loss {self.loss:.3f}"]

@@ -200,5 +200,5 @@ def _files_of_run(spec: RunSpec, states: list[int]) -> list[Path]:
 
 
 def _table_patterns(patterns: dict[str, str], confusion: bool) -> list[str]:
-    """Return the patterns of the tables that a run has; the table `confusion` is optional."""
+    """Return the patterns of the tables that a run has (see paths.table_names)."""
     return [patterns[name] for name in paths.table_names(confusion)]

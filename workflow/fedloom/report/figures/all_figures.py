@@ -10,6 +10,7 @@ from fedloom.report.figures.accuracies import (
 )
 from fedloom.report.figures.answers import Answers
 from fedloom.report.figures.convergence import Bars, Convergence, Lines, Scatter
+from fedloom.report.figures.counted_answers import Confusion, Reliability
 from fedloom.report.figures.grid_plots import Boxes, Grid, Scatter3d
 from fedloom.report.figures.insides import BlockAccuracy, ClientGroups, GroupCounts, SoftWeights
 from fedloom.report.figures.maps import BackboneTsne, PromptPath, PromptTsne, TokenTsne
@@ -22,6 +23,7 @@ KINDS: dict[str, type[Keys]] = {
     "block_accuracy": BlockAccuracy,
     "boxes": Boxes,
     "client_groups": ClientGroups,
+    "confusion": Confusion,
     "congruence": Congruence,
     "convergence": Convergence,
     "grid": Grid,
@@ -30,6 +32,7 @@ KINDS: dict[str, type[Keys]] = {
     "option_line": OptionLine,
     "prompt_path": PromptPath,
     "prompt_tsne": PromptTsne,
+    "reliability": Reliability,
     "scatter": Scatter,
     "scatter3d": Scatter3d,
     "shots": Shots,

@@ -4,6 +4,7 @@
     column(metric: str) -> Column                           heading, decimals, which end is best
     describe(runs: list[PlottedRun]) -> str                 what the caption says is measured
     explain(runs: list[PlottedRun]) -> tuple[str, ...]      sentences on how they were made
+    select_columns(measured: list[dict]) -> list[dict]      optional: the numbers that are shown
 
 or, if the rows of the table are not methods,
 
@@ -74,7 +75,7 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "FinishedTab
 
     # the numbers of every run, and their means over seeds
     extra = own.extra_of(job.settings)
-    measured = [own.measure(run, **extra) for run in runs]
+    measured = own.select_columns([own.measure(run, **extra) for run in runs])
     labelled = runs
     if own.needs().across_partitions:
         labelled, measured = over_partitions(runs, measured)

@@ -15,6 +15,7 @@ from fedloom.report.tables.costs import Communication, Parameters, Timings
 from fedloom.report.tables.forgetting import Forgetting
 from fedloom.report.tables.grid_tables import GridAverages, Ranked
 from fedloom.report.tables.inputs import Protocol, Sizes
+from fedloom.report.tables.scores import Scores
 
 KINDS: dict[str, type[Keys]] = {
     "accuracy": Accuracy,
@@ -31,6 +32,7 @@ KINDS: dict[str, type[Keys]] = {
     "parameters": Parameters,
     "protocol": Protocol,
     "ranked": Ranked,
+    "scores": Scores,
     "sizes": Sizes,
     "timings": Timings,
 }
