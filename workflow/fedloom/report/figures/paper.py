@@ -21,6 +21,8 @@ PAGE = (9.6, 24.0)
 MOST_PIXELS = (1800, 2400)
 # letters of the house style's size that surely fit into an inch
 LETTERS_PER_INCH = 12
+# letters in a line of a title, however narrow its panel is
+LEAST_LETTERS = 12
 # letters in a line of a legend
 LEGEND_LETTERS = 36
 # inches by which a figure grows at a time, until its legend is no larger than a panel
@@ -39,15 +41,20 @@ def dots_per_inch(figure: Figure, wished: float) -> int:
 
 
 def wrap_titles(figure: Figure) -> None:
-    """Wrap the titles of panels that would run into each other, and the labels of their axes."""
+    """Wrap the titles and the labels below panels that would run into those of other panels."""
     for axis in figure.axes:
+        # the bar of a scale of colours has no place among the panels
         place = axis.get_subplotspec()
         if place is None:
             continue
-        across = place.get_gridspec().ncols
-        letters = max(12, int(figure.get_figwidth() / across * LETTERS_PER_INCH))
+
+        inches = figure.get_figwidth() / place.get_gridspec().ncols
+        letters = max(LEAST_LETTERS, int(inches * LETTERS_PER_INCH))
         for side in ("left", "center"):
-            axis.set_title(_wrapped(axis.get_title(side), letters), loc=side)
+            title = _wrapped(axis.get_title(side), letters)
+            # a title that is set again gets the letters of the house style
+            if title != axis.get_title(side):
+                axis.set_title(title, loc=side)
         axis.set_xlabel(_wrapped(axis.get_xlabel(), letters))
 
 
@@ -63,7 +70,10 @@ def place_legend(figure: Figure, handles: Sequence[Artist], names: Sequence[str]
     a panel, the figure is made wider, at most to PAGE, and then the panels are made higher.
     """
     width, height = figure.get_size_inches()
-    rows = figure.axes[0].get_subplotspec().get_gridspec().nrows
+    place = figure.axes[0].get_subplotspec()
+    rows = 1
+    if place is not None:
+        rows = place.get_gridspec().nrows
     shown = [_wrapped(name, LEGEND_LETTERS) for name in names]
 
     legend, wide, high = _drawn_legend(figure, handles, shown)
