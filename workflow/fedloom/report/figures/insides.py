@@ -71,7 +71,7 @@ class SoftWeights(RunsFigure):
         rows = [(run, metrics.artefact(run), label) for run in series for label in classes]
 
         # a row per run and class, a panel per block
-        figure, axes = style.grid(len(rows), len(blocks), (2.4, 3.2), sharex=True)
+        figure, axes = style.wrapped_grid(len(rows), len(blocks), (2.4, 3.2), sharex=True)
         for row, (run, frame, label) in zip(axes, rows, strict=True):
             names = metrics.class_names(run)
             chosen = frame[frame["label"] == label]

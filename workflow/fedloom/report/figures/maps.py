@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -152,7 +152,7 @@ class BackboneTsne(FigureKind):
 
         blocks = chosen_panels.choose_columns(self.blocks, len(series))
         series = chosen_panels.choose_rows(series, len(blocks))
-        figure, axes = style.grid(len(series), len(blocks), BLOCK, **MAP_PANEL)
+        figure, axes = style.wrapped_grid(len(series), len(blocks), BLOCK, **MAP_PANEL)
         for row, item in zip(axes, series, strict=True):
             # the test images that all panels of the row show
             store = ImageStore(item.store)
@@ -171,7 +171,7 @@ class BackboneTsne(FigureKind):
                 _scatter(axis, embed(tokens, item.features), numbers, list(each))
                 axis.set_title(_title(block, depth(item.features) + 1))
             row[0].set_ylabel(style.name(item, series, style.BACKBONE).replace(", ", "\n"))
-        style.legend(figure, list(axes.flat))
+        style.legend(figure, list(chain.from_iterable(axes)))
         return figure
 
 
@@ -191,7 +191,7 @@ class TokenTsne(RunsFigure):
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         blocks = chosen_panels.choose_columns(self.blocks, len(series))
         series = chosen_panels.choose_rows(series, len(blocks))
-        figure, axes = style.grid(len(series), len(blocks), BLOCK, **MAP_PANEL)
+        figure, axes = style.wrapped_grid(len(series), len(blocks), BLOCK, **MAP_PANEL)
         image = None
         for row, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run)
@@ -209,9 +209,10 @@ class TokenTsne(RunsFigure):
             row[0].set_ylabel(style.run_name(run, series).replace(", ", "\n"))
 
         # the names of many classes are numbers beside a colour bar
+        every_panel = list(chain.from_iterable(axes))
         if image is not None:
-            figure.colorbar(image, ax=axes, label="Class", shrink=0.8)
-        style.legend(figure, list(axes.flat))
+            figure.colorbar(image, ax=every_panel, label="Class", shrink=0.8)
+        style.legend(figure, every_panel)
         return figure
 
 

@@ -42,7 +42,9 @@ LETTERS_PER_INCH = 16
 # the most panels in a row, unless a figure's rows have a meaning
 MOST_IN_A_ROW = 3
 # the fill patterns of bars, as many as a figure has rows that grey print can tell apart
-HATCHES = ("", "//", "..", "xx", "\\\\", "--", "||", "oo", "++", "////", "OO", "**")
+HATCHES = (
+    "", "////", "....", "xxxx", "\\\\\\\\", "-----", "||||", "ooo", "++++", "//////..", "OO", "**",
+)  # fmt: skip
 # Paul Tol's "muted" colours and black: ten classes can be told apart with any colour vision
 CLASS_COLOURS = (
     "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677",
@@ -63,6 +65,8 @@ LOOK = {
     "legend.frameon": False,
     "legend.handlelength": 3,
     "lines.markersize": 4,
+    # thin enough for the narrow bars of many methods
+    "hatch.linewidth": 0.6,
     # a PDF holds text as text
     "pdf.fonttype": 42,
     # a label such as "$x_{$" is shown as it is
@@ -184,6 +188,17 @@ def grid(
 
     inches = paper.within_page(size[0] * columns, size[1] * rows)
     return plt.subplots(rows, columns, figsize=inches, squeeze=False, **more)
+
+
+def wrapped_grid(
+    rows: int, columns: int, size: tuple[float, float], **more: Any
+) -> tuple[Figure, list[list[Axes]]]:
+    """Return a figure and its rows of panels; a single row is wrapped, as those of `panels`."""
+    if rows == 1:
+        figure, axes = panels(columns, size=size, **more)
+        return figure, [axes]
+    figure, table = grid(rows, columns, size, **more)
+    return figure, [list(row) for row in table]
 
 
 def panels(count: int, **more: Any) -> tuple[Figure, list[Axes]]:
