@@ -92,7 +92,12 @@ class SoftWeights(RunsFigure):
             # every step-th class has its name on the axis, including the true class
             step = -(-len(names) // MOST_CLASS_LABELS)
             at = range(label % step, len(names), step)
-            row[0].set_yticks(at, [names[each] for each in at], fontsize=7)
+            # a single row of panels is wrapped
+            firsts = row[:1]
+            if len(rows) == 1:
+                firsts = row[:: style.MOST_IN_A_ROW]
+            for axis in firsts:
+                axis.set_yticks(at, [names[each] for each in at], fontsize=7)
             about = style.run_name(run, series).replace(", ", "\n")
             row[0].set_ylabel(f"{about}\nImages of {names[label]}".lstrip())
         figure.supxlabel("Mean weight")

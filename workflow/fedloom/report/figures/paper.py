@@ -41,7 +41,7 @@ def dots_per_inch(figure: Figure, wished: float) -> int:
 
 
 def wrap_titles(figure: Figure) -> None:
-    """Wrap the titles and the labels below panels that would run into those of other panels."""
+    """Wrap the titles of panels and the labels of axes that would run into those of others."""
     for axis in figure.axes:
         # the bar of a scale of colours has no place among the panels
         place = axis.get_subplotspec()
@@ -56,6 +56,10 @@ def wrap_titles(figure: Figure) -> None:
             if title != axis.get_title(side):
                 axis.set_title(title, loc=side)
         axis.set_xlabel(_wrapped(axis.get_xlabel(), letters))
+
+        inches = figure.get_figheight() / place.get_gridspec().nrows
+        letters = max(LEAST_LETTERS, int(inches * LETTERS_PER_INCH))
+        axis.set_ylabel(_wrapped(axis.get_ylabel(), letters))
 
 
 def _wrapped(text: str, letters: int) -> str:
