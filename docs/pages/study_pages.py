@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from fedloom.cli.inspect.describe import duration, header
+from fedloom.cli.inspect.describe import duration
+from fedloom.cli.inspect.studies import header
 from fedloom.cli.run import bundled_studies
 from fedloom.config.reading import read_all
 from fedloom.planning.load_plan import load_plan
@@ -56,15 +57,11 @@ def sentences(heading: str, said: Mapping[str, str], shared: set[tuple[str, str]
     return [f"{heading}:\n\n" + "\n".join(own)] if own else []
 
 
-# of the folders that are not a paper's
-TITLES = {"micro": "Micro studies", "real": "Studies of photographs"}
-
-
 def chapter(folder: str, paths: list[Path]) -> str:
     """Return the studies of a folder, after the facts that all studies of a paper share."""
     protocol = paths[0].parent / bundled_studies.PROTOCOL
-    if folder in TITLES:
-        title = TITLES[folder]
+    if folder in bundled_studies.TITLES:
+        title = bundled_studies.TITLES[folder]
         parts = []
         known = set[tuple[str, str]]()
     else:

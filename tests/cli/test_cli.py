@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from fedloom.cli import main
-from fedloom.cli.inspect import describe
-from fedloom.cli.run import launch
+from fedloom.cli.inspect import studies
+from fedloom.cli.run import bundled_studies, launch
 from fedloom.common.errors import FedLoomError
+from fedloom.config.reading import NUMBERS, PAPERS, read
 from fedloom.machine.install import ROOT
 
 
@@ -28,11 +30,79 @@ def _main(monkeypatch, *words: str) -> int:
 
 def test_the_list_of_methods_says_what_each_does(monkeypatch, capsys):
     assert _main(monkeypatch, "methods") == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    lines = {line.partition(" ")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert lines["head_tuning"].endswith(
         "Federated averaging of a linear head on the frozen backbone's class token."
     )
     assert "Matches" not in lines["pfpt"] and "PFPT" in lines["pfpt"]
+
+
+def test_wrappers_are_listed_apart_from_methods(monkeypatch, capsys):
+    assert _main(monkeypatch, "methods") == 0
+    first_words = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
+    heads = first_words.index("method"), first_words.index("wrapper")
+    assert heads[0] < first_words.index("fedvpt") < first_words.index("zero_shot_clip") < heads[1]
+    assert heads[1] < first_words.index("audit") < first_words.index("trimmed_mean")
+
+
+def test_the_help_has_every_command_below_one_heading():
+    placed = [name for names in main.HEADINGS.values() for name in names]
+    assert sorted(placed) == sorted(main.fedloom.commands)
+
+
+@pytest.mark.parametrize("words", [("--help",), ("data", "--help")])
+def test_the_help_says_what_each_command_does_in_a_whole_sentence(monkeypatch, capsys, words):
+    assert _main(monkeypatch, *words) == 0
+    help_text = capsys.readouterr().out
+    _, *sections = help_text.split(":\n")
+    assert "..." not in "".join(sections)
+    listed = " ".join(help_text.split())
+    group = main.fedloom
+    if words[0] == "data":
+        group = main.data
+    for name, command in group.commands.items():
+        summary = command.short_help or command.help.splitlines()[0]
+        assert f"{name} {summary.rstrip('.')}" in listed
+
+
+def test_the_list_of_studies_is_by_paper_and_makes_no_plan(monkeypatch, capsys):
+    monkeypatch.delattr(studies, "read_plan")
+    assert _main(monkeypatch, "studies") == 0
+    listed = " ".join(capsys.readouterr().out.split())
+    places = []
+    for folder, files in bundled_studies.studies_by_folder().items():
+        title = bundled_studies.folder_title(folder)
+        names = [f" {bundled_studies.study_name(file)} " for file in files]
+        places += [listed.index(text) for text in (title, *names)]
+    assert places == sorted(places)
+    assert " pfpt/table9 Table 9: the settings of all methods Deng et al." in listed
+
+
+def test_the_title_of_a_paper_is_the_citation_in_its_file_of_numbers():
+    for folder in bundled_studies.studies_by_folder().keys() - bundled_studies.TITLES.keys():
+        citation = read(PAPERS / folder / NUMBERS)["citation"]
+        assert bundled_studies.folder_title(folder) == citation
+
+
+def test_a_study_of_a_paper_begins_with_the_number_that_it_shows():
+    """`fedloom studies` prints this sentence, and the report prints the key `shows`."""
+    for file in bundled_studies.all_studies():
+        shown = read(file)["study"].get("shows", [])
+        if shown and re.fullmatch(r"(Table|Figure) \d+", shown[0]):
+            assert studies.first_sentence(file).startswith(f"{shown[0]}: ")
+
+
+def test_the_stop_of_an_abbreviation_does_not_end_a_sentence(tmp_path):
+    file = tmp_path / "study.yaml"
+    file.write_text("# What for? For Fig. 6,\n# Eq. 3. Minutes.\nstudy: {name: x}\n")
+    assert studies.first_sentence(file) == "What for? For Fig. 6, Eq. 3"
+
+
+def test_the_studies_of_one_paper_are_listed_with_their_costs(monkeypatch, capsys):
+    assert _main(monkeypatch, "studies", "fedmgp") == 0
+    listed = capsys.readouterr().out
+    assert listed.startswith("Bo et al., FedMGP")
+    assert "GPU hours" in listed and "oxford_pets" in listed and "fedpha/" not in listed
 
 
 TYPOS = {  # a command line, and what its error holds
@@ -51,6 +121,7 @@ TYPOS = {  # a command line, and what its error holds
     "diff fedvpt sgpt": "fedvpt: must be the folder of a run, <dataset>/<partition>/",
     "export defaultt": "study 'defaultt' must have finished; run it",
     "run micro/micro_vit b": "unexpected extra argument (b)",
+    "studies pep_fedptt": "no studies of 'pep_fedptt'; did you mean 'pep_fedpt'?",
     "plan --rate=0": "Invalid value for '--rate': must be a number above 0, got '0'",
     "plan --rate=nan": "Invalid value for '--rate': must be a number above 0, got 'nan'",
     "communication --method fedvpt --backbone x --classes 2 --options [1]": "must be a JSON object",
@@ -170,6 +241,24 @@ def test_the_end_of_a_run_names_the_results_that_there_are(monkeypatch, snakemak
     assert "a table" in said and "results/tables/mine" in said and "figures" not in said
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["mine.yaml", "--set", "rounds=4"], "fedloom report mine.yaml --set rounds=4"),
+        (["--set", "study.remark=a b"], "fedloom report --set 'study.remark=a b'"),
+        (["mine.yaml", "--", "--forceall"], "fedloom report mine.yaml"),
+        (["--", "--configfile=mine.yaml"], "fedloom report -- --configfile=mine.yaml"),
+    ],
+)
+def test_the_end_of_a_run_names_the_command_that_reports_it(
+    monkeypatch, snakemake, capsys, words, command
+):
+    snakemake(0)
+    Path("mine.yaml").write_text("study: {name: mine}\nselect: {tables: [main], figures: []}\n")
+    assert _main(monkeypatch, "run", *words) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"report  made by: {command}"
+
+
 def test_a_missing_folder_of_images_is_an_error_before_any_job(monkeypatch, snakemake, capsys):
     calls = snakemake(3)
     Path("mine.yaml").write_text(
@@ -227,7 +316,7 @@ def test_an_interrupt_is_one_word(monkeypatch, capsys):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(describe, "list_studies", interrupted)
+    monkeypatch.setattr(studies, "list_studies", interrupted)
     assert _main(monkeypatch, "studies") == 130
     assert capsys.readouterr().err == "\ninterrupted\n"  # the line follows a terminal's ^C
 

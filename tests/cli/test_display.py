@@ -2,15 +2,18 @@
 
 import io
 import json
+import logging
 
 import pytest
 from rich.console import Console
+from snakemake.common import NOTHING_TO_BE_DONE_MSG
 
 from fedloom.cli.run import display
 from fedloom.common.errors import FedLoomError
 from fedloom.machine.job_events import event_file, last_progress, with_event
 from fedloom.machine.process_log import log_to, progress
 from fedloom.planning.run_progress import EVENTS, RunProgress
+from snakemake_logger_plugin_fedloom import LogHandler
 
 BEGIN = {
     "event": "begin", "study": "mine", "process": 1, "time": 100.0,
@@ -213,6 +216,16 @@ def test_jobs_that_a_signal_ends_are_not_shown_as_failed(events_file, monkeypatc
     out = io.StringIO()
     display.follow(lambda: False, Console(file=out), signals)
     assert out.getvalue() == "study mine: no job was started\n"
+
+
+def test_a_run_without_a_job_to_do_says_that_all_is_up_to_date(events_file):
+    """Snakemake has a message for this, and no event."""
+    events_file.write_text(json.dumps(BEGIN) + "\n")
+    message = logging.LogRecord("", logging.INFO, "", 0, NOTHING_TO_BE_DONE_MSG, None, None)
+    LogHandler.emit(object.__new__(LogHandler), message)
+    out = io.StringIO()
+    display.follow(lambda: True, Console(file=out))
+    assert out.getvalue() == "study mine: nothing to do: all is up to date\n"
 
 
 def test_watching_needs_a_run(tmp_path, monkeypatch):

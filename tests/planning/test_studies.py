@@ -8,7 +8,7 @@ from types import SimpleNamespace as Wildcards
 import pytest
 
 from bundled_plans import STUDIES, name_of_study, plan_of
-from fedloom.cli.inspect import describe
+from fedloom.cli.inspect import studies
 from fedloom.cli.run import bundled_studies
 from fedloom.common.files import read_json
 from fedloom.config.kinds import KINDS
@@ -218,7 +218,7 @@ def test_the_sizes_of_every_backbone_ship():
 
 
 def test_the_list_of_studies_says_what_each_shows_and_needs():
-    assert describe.study_facts(PAPERS / "pep_fedpt/table8.yaml") == [
+    assert studies.study_facts(PAPERS / "pep_fedpt/table8.yaml") == [
         "pep_fedpt/table8",
         "Table 8",
         "inaturalist_user, domainnet, tiny_imagenet",
@@ -226,9 +226,9 @@ def test_the_list_of_studies_says_what_each_shows_and_needs():
         18,
         cost.study_cost(plan_of(PAPERS / "pep_fedpt/table8.yaml")).gpu_hours(),
     ]
-    grid = describe.study_facts(PAPERS / "fedpha/figure5.yaml")
+    grid = studies.study_facts(PAPERS / "fedpha/figure5.yaml")
     assert grid[3:5] == ["fedpha_lengths_3 (512)", 512]
-    micro = describe.study_facts(bundled_studies.OTHERS / "micro/pep_micro_domains.yaml")
+    micro = studies.study_facts(bundled_studies.OTHERS / "micro/pep_micro_domains.yaml")
     assert micro[1].startswith("Feature heterogeneity") and micro[2] == "glyphs"
     names = [name_of_study(file) for file in STUDIES if file.parent.name == "pep_fedpt"]
     assert names.index("pep_fedpt_table10") == names.index("pep_fedpt_table9") + 1

@@ -1,13 +1,22 @@
 """The colours and markers of methods."""
 
+from itertools import combinations
+
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
+from fedloom.cli.run.bundled_studies import OTHERS
 from fedloom.hooks import manifest
+from fedloom.planning.load_plan import read_plan
 from fedloom.report.figures.style import LINE_COLOURS, LINES, MARKERS, assign_styles, with_styles
-from fedloom.report.plotted_runs import plotted_runs
+from fedloom.report.plotted_runs import LineStyle, plotted_runs
 from figure_cases import label_of, plan_of
 
+HOUSE_WISH = st.fixed_dictionaries(
+    {},
+    optional={"colour": st.sampled_from(LINE_COLOURS), "marker": st.sampled_from(MARKERS)},
+)
 WISH = st.fixed_dictionaries(
     {},
     optional={
@@ -28,6 +37,37 @@ def test_no_two_rows_of_a_figure_share_colour_and_marker(wishes):
         if len(wish) == 2:
             granted.setdefault((wish["colour"].upper(), wish["marker"]), pair)
     assert all(asked == got for asked, got in granted.items()), "the first that asks has its own"
+
+
+def _grey(colour: str) -> int:
+    """Return the level of a colour, from 0 to 255, as a printer of greys has it (ITU-R BT.601)."""
+    level = Image.new("RGB", (1, 1), colour).convert("L").getpixel((0, 0))
+    assert isinstance(level, int)
+    return level
+
+
+def _alike_in_grey(looks: list[LineStyle]) -> list[tuple[LineStyle, LineStyle]]:
+    """Return the pairs of rows whose lines, or whose bars, grey print shows alike."""
+    pairs = []
+    for one, other in combinations(looks, 2):
+        if abs(_grey(one.colour) - _grey(other.colour)) < 15:
+            same_line = (one.marker, one.line) == (other.marker, other.line)
+            if same_line or one.hatch == other.hatch:
+                pairs.append((one, other))
+    return pairs
+
+
+@given(st.lists(HOUSE_WISH, max_size=12))
+def test_grey_print_tells_twelve_rows_apart(wishes):
+    assert not _alike_in_grey(assign_styles(wishes))
+
+
+def test_grey_print_tells_the_twelve_methods_of_the_photographs_apart():
+    settings = read_plan([OTHERS / "real/cifar10.yaml"]).settings
+    labels = settings.select.methods
+    assert len(labels) == 12
+    looks = [manifest.find_method(settings.methods[label].plugin).look.plain for label in labels]
+    assert not _alike_in_grey(assign_styles(looks))
 
 
 def test_looks_are_dealt_by_colour_then_marker_then_line():

@@ -5,9 +5,10 @@ import logging
 import sys
 from typing import Any
 
+from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 
-from fedloom.planning.run_progress import EVENTS
+from fedloom.planning.run_progress import EVENTS, UP_TO_DATE
 
 # the events that fedloom.planning.run_progress takes, and what it reads of them
 FIELDS = {
@@ -15,6 +16,7 @@ FIELDS = {
     "job_info": ("jobid", "rule_name", "wildcards", "output", "log"),
     "job_finished": ("job_id",),
     "job_error": ("jobid",),
+    UP_TO_DATE: (),
 }
 # the beginning of a failed job's shell command; the run's last lines have the job's own error
 COMMAND_FAILED = "RuleException:\nCalledProcessError"
@@ -32,6 +34,10 @@ class LogHandler(LogHandlerBase):
     def emit(self, record: logging.LogRecord) -> None:
         """Write an event, or print a message."""
         event = str(getattr(record, "event", "") or "")
+        # for this, Snakemake has a message in place of an event
+        if record.getMessage() == NOTHING_TO_BE_DONE_MSG:
+            event = UP_TO_DATE
+
         if event in FIELDS:
             values = {name: getattr(record, name, None) for name in FIELDS[event]}
             line = json.dumps({"event": event, "time": record.created, **values}, default=_plain)

@@ -1,6 +1,13 @@
-"""Define the commands that take settings of a study (`--set`, `--only`), and those that run one."""
+"""Define kinds of commands.
 
+- groups whose help has headings
+- commands that take settings of a study (`--set`, `--only`)
+- commands that run a study
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -49,6 +56,34 @@ LAUNCH_PARAMETERS = [
 ]
 
 
+class GroupWithHeadings(click.Group):
+    """A group whose help lists its commands below headings, each with its whole summary.
+
+    Args:
+        headings: the names of the commands below each heading; default: all below "Commands".
+        settings: those of every group of click.
+    """
+
+    def __init__(
+        self, *words: Any, headings: Mapping[str, Sequence[str]] | None = None, **settings: Any
+    ) -> None:
+        super().__init__(*words, **settings)
+        self.headings = headings
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands; equally wide names let the summaries begin in one column."""
+        headings = self.headings or {"Commands": self.list_commands(ctx)}
+        width = max(map(len, self.commands))
+        for heading, names in headings.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), self._summary(name)) for name in names])
+
+    def _summary(self, name: str) -> str:
+        """Return what a command does; its docstring is not cut, however long its summary is."""
+        command = self.commands[name]
+        return command.get_short_help_str(limit=len(command.help or ""))
+
+
 class CommandWithSettings(click.Command):
     """A command whose options `--set` and `--only` take several settings each.
 
@@ -83,12 +118,13 @@ class LaunchCommand(CommandWithSettings):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words before `--`, and keep those after it for Snakemake."""
-        own_words = args
-        ctx.obj = list[str]()
+        own_words = [*args]
+        snakemake_options = list[str]()
         if "--" in args:
             cut = args.index("--")
             own_words = args[:cut]
-            ctx.obj = args[cut + 1 :]
+            snakemake_options = args[cut + 1 :]
+        ctx.obj = own_words, snakemake_options
 
         # a bare --smoke must not take the next word for its value
         own_words = ["--smoke=micro" if word == "--smoke" else word for word in own_words]
@@ -97,6 +133,7 @@ class LaunchCommand(CommandWithSettings):
     def invoke(self, ctx: click.Context) -> int:
         """Call the command's function."""
         words = ctx.params
+        typed, snakemake_options = ctx.obj
         files = [] if words["study"] is None else [words["study"]]
         options = RunOptions(
             files=files,
@@ -104,7 +141,8 @@ class LaunchCommand(CommandWithSettings):
             only=words["only"],
             cores=words["cores"],
             dry=words["dry"],
-            snakemake_options=ctx.obj,
+            snakemake_options=snakemake_options,
+            words=typed,
         )
         ctx.params = {"options": options, "smoke": words["smoke"]}
         return super().invoke(ctx)

@@ -18,8 +18,10 @@ from fedloom.cli.commands import (
     POSITIVE,
     SET_OPTION,
     CommandWithSettings,
+    GroupWithHeadings,
     LaunchCommand,
 )
+from fedloom.cli.data_commands import data
 from fedloom.cli.inspect.doctor import print_findings
 from fedloom.cli.model_commands import predict, publish
 from fedloom.cli.run.bundled_studies import find_study_file
@@ -36,9 +38,17 @@ STUDY_OPTION = click.Option(
     metavar="STUDY",
     help="The study by which the runs were made; default: config.yaml.",
 )
-ROOT_OPTION = click.Option(
-    ["--root"], help="Folder of the files; default: the recipe's, mostly data/<name>."
-)
+# the commands below each heading of `fedloom --help`
+HEADINGS = {
+    "Run a study": ("run", "report", "plan", "watch", "track"),
+    "Look at studies, methods, results and this machine": (
+        "studies", "methods", "datasets", "backbones", "kinds", "show", "diff", "predict",
+        "communication", "schema", "doctor",
+    ),
+    "Make folders, methods and files": (
+        "init", "new", "check", "data", "export", "publish", "clean",
+    ),
+}  # fmt: skip
 optional_name = click.argument("name", required=False)
 
 
@@ -71,7 +81,11 @@ def find_run(name: str) -> Run:
     return runs.find_finished_run(name)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=GroupWithHeadings,
+    headings=HEADINGS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="fedloom", message="%(prog)s %(version)s")
 def fedloom() -> None:
     """Federated prompt tuning as one Snakemake workflow.
@@ -158,12 +172,20 @@ def plan(
     print(describe.describe_cost(studies, rate, changes, only))
 
 
-@fedloom.command(short_help="List the bundled studies.")
-def studies() -> None:
-    """Print the bundled studies: what each shows, its data, methods, runs and hours of a GPU."""
-    from fedloom.cli.inspect import describe
+@fedloom.command("studies", short_help="List the bundled studies, or those of a paper.")
+@click.argument("folder", required=False)
+def list_studies(folder: str | None) -> None:
+    """Print what each bundled study shows, by paper; or what those of one paper take.
 
-    print(describe.list_studies())
+    FOLDER is the part of a study's name before the slash, such as pep_fedpt, micro or real. With
+    it, data, methods, runs and hours of a GPU are printed too.
+    """
+    from fedloom.cli.inspect import studies
+
+    if folder:
+        print(studies.list_costs(folder))
+    else:
+        print(studies.list_studies())
 
 
 @fedloom.command(short_help="Write a study's evaluations into one Parquet file.")
@@ -353,45 +375,6 @@ def kinds(name: str | None) -> None:
     print(describe.describe_kinds(name, tables="table", figures="figure"))
 
 
-@fedloom.group(short_help="Download and check the data sets of the papers.")
-def data() -> None:
-    """List, download and check the data sets of the papers."""
-
-
-@data.command("list")
-def list_recipes() -> None:
-    """Print a line for every data set: papers, images, classes, licence, whether it is there."""
-    from fedloom.cli.make import get_data
-
-    print(get_data.list_recipes())
-
-
-@data.command("get", params=[ROOT_OPTION])
-@click.argument("name")
-def get_data(name: str, root: str | None) -> None:
-    """Download a data set; files that exist already are not downloaded again.
-
-    NAME is the name of a recipe, or the path of its .yaml file. If no program
-    can download some files, the steps to do by hand are printed.
-    """
-    from fedloom.cli.make import get_data
-
-    get_data.download_data_set(name, root)
-
-
-@data.command("check", params=[ROOT_OPTION])
-@click.argument("name")
-@click.option("--pixels", is_flag=True, help="Also read every image.")
-def check_data(name: str, root: str | None, pixels: bool) -> int:
-    """Compare a data set's files with its recipe, and print a line for each difference.
-
-    NAME is the name of a recipe, or the path of its .yaml file.
-    """
-    from fedloom.cli.make import get_data
-
-    return get_data.check_data_set(name, root, pixels)
-
-
 @fedloom.command(short_help="Check this machine, and say how to fix it.")
 def doctor() -> int:
     """Check versions, GPUs and the disk of this machine, and print how to fix what is wrong."""
@@ -406,6 +389,7 @@ def schema() -> None:
     print(json.dumps(config_schema(), indent=2, ensure_ascii=False))
 
 
+fedloom.add_command(data)
 fedloom.add_command(predict)
 fedloom.add_command(publish)
 

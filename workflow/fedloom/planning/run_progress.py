@@ -26,6 +26,8 @@ from fedloom.planning.time_left import Pace, Rest, TimeLeft, time_left
 
 EVENTS = Path(".snakemake/fedloom.jsonl")
 END_EVENT = '{"event": "end"}\n'
+# the name of the event that Snakemake found no job to run
+UP_TO_DATE = "up_to_date"
 # Snakemake counts these among the jobs, but they are none
 NO_JOBS = ("total", "all")
 # the seconds that a job without an estimate is assumed to take, such as a table or a choice
@@ -120,6 +122,8 @@ class RunProgress:
     # the estimated seconds of each job, by one of its files, and the mean of each rule
     seconds: dict[str, float] = field(default_factory=dict)
     means: dict[str, float] = field(default_factory=dict)
+    # True if Snakemake found that no job is to be done
+    is_up_to_date: bool = False
     # how many jobs are to be done, by rule
     jobs: dict[str, int] = field(default_factory=dict)
     # jobs at work, and those that failed, by Snakemake's number of a job
@@ -145,6 +149,9 @@ class RunProgress:
 
         elif name == "run_info":
             self.jobs = {rule: n for rule, n in event["stats"].items() if rule not in NO_JOBS}
+
+        elif name == UP_TO_DATE:
+            self.is_up_to_date = True
 
         elif name == "job_info" and event["rule_name"] not in NO_JOBS:
             # a job that failed before may be tried again

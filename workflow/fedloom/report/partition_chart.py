@@ -13,9 +13,12 @@ from fedloom.common.files import read_table
 from fedloom.common.ids import UNASSIGNED, client_domain, domain_names
 from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.report.figures import style
+from fedloom.report.figures.paper import PAGE
 
 # inches of a client's column and a class's row, where the page allows it
 CELL = 0.24
+# inches beside the panel, for labels and the legend
+BESIDE = 2.6
 # colour of the face, colour of the edge, and width of the edge in points, by whether a client is
 # held out; Okabe and Ito's blue and vermilion can be told apart with any colour vision
 LOOKS = {False: ("#0072B2", "none", 0.0), True: ("none", "#D55E00", 1.2)}
@@ -52,9 +55,9 @@ def _figure(
     """Draw `counts` [K, C], clients from left to right, the first class at the top."""
     # inches of the panel; the rest is for labels and the legend
     clients, classes = counts.shape
-    wide = float(np.clip(CELL * clients, 2.4, 11))
+    wide = float(np.clip(CELL * clients, 2.4, PAGE[0] - BESIDE))
     high = float(np.clip(CELL * classes, 2.4, 9))
-    figure, ((axes,),) = style.grid(1, 1, (wide + 2.6, high + 1.8))
+    figure, ((axes,),) = style.grid(1, 1, (wide + BESIDE, high + 1.8))
 
     # square points per image: the largest bubble just fits into its cell
     area = (72 * min(wide / clients, high / classes) * 0.95) ** 2 / counts.max()

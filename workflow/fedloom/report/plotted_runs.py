@@ -12,11 +12,12 @@ from fedloom.planning.run_labels import Run
 
 @dataclass(frozen=True)
 class LineStyle:
-    """Colour, line and marker of a method in one figure."""
+    """Colour, line, marker and hatch of a method in one figure."""
 
     colour: str
     line: int
     marker: str
+    hatch: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,13 @@
-"""Describe methods, kinds, studies and their costs as text for the terminal."""
+"""Describe methods, kinds and the costs of studies as text for the terminal."""
 
 import ast
-import re
-from collections import Counter
 from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 from textwrap import fill, indent
 
 from rich.filesize import decimal
 from tabulate import tabulate
 
-from fedloom.cli.run import bundled_studies
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.folders import read_python
 from fedloom.common.json_types import JsonDict
@@ -20,11 +16,9 @@ from fedloom.config.kind_plugins import broken_plugins
 from fedloom.config.kinds import KINDS, SELECTOR_KEY
 from fedloom.config.narrowing import in_words
 from fedloom.hooks.manifest import MethodManifest, discover_methods, find_method
-from fedloom.planning.load_plan import CHANGES_KEY, ONLY_KEY, load_plan, read_plan
-from fedloom.planning.plan import Plan
+from fedloom.planning.load_plan import CHANGES_KEY, ONLY_KEY, load_plan
 from fedloom.planning.resources.cost import RATES, StudyCost, study_cost
 from fedloom.planning.resources.estimates import CORE_OPERATIONS_PER_SECOND
-from fedloom.planning.settings_of_run import transfer_targets
 
 TEXT_WIDTH = 96
 
@@ -43,19 +37,28 @@ def first_line(plugin: MethodManifest) -> str:
 
 
 def list_methods() -> str:
-    """Return a line per plugin: name, title, backbone and what it does."""
+    """Return a line per method and per wrapper: its name, title, backbone, and what it does."""
     # a broken plugin does not hide the others, even if its plugin.py is not valid Python
     plugins = discover_methods()
-    rows = list[list[str]]()
+    rows: dict[str, list[list[str]]] = {"method": [], "wrapper": []}
     errors = list(plugins.errors.values())
     for plugin in plugins.values():
         try:
-            rows.append([plugin.name, plugin.title, plugin.family or "any", first_line(plugin)])
+            facts = [plugin.name, plugin.title, plugin.family or "any", first_line(plugin)]
         except FedLoomError as error:
             errors.append(error)
+        else:
+            rows[plugin.kind].append(facts)
 
-    table = tabulate(rows, ["name", "title", "backbone", "what it does"])
-    return "\n".join([table, *(f"broken: {error}" for error in errors)])
+    columns = ["title", "backbone", "what it does"]
+    parts = [
+        tabulate(rows["method"], ["method", *columns]),
+        tabulate(rows["wrapper"], ["wrapper", *columns]),
+        "A wrapper changes a method, whose key `wrappers` names it.",
+    ]
+    if errors:
+        parts.append("\n".join(f"broken: {error}" for error in errors))
+    return "\n\n".join(parts)
 
 
 def describe_method(name: str) -> str:
@@ -148,81 +151,7 @@ def _describe_kind(section: str, title: str, name: str) -> str:
     return "\n".join(lines)
 
 
-# ---- studies -------------------------------------------------------------------------------------
-
-
-def header(study: Path) -> str:
-    """Return the comment at the head of a study's file: what the study shows, and what it needs."""
-    comment = takewhile(lambda line: line.startswith("#"), study.read_text().splitlines())
-    return " ".join(line.lstrip("# ") for line in comment)
-
-
-def list_studies() -> str:
-    """Return a line per study that ships: what it shows, on which data, with which methods."""
-    rows = [study_facts(file) for file in bundled_studies.all_studies()]
-    heads = ["study", "shows", "data", "methods", "runs", "GPU hours"]
-    widths = [None, 20, 22, 40, None, None]
-    table = tabulate(rows, heads, maxcolwidths=widths, floatfmt=",.1f", missingval="?")
-    return (
-        f"{table}\n\n"
-        f"GPU hours are estimates for one GPU, at {RATES['float32']:.0e} operations per second in "
-        "float32; ? stands for a study of CLIP, which needs pip install 'fedloom[clip]'."
-    )
-
-
-def study_facts(file: Path) -> list[str | int | float | None]:
-    """Return a study's name, what it shows, its data sets, methods, runs, and hours of a GPU.
-
-    The hours are None if a package that the study's backbone needs is not installed.
-    """
-    plan = read_plan([file])
-
-    shows = ", ".join(plan.settings.study.shows)
-    if not shows:
-        first_sentence = re.split(r"[:.] ", header(file))[0]
-        shows = first_sentence.rstrip(".")
-
-    try:
-        gpu_hours = study_cost(plan).gpu_hours()
-    except FedLoomError:
-        gpu_hours = None
-
-    return [
-        bundled_studies.study_name(file),
-        shows,
-        ", ".join(_datasets_used(plan)),
-        ", ".join(_methods_run(plan)),
-        len(plan.runs),
-        gpu_hours,
-    ]
-
-
-def _datasets_used(plan: Plan) -> list[str]:
-    """Return the labels of the datasets that the runs train on or are tested on, in their order."""
-    labels = dict[str, None]()
-    for run in plan.runs:
-        for label in (run.dataset, *transfer_targets(plan.settings, run)):
-            labels[label] = None
-    return list(labels) or [*plan.settings.select.datasets]
-
-
-def _methods_run(plan: Plan) -> list[str]:
-    """Return the labels of the methods that run; a grid is one label with its number of members."""
-    counts = Counter[str]()
-    for label in dict.fromkeys(run.method for run in plan.runs):
-        member = plan.settings.methods[label].member
-        if member is not None:
-            counts[member.grid] += 1
-        else:
-            counts[label] += 1
-
-    shown = list[str]()
-    for label, count in counts.items():
-        if count > 1:
-            shown.append(f"{label} ({count})")
-        else:
-            shown.append(label)
-    return shown
+# ---- costs ---------------------------------------------------------------------------------------
 
 
 def describe_cost(

@@ -9,13 +9,16 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
-from fedloom.config.reading import CLAIMS, NUMBERS, PAPERS
+from fedloom.common.folders import read_text
+from fedloom.config.reading import CLAIMS, NUMBERS, PAPERS, parse
 from fedloom.machine.install import ROOT
 
 OTHERS = ROOT / "workflow/studies"
 # the file that the studies of a folder share
 PROTOCOL = "protocol.yaml"
 NO_STUDIES = (PROTOCOL, NUMBERS, CLAIMS)
+# of the folders that are not a paper's
+TITLES = {"micro": "Micro studies", "real": "Studies of photographs"}
 
 
 def all_studies() -> list[Path]:
@@ -23,6 +26,29 @@ def all_studies() -> list[Path]:
     files = [*PAPERS.glob("*/*.yaml"), *OTHERS.glob("*/*.yaml")]
     studies = [file for file in files if file.name not in NO_STUDIES]
     return sorted(studies, key=_natural_order)
+
+
+def studies_by_folder() -> dict[str, list[Path]]:
+    """Return the files of all studies that ship by their folder, those of papers first."""
+    folders = dict[str, list[Path]]()
+    # sorting keeps the natural order within papers, and within the other folders
+    for file in sorted(all_studies(), key=lambda file: file.parent.name in TITLES):
+        folders.setdefault(file.parent.name, []).append(file)
+    return folders
+
+
+def folder_title(folder: str) -> str:
+    """Return the heading of a folder of studies: the citation of its paper, or an entry of TITLES.
+
+    Of a paper's numbers, only the lines above them are parsed: all would take a tenth of a second.
+    """
+    if folder in TITLES:
+        return TITLES[folder]
+    file = PAPERS / folder / NUMBERS
+    above_numbers, _, _ = read_text(file).partition("\ntables:")
+    head = parse(above_numbers, str(file))
+    assert isinstance(head, dict), f"{file} has keys above its tables"
+    return str(head["citation"])
 
 
 def _natural_order(file: Path) -> list[str | int]:

@@ -150,6 +150,8 @@ def _heading(progress: RunProgress, over: bool = False) -> Text:
     # Snakemake tells the number of jobs once it has looked for them
     if progress.jobs:
         text = _share(progress, over)
+    elif progress.is_up_to_date:
+        text = "nothing to do: all is up to date"
     elif over:
         text = "no job was started"
     else:

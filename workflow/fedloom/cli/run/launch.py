@@ -290,16 +290,16 @@ def run_study(options: RunOptions) -> int:
 
     check_writable(Path(paths.RESULTS))
     with exclusive_folder():
-        return run_plan(study, arguments, options.reporting)
+        return run_plan(study, arguments, options)
 
 
-def run_plan(study: Plan, arguments: list[str], reporting: bool) -> int:
+def run_plan(study: Plan, arguments: list[str], options: RunOptions) -> int:
     """Run a study in this folder, whose lock this process holds; return Snakemake's exit status.
 
     Args:
         study: the study that Snakemake's arguments name.
         arguments: Snakemake's arguments, by which jobs run.
-        reporting: also write the study's report.
+        options: whether the report is written too, and else the command that writes it.
 
     Raises:
         FedLoomError: local images are missing, or a Snakemake is at work in this folder.
@@ -313,18 +313,23 @@ def run_plan(study: Plan, arguments: list[str], reporting: bool) -> int:
         # while this run holds the folder's lock, no other run changes the results
         status = run_snakemake(arguments, display=True)
         if status == 0:
-            _finish(study, reporting)
+            _finish(study, options)
     finally:
         run_progress.end_run()
     return status
 
 
-def _finish(study: Plan, reporting: bool) -> None:
-    """Write the record of a study that has run, and print its results and its report's path."""
+def _finish(study: Plan, options: RunOptions) -> None:
+    """Write the record of a study that has run, and print its results and its report's path.
+
+    Without a report, the command that writes one is printed.
+    """
     write_record(study)
     print(f"\n{summary_of_results(study)}")
-    if reporting:
+    if options.reporting:
         # this import takes seconds
         from fedloom.report import page
 
         print(f"report  {page.write_page(study)}")
+    else:
+        print(f"report  made by: {options.report_command}")

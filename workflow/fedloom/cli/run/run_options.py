@@ -1,5 +1,6 @@
 """Hold what `fedloom run`, or another command that runs a study, was asked to do."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ class RunOptions:
     snakemake_options: Sequence[str] = ()
     # also write the study's report
     reporting: bool = False
+    # the words of the command line before `--`, as they were typed
+    words: Sequence[str] = ()
 
     @property
     def naming_option(self) -> str | None:
@@ -34,3 +37,12 @@ class RunOptions:
             if word.partition("=")[0] in STUDY_OPTIONS:
                 return word
         return None
+
+    @property
+    def report_command(self) -> str:
+        """The command that writes the report of this study, for a shell."""
+        words = ["fedloom", "report", *self.words]
+        # without a study there, other options such as --forceall only say how jobs run
+        if self.naming_option:
+            words += ["--", *self.snakemake_options]
+        return shlex.join(words)

@@ -81,7 +81,7 @@ def _run_here(config: JsonDict, options: RunOptions, is_real: bool) -> tuple[int
     plan, runs_nothing = launch.plan_of_arguments(arguments)
     if runs_nothing:
         return launch.run_snakemake(arguments), []
-    status = launch.run_plan(plan, arguments, options.reporting)
+    status = launch.run_plan(plan, arguments, options)
     if status != 0:
         return status, []
 

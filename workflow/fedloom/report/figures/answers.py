@@ -14,7 +14,7 @@ from fedloom.config.output_kinds import RunsFigure
 from fedloom.config.settings import KindSpec
 from fedloom.hooks.manifest import ANSWERS, EXAMPLES
 from fedloom.report import metrics
-from fedloom.report.figures import style
+from fedloom.report.figures import chosen_panels, style
 from fedloom.report.plotted_runs import PlottedRun
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ POINTS = 6
 LETTERS, LINES = 16, 3
 # inches of a row of images with their texts
 ROW = (7.4, 1.65)
+# the most rows that have room on a page
+MOST_ROWS = 14
 # the centre of each image is at a whole number; the longer side of a picture has this length
 SIDE = 0.8
 
@@ -38,7 +40,8 @@ class Answers(RunsFigure):
     A row is a method. The images are drawn at random from those of the clients that take part in
     training, at most one of a client as far as there are as many. Above an image is its class;
     below it is the class that its client answers, and the probability of that class. A right answer
-    has a green frame and a tick, a wrong one an orange frame and a cross.
+    has a green frame and a tick, a wrong one an orange frame and a cross. Of more than 14 methods,
+    evenly spaced ones are shown.
     """
 
     spec = KindSpec(artefact=ANSWERS, reads="names", first_seed=True)
@@ -47,6 +50,7 @@ class Answers(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row of images for each run."""
+        series = chosen_panels.evenly(series, MOST_ROWS)
         figure, axes = style.grid(len(series), 1, ROW)
         for axis, run in zip(axes[:, 0], series, strict=True):
             _draw_row(axis, metrics.artefact(run, ANSWERS_SCHEMA), metrics.class_names(run))

@@ -210,7 +210,7 @@ def side_by_side(
         left = np.arange(len(values)) - BARS_WIDTH / 2 + (number + 0.5) * width
         axis.bar(
             left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
-            color=run.style.colour, hatch=style.HATCHES[run.style.line], edgecolor="white",
+            color=run.style.colour, hatch=style.HATCHES[run.style.hatch], edgecolor="white",
         )  # fmt: skip
 
     # long names are slanted

@@ -6,11 +6,11 @@ import numpy as np
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.run_tables import BLOCK_ACCURACY_SCHEMA
-from fedloom.common.schema import Natural, Several
+from fedloom.common.schema import Count, Natural, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure
 from fedloom.config.settings import KindSpec
 from fedloom.report import metrics
-from fedloom.report.figures import style
+from fedloom.report.figures import chosen_panels, style
 from fedloom.report.plotted_runs import PlottedBackbone, PlottedRun
 
 # the most names that have room beside a panel
@@ -48,22 +48,30 @@ class SoftWeights(RunsFigure):
 
     The weights are those with which class prompts are mixed, averaged over all test images of one
     true class, whose bar is dark. There is a panel per block at which prompts are mixed. Runs are
-    those of the first seed.
+    those of the first seed. There are at most nine panels: of more blocks, classes and runs, evenly
+    spaced ones are shown, and three blocks before a class or a run is left out.
     """
 
     spec = KindSpec(artefact="soft_weights", reads="names", first_seed=True)
 
     classes: Several[Natural]
     """Numbers of the true classes to show, each in its own row."""
+    blocks: Several[Count] | None = None
+    """Blocks to show, counted from 1. Default: all at which prompts are mixed."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        frames = [metrics.artefact(run) for run in series]
-        blocks = sorted({block for frame in frames for block in frame["block"]})
-        pairs = zip(series, frames, strict=True)
-        rows = [(*pair, label) for pair in pairs for label in self.classes]
+        # the panels: three blocks stay before a class or a run is left out
+        mixed = set[int]()
+        for run in series:
+            mixed |= set(metrics.artefact(run)["block"])
+        blocks = self._blocks_of(sorted(mixed), series)
+        blocks = chosen_panels.choose_columns(blocks, len(series) * len(self.classes))
+        classes = chosen_panels.choose_rows(self.classes, len(blocks))
+        series = chosen_panels.choose_rows(series, len(blocks) * len(classes))
+        rows = [(run, metrics.artefact(run), label) for run in series for label in classes]
 
         # a row per run and class, a panel per block
-        figure, axes = style.grid(len(rows), len(blocks), (2.4, 3.2), sharex=True)
+        figure, axes = style.wrapped_grid(len(rows), len(blocks), (2.4, 3.2), sharex=True)
         for row, (run, frame, label) in zip(axes, rows, strict=True):
             names = metrics.class_names(run)
             chosen = frame[frame["label"] == label]
@@ -84,11 +92,31 @@ class SoftWeights(RunsFigure):
             # every step-th class has its name on the axis, including the true class
             step = -(-len(names) // MOST_CLASS_LABELS)
             at = range(label % step, len(names), step)
-            row[0].set_yticks(at, [names[each] for each in at], fontsize=7)
+            # a single row of panels is wrapped
+            firsts = row[:1]
+            if len(rows) == 1:
+                firsts = row[:: style.MOST_IN_A_ROW]
+            for axis in firsts:
+                axis.set_yticks(at, [names[each] for each in at], fontsize=7)
             about = style.run_name(run, series).replace(", ", "\n")
             row[0].set_ylabel(f"{about}\nImages of {names[label]}".lstrip())
         figure.supxlabel("Mean weight")
         return figure
+
+    def _blocks_of(self, mixed: list[int], series: list[PlottedRun]) -> list[int]:
+        """Return the key `blocks`, or by default the blocks at which some run mixes prompts.
+
+        Raises a FedLoomError if no run mixes prompts at a block that the key names.
+        """
+        if self.blocks is None:
+            return mixed
+        for block in self.blocks:
+            if block not in mixed:
+                known = ", ".join(map(str, mixed))
+                raise FedLoomError(
+                    f"{series[0].artefact}: no prompts are mixed at block {block}; mixed at {known}"
+                )
+        return list(self.blocks)
 
 
 def _opacity(is_true_class: bool) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from fedloom.common.schema import Count, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure, Superclasses, with_superclasses
 from fedloom.config.settings import KindSpec, OutputEntry, Settings
 from fedloom.report import metrics
-from fedloom.report.figures import style
+from fedloom.report.figures import chosen_panels, style
 from fedloom.report.plotted_runs import PlottedBackbone, PlottedRun
 from fedloom.report.tables.clustering import find_superclasses
 
@@ -62,11 +62,15 @@ def embed(rows: np.ndarray | pd.Series, where: Path | str | None) -> np.ndarray:
 
 
 class PromptTsne(RunsFigure):
-    """t-SNE of the trained class prompts, a point per class; first seed (PEP-FedPT Fig. 7)."""
+    """t-SNE of the trained class prompts, a point per class; first seed (PEP-FedPT Fig. 7).
+
+    There is a panel per run, of at most nine runs: of more, evenly spaced ones are shown.
+    """
 
     spec = KindSpec(artefact="class_prompts", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
+        series = chosen_panels.evenly(series)
         figure, axes = style.by_run(series, **MAP_PANEL)
         for axis, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run).sort_values("class")
@@ -84,12 +88,13 @@ class PromptPath(RunsFigure):
     """t-SNE of the server's prompts after several rounds, in one map per run (PFPT Fig. 3, 5).
 
     A triangle is the centroid of the prompts of a round, and a dashed line connects the triangles.
-    Runs are those of the first seed.
+    Runs are those of the first seed: at most nine, and of more, evenly spaced ones.
     """
 
     spec = KindSpec(artefact="prompt_history", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
+        series = chosen_panels.evenly(series)
         figure, axes = style.by_run(series, **MAP_PANEL)
         frames = [embedding_frame(run) for run in series]
         scale = style.shades(0, max(int(frame["round"].max()) for frame in frames))
@@ -118,7 +123,9 @@ def embedding_frame(run: PlottedRun) -> pd.DataFrame:
 class BackboneTsne(FigureKind):
     """t-SNE of the frozen backbone's class tokens of test images, by block (SGPT Fig. 5).
 
-    Colours show superclasses, or classes if `superclasses` is not set. Nothing is trained.
+    Colours show superclasses, or classes if `superclasses` is not set. Nothing is trained. There
+    are at most nine panels: of more blocks and backbones, evenly spaced ones are shown, and three
+    blocks before a backbone is left out.
     """
 
     spec = KindSpec(shows="backbones", reads="features")
@@ -143,7 +150,9 @@ class BackboneTsne(FigureKind):
         from fedloom.data.store import ImageStore
         from fedloom.report.block_accuracy import class_tokens, depth
 
-        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP_PANEL)
+        blocks = chosen_panels.choose_columns(self.blocks, len(series))
+        series = chosen_panels.choose_rows(series, len(blocks))
+        figure, axes = style.wrapped_grid(len(series), len(blocks), BLOCK, **MAP_PANEL)
         for row, item in zip(axes, series, strict=True):
             # the test images that all panels of the row show
             store = ImageStore(item.store)
@@ -157,19 +166,20 @@ class BackboneTsne(FigureKind):
                 names = find_superclasses(names, superclass_of, self.superclasses)
             numbers, each = pd.factorize(names, sort=True)
 
-            for axis, block in zip(row, self.blocks, strict=True):
+            for axis, block in zip(row, blocks, strict=True):
                 tokens = class_tokens(item.features, block)[images].numpy()
                 _scatter(axis, embed(tokens, item.features), numbers, list(each))
                 axis.set_title(_title(block, depth(item.features) + 1))
             row[0].set_ylabel(style.name(item, series, style.BACKBONE).replace(", ", "\n"))
-        style.legend(figure, list(axes.flat))
+        style.legend(figure, list(chain.from_iterable(axes)))
         return figure
 
 
 class TokenTsne(RunsFigure):
     """t-SNE of test images' class tokens by block, first seed (PEP-FedPT Fig. 10).
 
-    Colours show classes, and markers show domains.
+    Colours show classes, and markers show domains. There are at most nine panels: of more blocks
+    and runs, evenly spaced ones are shown, and three blocks before a run is left out.
     """
 
     spec = KindSpec(artefact="class_tokens", reads="names", first_seed=True)
@@ -179,13 +189,15 @@ class TokenTsne(RunsFigure):
     plus 1 means the final output."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP_PANEL)
+        blocks = chosen_panels.choose_columns(self.blocks, len(series))
+        series = chosen_panels.choose_rows(series, len(blocks))
+        figure, axes = style.wrapped_grid(len(series), len(blocks), BLOCK, **MAP_PANEL)
         image = None
         for row, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run)
             names = metrics.class_names(run)
             last = frame["block"].max()
-            for axis, block in zip(row, self.blocks, strict=True):
+            for axis, block in zip(row, blocks, strict=True):
                 tokens = frame[frame["block"] == block]
                 if tokens.empty:
                     raise FedLoomError(f"{run.artefact}: no block {block}; the last is {last}")
@@ -197,9 +209,10 @@ class TokenTsne(RunsFigure):
             row[0].set_ylabel(style.run_name(run, series).replace(", ", "\n"))
 
         # the names of many classes are numbers beside a colour bar
+        every_panel = list(chain.from_iterable(axes))
         if image is not None:
-            figure.colorbar(image, ax=axes, label="Class", shrink=0.8)
-        style.legend(figure, list(axes.flat))
+            figure.colorbar(image, ax=every_panel, label="Class", shrink=0.8)
+        style.legend(figure, every_panel)
         return figure
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedloom.common.files import atomic_write
+from fedloom.report.figures import greys, paper
 from fedloom.report.metrics import SCENARIO, grouped
 from fedloom.report.plotted_runs import LineStyle, PlottedBackbone, PlottedRun
 
@@ -40,8 +41,10 @@ SMALL = 7
 LETTERS_PER_INCH = 16
 # the most panels in a row, unless a figure's rows have a meaning
 MOST_IN_A_ROW = 3
-# the fill patterns of bars, one for each of LINES
-HATCHES = ("", "//", "..", "xx", "\\\\")
+# the fill patterns of bars, as many as a figure has rows that grey print can tell apart
+HATCHES = (
+    "", "////", "....", "xxxx", "\\\\\\\\", "-----", "||||", "ooo", "++++", "//////..", "OO", "**",
+)  # fmt: skip
 # Paul Tol's "muted" colours and black: ten classes can be told apart with any colour vision
 CLASS_COLOURS = (
     "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677",
@@ -62,6 +65,8 @@ LOOK = {
     "legend.frameon": False,
     "legend.handlelength": 3,
     "lines.markersize": 4,
+    # thin enough for the narrow bars of many methods
+    "hatch.linewidth": 0.6,
     # a PDF holds text as text
     "pdf.fonttype": 42,
     # a label such as "$x_{$" is shown as it is
@@ -106,7 +111,8 @@ def assign_styles(wishes: Sequence[Mapping[str, str]]) -> list[LineStyle]:
     The first row that wishes a pair (`colour` and `marker`) gets it. All other rows take, in this
     order of preference: the least used pair, the wished colour (so that the labels of one plugin
     share it), the wished marker, the rarest colour, the rarest marker. Rows of one colour also
-    differ by their lines, for bars have no markers.
+    differ by their lines. In grey print, rows of close greys differ by marker or line, and their
+    bars by the hatch, as long as there are enough lines and hatches.
     """
     asked = [(str(w.get("colour", "")).upper(), str(w.get("marker", ""))) for w in wishes]
     firsts = {asked.index(wish) for wish in asked if all(wish)}
@@ -130,13 +136,30 @@ def assign_styles(wishes: Sequence[Mapping[str, str]]) -> list[LineStyle]:
         dealt[row] = pair
         used.update((pair, *pair))
 
-    # lines of one colour differ in their dashes
-    seen: Counter[str] = Counter()
-    styles = []
+    styles = list[LineStyle]()
     for _, (colour, marker) in sorted(dealt.items()):
-        styles.append(LineStyle(colour, seen[colour] % len(LINES), marker))
-        seen[colour] += 1
+        styles.append(_with_line_and_hatch(colour, marker, styles))
     return styles
+
+
+def _with_line_and_hatch(colour: str, marker: str, others: Sequence[LineStyle]) -> LineStyle:
+    """Return the style of a row with this colour and marker, beside the `others` above it.
+
+    Its line is the first of those that are used least by rows of the same colour and marker, then
+    of a close grey and the same marker, then of the same colour. Its hatch is the first of those
+    that are used least by rows of a close grey.
+    """
+    close = [other for other in others if greys.are_close(colour, other.colour)]
+    same_marker = Counter(other.line for other in close if other.marker == marker)
+    same_colour = Counter(other.line for other in others if other.colour == colour)
+    same_pair = Counter(
+        other.line for other in others if (other.colour, other.marker) == (colour, marker)
+    )
+    line = min(range(len(LINES)), key=lambda n: (same_pair[n], same_marker[n], same_colour[n]))
+
+    hatches = Counter(other.hatch for other in close)
+    hatch = min(range(len(HATCHES)), key=hatches.__getitem__)
+    return LineStyle(colour, line, marker, hatch)
 
 
 def of_run(run: PlottedRun) -> Keywords:
@@ -157,11 +180,25 @@ def of_class(class_index: int) -> Keywords:
 def grid(
     rows: int, columns: int, size: tuple[float, float] = PANEL, **more: Any
 ) -> tuple[Figure, np.ndarray]:
-    """Return a figure and its panels, Axes [rows, columns], of `size` inches each."""
+    """Return a figure and its panels, Axes [rows, columns], of `size` inches each.
+
+    Panels are smaller if the figure would be larger than a page.
+    """
     import matplotlib.pyplot as plt
 
-    inches = size[0] * columns, size[1] * rows
+    inches = paper.within_page(size[0] * columns, size[1] * rows)
     return plt.subplots(rows, columns, figsize=inches, squeeze=False, **more)
+
+
+def wrapped_grid(
+    rows: int, columns: int, size: tuple[float, float], **more: Any
+) -> tuple[Figure, list[list[Axes]]]:
+    """Return a figure and its rows of panels; a single row is wrapped, as those of `panels`."""
+    if rows == 1:
+        figure, axes = panels(columns, size=size, **more)
+        return figure, [axes]
+    figure, table = grid(rows, columns, size, **more)
+    return figure, [list(row) for row in table]
 
 
 def panels(count: int, **more: Any) -> tuple[Figure, list[Axes]]:
@@ -241,7 +278,7 @@ def legend_text(text: str) -> str:
 
 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """Draw one legend, each label once: above the panels, or beside them if there is no room."""
+    """Draw one legend above the panels, each label once."""
     # the first line or bar of each label
     labels = {}
     for axis in axes:
@@ -250,19 +287,7 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     if not labels:
         return
 
-    # above the panels, if it is no wider than they are
-    shown = (list(labels.values()), list(labels))
-    drawn = figure.legend(*shown, loc="outside upper center", ncols=len(labels))
-    if drawn.get_window_extent().width <= figure.bbox.width:
-        return
-
-    # beside them, five names to an inch, in a figure that is wider by the legend
-    drawn.remove()
-    width, height = figure.get_size_inches()
-    columns = 1 + len(labels) // int(5 * height)
-    drawn = figure.legend(*shown, loc="outside right upper", ncols=columns)
-    wide = drawn.get_window_extent().width / figure.dpi
-    figure.set_size_inches(float(width + wide) + 0.1, float(height))
+    paper.place_legend(figure, list(labels.values()), list(labels))
 
 
 def write_below(figure: Figure, lines: Sequence[str]) -> None:
@@ -319,8 +344,11 @@ def save_figure(figure: Figure, outputs: dict[str, Path], dots_per_inch: int | N
     Args:
         figure: the drawn figure.
         outputs: the path of each format.
-        dots_per_inch: those of the PNG; None: as many as LOOK says.
+        dots_per_inch: those of the PNG, if it then has no more than paper.MOST_PIXELS; None: as
+            many as LOOK says.
     """
+    paper.wrap_titles(figure)
+    dots_per_inch = paper.dots_per_inch(figure, dots_per_inch or LOOK["savefig.dpi"])
     with_data = sum(axes.has_data() for axes in figure.axes)
     described = {"pdf": {}, "png": {"Description": f"{with_data} panels with data"}}
     for file_format, path in outputs.items():

@@ -1,0 +1,28 @@
+"""Choose the panels of figures that would have more than a reader takes in."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+# the most panels of a figure of maps or weights
+MOST = 9
+# so many columns stay before rows are left out
+LEAST_COLUMNS = 3
+Item = TypeVar("Item")
+
+
+def evenly(items: Sequence[Item], most: int = MOST) -> list[Item]:
+    """Return at most `most` of the items, evenly spaced, from the first to the last."""
+    places = np.linspace(0, len(items) - 1, min(len(items), most)).round().astype(int)
+    return [items[place] for place in places]
+
+
+def choose_columns(columns: Sequence[Item], rows: int) -> list[Item]:
+    """Return the columns of MOST panels in so many rows, or the LEAST_COLUMNS of fewer rows."""
+    return evenly(columns, max(LEAST_COLUMNS, MOST // rows))
+
+
+def choose_rows(rows: Sequence[Item], columns: int) -> list[Item]:
+    """Return the rows of MOST panels in so many columns, at least one row."""
+    return evenly(rows, max(1, MOST // columns))
