@@ -108,7 +108,9 @@ def _describe_lead(by_method: dict[str, list[PlottedRun]], best: str, others: li
     # the comparison that comes nearest to contradicting it
     nearest = _quoted(by_method[others[verdict.rival]])
     low, high = verdict.difference.interval()
-    lead = f"{verdict.difference.value:.2f} points, with a 95 % interval from {low:.2f} to {high:.2f}"
+    lead = (
+        f"{verdict.difference.value:.2f} points, with a 95 % interval from {low:.2f} to {high:.2f}"
+    )
     if verdict.text == HOLDS:
         return f"It is ahead of all others: its least certain lead, over {nearest}, is {lead}."
 
