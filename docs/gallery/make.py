@@ -2,7 +2,7 @@
 
     PYTHONPATH=workflow .venv/bin/python docs/gallery/make.py
 
-A figure is kept small, with 64 colours and DOTS_PER_INCH.
+A figure is kept small, with 64 colours and at most DOTS_PER_INCH.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ def keep(results: Path, study: str) -> None:
         (HERE / f"{study}.{table.stem}.txt").write_text(table.read_text())
     for figure in (results / "figures" / study).glob("*.png"):
         with Image.open(figure) as image:
-            scale = DOTS_PER_INCH / round(image.info["dpi"][0])
+            scale = min(1, DOTS_PER_INCH / round(image.info["dpi"][0]))
             small = image.convert("RGB").resize([round(scale * side) for side in image.size])
             small.quantize(64).save(HERE / f"{study}.{figure.name}", optimize=True)
 

@@ -234,30 +234,78 @@ def test_every_figure_has_a_number_a_caption_and_an_alternative_text(page):
     ]
     numbers = [int(re.match(r"Figure (\d+)\. .{20}", text)[1]) for text in captions]
     assert numbers == list(range(1, len(captions) + 1))
-    images = _all(page, "img")
+    images = _all(page, "main > figure > img")
     assert len(images) == 7, "six figures and a partition"
     for image in images:
-        assert len(image.get_attribute("alt")) > 20
         shown, pixels = (image.get_property(name) for name in ("width", "naturalWidth"))
-        assert pixels >= 2 * shown > 0
+        assert pixels >= 1.5 * shown > 0
+    assert all(len(image.get_attribute("alt")) > 20 for image in _all(page, "img"))
     assert all(chart.get_attribute("aria-label") for chart in _all(page, ".chart"))
 
 
+def test_the_page_begins_with_a_chart_and_sentences_made_of_numbers(page, report):
+    numbers = pd.read_parquet(report.parents[1] / "tables/default/main.parquet")
+    headline = _all(page, "header .headline")[0]
+    (chart,) = headline.find_elements(By.TAG_NAME, "img")
+    assert chart.get_property("naturalWidth") > 0, "the chart is drawn"
+    assert f"{numbers['participating_mean'].max():.2f} %" in headline.text
+    (link,) = headline.find_elements(By.TAG_NAME, "a")
+    assert link.get_attribute("href").endswith("#table-main")
+
+
+def test_clients_show_some_of_their_images_beside_the_division(page):
+    strips = _all(page, "#Clients ~ figure img.samples")
+    assert 2 <= len(strips) <= 8
+    for strip in strips:
+        assert strip.get_property("naturalWidth") > 64, "several images side by side"
+        assert strip.get_attribute("alt").startswith("Images of client ")
+
+
+def test_it_follows_a_dark_theme(page):
+    """The contrast of text and page is above 4.5 in both themes, and a chart has their colours."""
+    chart = _all(page, ".chart")[0]
+    _draw(page, chart)
+    drawn = "return getComputedStyle(arguments[0].querySelector('.main-svg')).backgroundColor"
+    for theme in ("light", "dark"):
+        feature = {"name": "prefers-color-scheme", "value": theme}
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        body = "getComputedStyle(document.body)"
+        text, paper = page.execute_script(f"return [{body}.color, {body}.backgroundColor]")
+        assert _contrast(text, paper) > 4.5
+        WebDriverWait(page, 10).until(
+            lambda _, paper=paper: page.execute_script(drawn, chart) == paper, "the chart differs"
+        )
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def _contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours such as "rgb(34, 34, 34)" by WCAG 2.1."""
+    levels = []
+    for colour in (one, other):
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        levels.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(levels) + 0.05) / (min(levels) + 0.05)
+
+
 def test_any_title_and_name_of_a_domain_is_shown_as_it_is(page):
+    page.execute_script("document.getElementById('study').open = true")
     assert f"FedVPT, {SCRIPT}" in _all(page, "dl")[0].text
+    assert f"“{SCRIPT}”" in _all(page, ".headline p")[0].text
     assert f"{SCRIPT}: test accuracy" in _all(page, ".caption")[0].text
     assert _column(page, 1)[1].startswith(SCRIPT)
     headings = [cell.get_attribute("textContent").strip() for cell in _all(page, "th")]
     assert IMAGE in headings
     time.sleep(0.2)  # a missing picture would load now
-    assert page.execute_script("return document.images.length") == 7
+    sources = page.execute_script("return [...document.images].map((image) => image.src)")
+    assert all(source.startswith("data:image/") for source in sources)
 
 
 def test_the_hours_and_versions_of_jobs_are_those_of_their_logs(page):
-    tables = _all(page, "#Machines ~ .scroll")
+    tables = _all(page, "#Costs ~ .scroll")
     rows = [row.text.split() for row in tables[0].find_elements(By.CSS_SELECTOR, "tbody tr")]
     assert rows == [[name, "5", "5.00", "2.50", "712"] for name in ("train", "all")]
-    facts = _all(page, "#Machines ~ dl dd")
+    facts = _all(page, "#Costs ~ dl dd")
     assert [fact.text for fact in facts] == [
         f"{IMAGE}, JOB_ID 7 (5 jobs)",
         "Python 3.11.7, torch 2.9.1 (5 jobs)",

@@ -135,6 +135,18 @@ def difference(terms: Sequence[Term]) -> Difference:
     return Difference(float(by_seed.mean()), deviation, len(seeds), resampled, bounded)
 
 
+def mean_interval(values: np.ndarray) -> tuple[float, float]:
+    """Return both ends of Student's 95 % interval of the mean of values [seeds].
+
+    Both ends are the mean if there is only one value.
+    """
+    mean = float(values.mean())
+    if len(values) == 1:
+        return mean, mean
+    half = float(values.std(ddof=1)) * float(_factor(len(values), CONFIDENCE))
+    return mean - half, mean + half
+
+
 def _factor(seeds: Any, confidence: float) -> Any:
     """Return half the width of Student's interval of a mean over seeds.
 

@@ -14,6 +14,7 @@ from fedloom.report.figures.counted_answers import Confusion, Reliability
 from fedloom.report.figures.grid_plots import Boxes, Grid, Scatter3d
 from fedloom.report.figures.insides import BlockAccuracy, ClientGroups, GroupCounts, SoftWeights
 from fedloom.report.figures.maps import BackboneTsne, PromptPath, PromptTsne, TokenTsne
+from fedloom.report.figures.seed_points import SeedPoints
 
 KINDS: dict[str, type[Keys]] = {
     "accuracy_bars": AccuracyBars,
@@ -35,6 +36,7 @@ KINDS: dict[str, type[Keys]] = {
     "reliability": Reliability,
     "scatter": Scatter,
     "scatter3d": Scatter3d,
+    "seed_points": SeedPoints,
     "shots": Shots,
     "soft_weights": SoftWeights,
     "token_tsne": TokenTsne,

@@ -85,15 +85,18 @@ BACKBONE = ("dataset", "backbone")
 
 
 @contextmanager
-def house_style() -> Iterator[None]:
-    """Apply the look within the block, whatever the user's own matplotlibrc says."""
+def house_style(more: Keywords | None = None) -> Iterator[None]:
+    """Apply the look within the block, whatever the user's own matplotlibrc says.
+
+    `more` are further settings of matplotlib.
+    """
     import matplotlib
 
     # before pyplot is imported: a cluster's node has no display
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    with plt.style.context(["default", LOOK]):
+    with plt.style.context(["default", LOOK | (more or {})]):
         yield
     plt.close("all")
 

@@ -1,9 +1,12 @@
 """Write the report of a study: one HTML page without network access, from finished results.
 
-`template.html` is the page, with `style.css` and `page.js` inside it; Plotly draws the curves.
+`template.html` is the page, with `style.css` and `page.js` inside it. Plotly draws the curves; the
+page holds it compressed, and unpacks it when the first curve comes into sight.
 """
 
 import base64
+import gzip
+import io
 from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import count
@@ -18,8 +21,12 @@ from fedloom.planning import paths
 from fedloom.planning.overview import overview
 from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Wildcards
+from fedloom.planning.runs import scenarios
 from fedloom.report import tables
+from fedloom.report.figures.style import house_style
+from fedloom.report.headline import draw_headline, find_headline
 from fedloom.report.page import curves, machines, run_details
+from fedloom.report.page.samples import sample_clients
 from fedloom.report.plotted_runs import plotted_runs
 from fedloom.report.tables.layout import HOW_MADE
 
@@ -43,10 +50,11 @@ def write_page(plan: Plan) -> Path:
         name=plan.name,
         version=version("fedloom"),
         overview=overview(plan.settings),
+        headline=_headline(plan),
         tables=list(_tables(plan, groups)),
         charts=[(next(numbers), chart) for chart in curves.curves_by_scenario(groups)],
         figures=[(next(numbers), figure) for figure in _figures(plan, groups)],
-        partitions=[(next(numbers), Path(path), _png(path)) for path in plan.partition_charts],
+        partitions=[(next(numbers), part) for part in _partitions(plan)],
         groups=groups,
         by_seed=curves.by_seed,
         machines=machines.machines_used(plan),
@@ -55,12 +63,32 @@ def write_page(plan: Plan) -> Path:
         link=lambda path: Path(path).relative_to(paths.RESULTS).as_posix(),
         style=Markup((FOLDER / "style.css").read_text()),
         script=Markup((FOLDER / "page.js").read_text()),
-        plotly=Markup(get_plotlyjs()),
+        plotly=_compressed(get_plotlyjs()),
     )
 
     out = paths.path_for(paths.REPORT, study=plan.name)
     write_text(out, page)
     return out
+
+
+def _headline(plan: Plan) -> dict[str, object] | None:
+    """Return the chart and the sentences that sum up a study; None if it has no headline."""
+    headline = find_headline(plan)
+    if headline is None:
+        return None
+
+    # equal numbers give equal bytes
+    drawn = io.BytesIO()
+    with house_style({"svg.hashsalt": "fedloom"}):
+        figure = draw_headline(headline)
+        width = round(figure.get_figwidth() * ENLARGED)
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return {
+        "table": f"table-{headline.table}",
+        "number": plan.settings.select.tables.index(headline.table) + 1,
+        "paragraphs": headline.paragraphs,
+        "chart": _image(drawn.getvalue(), "svg+xml", width),
+    }
 
 
 def _tables(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[str, object]]:
@@ -120,9 +148,38 @@ def _figures(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[st
         }
 
 
+def _partitions(plan: Plan) -> Iterator[dict[str, object]]:
+    """Yield every partition of the first seed, with its chart and samples of its clients."""
+    seed = plan.settings.study.seeds[0]
+    for scenario, chart in zip(scenarios(plan.settings), plan.partition_charts, strict=True):
+        labels = vars(scenario)
+        partition = paths.path_for(paths.PARTITION, **labels, seed=seed)
+        store = paths.path_for(paths.STORE, dataset=scenario.dataset)
+        yield {
+            "about": f"{scenario.dataset}, {scenario.partition}",
+            "png": _png(chart),
+            "files": {"pdf": Path(chart).with_suffix(".pdf"), "png": Path(chart)},
+            "samples": sample_clients(partition, store),
+        }
+
+
 def _png(path: Path | str) -> dict[str, str | int]:
-    """Return an image as a data URL, and its width on screen in CSS pixels."""
+    """Return a PNG file as a data URL, and its width on screen in CSS pixels."""
     with Image.open(path) as image:
         width = round(image.width / image.info["dpi"][0] * ENLARGED)
-    data = base64.b64encode(Path(path).read_bytes()).decode()
-    return {"source": f"data:image/png;base64,{data}", "width": width}
+    return _image(Path(path).read_bytes(), "png", width)
+
+
+def _image(data: bytes, kind: str, width: int) -> dict[str, str | int]:
+    """Return the bytes of an image as a data URL, with its width on screen in CSS pixels."""
+    return {"source": f"data:image/{kind};base64,{_base64(data)}", "width": width}
+
+
+def _compressed(script: str) -> str:
+    """Return a script compressed by gzip, in base64; equal scripts give equal text."""
+    return _base64(gzip.compress(script.encode(), mtime=0))
+
+
+def _base64(data: bytes) -> str:
+    """Return bytes in base64."""
+    return base64.b64encode(data).decode()

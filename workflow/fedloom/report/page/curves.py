@@ -21,6 +21,8 @@ SYMBOLS = {
     "P": "cross", "X": "x", "*": "star",
 }  # fmt: skip
 DECIMALS = 4
+# pixels of a name in a legend: the least, those of a letter, and the most
+NAME_WIDTH = (95, 6, 260)
 
 
 def curves_by_scenario(groups: Sequence[RunGroup]) -> Iterator[JsonDict]:
@@ -111,6 +113,13 @@ def _numbers(values: pd.Series) -> list[float | None]:
     return [None if pd.isna(value) else round(value, DECIMALS) for value in values]
 
 
+def _width_of_names(lines: Sequence[JsonDict]) -> int:
+    """Return the pixels that the longest name in the legend of these lines needs."""
+    least, letter, most = NAME_WIDTH
+    longest = max(len(line.get("name", "")) for line in lines)
+    return min(max(least, letter * longest), most)
+
+
 def _chart(about: str, lines: list[JsonDict], name: str) -> Iterator[JsonDict]:
     """Yield a chart of these lines, or nothing if there are none; a loss has a logarithmic axis."""
     if not lines:
@@ -136,7 +145,7 @@ def _chart(about: str, lines: list[JsonDict], name: str) -> Iterator[JsonDict]:
             "y": 1.02,
             "yanchor": "bottom",
             "maxheight": 1,
-            "entrywidth": 95,
+            "entrywidth": _width_of_names(lines),
             "font": {"size": 11},
         },
         "margin": {"l": 56, "r": 12, "t": 12, "b": 48},

@@ -1,19 +1,52 @@
 "use strict";
 
+// Plotly is compressed in the page: it is unpacked once, when the first curve comes into sight.
+let unpacked;
+async function unpackPlotly() {
+  const text = document.getElementById("plotly").textContent;
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+}
+
+// A chart has the colours of the page, light or dark.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function themed(layout) {
+  const style = getComputedStyle(document.documentElement);
+  const [text, grid, page] = ["--text", "--grid", "--page"].map((name) => style.getPropertyValue(name).trim());
+  const axis = (own) => ({ ...own, gridcolor: grid, linecolor: grid });
+  return {
+    ...layout,
+    font: { ...layout.font, color: text },
+    paper_bgcolor: page,
+    plot_bgcolor: page,
+    hoverlabel: { bgcolor: page, font: { color: text } },
+    xaxis: axis(layout.xaxis),
+    yaxis: axis(layout.yaxis),
+  };
+}
+
 // Curves are drawn when they come into sight: a study has hundreds, most in closed sections.
+async function draw(chart) {
+  await (unpacked ??= unpackPlotly());
+  const { data, layout } = JSON.parse(chart.previousElementSibling.textContent);
+  const names = data.filter((line) => line.showlegend !== false).length;
+  const across = Math.max(1, Math.floor((chart.clientWidth - 70) / (layout.legend.entrywidth + 45)));
+  layout.height = 300 + 25 * Math.ceil(names / across);
+  if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls the page
+  await Plotly.newPlot(chart, data, themed(layout), { responsive: true, displayModeBar: false });
+}
 const sight = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
     if (!isIntersecting) continue;
     sight.unobserve(target);
-    const { data, layout } = JSON.parse(target.previousElementSibling.textContent);
-    const names = data.filter((line) => line.showlegend !== false).length;
-    const across = Math.max(1, Math.floor((target.clientWidth - 70) / (layout.legend.entrywidth + 45)));
-    layout.height = 300 + 25 * Math.ceil(names / across);
-    if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls the page
-    Plotly.newPlot(target, data, layout, { responsive: true, displayModeBar: false });
+    draw(target);
   }
 }, { rootMargin: "200px" });
 document.querySelectorAll(".chart").forEach((chart) => sight.observe(chart));
+dark.addEventListener("change", () => document.querySelectorAll(".js-plotly-plot").forEach(draw));
 
 // "84.35 ± 0.59", "> 1,200" and "-" as numbers; NaN of text
 const number = (text) => parseFloat(text.replace(/^[<>]\s*/, "").replace(/,(?=\d{3})/g, ""));

@@ -1,0 +1,61 @@
+"""Figures of a point per seed: where the points, means and intervals lie, by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedloom.common.ids import SERVER_MODEL
+from fedloom.config.settings import ReportedRounds
+from refusals import refused
+from shown_runs import draw, shown
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return make(one, two): a run with two participating clients' accuracies in percent."""
+    made = []
+
+    def make(one, two, **values):
+        path = tmp_path / f"{len(made)}.parquet"
+        made.append(path)
+        columns = {"client_id": [0, 1, SERVER_MODEL], "num_correct": [one, two, 50]}
+        columns |= {"participating": [True, True, False], "num_test": 100, "personalized": False}
+        pd.DataFrame(columns | {"round": 2}).to_parquet(path)
+        return shown(**values, evaluation=path, reported=ReportedRounds((2,)))
+
+    return make
+
+
+def test_points_are_seeds_and_a_line_is_students_interval(run):
+    """The means of two seeds are 50 and 60; Student's factor of two seeds is 12.706."""
+    series = [
+        run(40, 60, method="a", title="A", seed=0),
+        run(50, 70, method="a", title="A", seed=1),
+        run(80, 90, method="b", title="B"),
+    ]
+    (axis,) = draw("seed_points", series).axes
+
+    first, second = (part.get_offsets() for part in axis.collections)
+    assert first[:, 0].tolist() == [50, 60] and second[:, 0].tolist() == [85]
+    assert np.abs(first[:, 1]).max() < 0.5, "in the row of the method"
+    assert len(set(first[:, 1])) == 2, "equal numbers would all be seen"
+
+    interval, mean, alone, last = (line.get_xdata().tolist() for line in axis.lines)
+    half = 12.706 * np.std([50, 60], ddof=1) / 2**0.5
+    assert interval == pytest.approx([55 - half, 55 + half], abs=0.01)
+    assert mean == [55] and alone == [85, 85] and last == [85]
+    low, high = axis.get_ylim()
+    assert low > high, "the first method is the highest row"
+
+
+def test_panels_are_scenarios_and_share_their_axis(run):
+    series = [run(40, 60, partition="p"), run(10, 30, partition="q")]
+    figure = draw("seed_points", series, metric="participating_worst")
+    assert [axis.get_title() for axis in figure.axes] == ["p", "q"]
+    assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
+    assert figure.get_supxlabel() == "Worst client's accuracy (%)"
+
+
+def test_a_metric_that_a_run_lacks_is_one_line(run):
+    with refused("0.parquet", "held_out_mean"):
+        draw("seed_points", [run(1, 2)], metric="held_out_mean")
