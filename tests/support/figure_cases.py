@@ -39,6 +39,7 @@ ENTRIES = {
     "reliability": {},
     "confusion": {},
     "backbone_tsne": {"blocks": [1, 4]},
+    "seed_points": {},
     "shots": {"shots": {"p": 4}},
     "lines": {"artefact": "pool_size", "x": "round", "y": "size"},
     "scatter": {"artefact": "pool_size", "x": "round", "y": "size", "log": True, "colour": "size"},

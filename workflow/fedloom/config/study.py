@@ -100,6 +100,8 @@ class Study(Keys):
     confusion.parquet has the number of test images by true and predicted class, calibration.parquet
     by the confidence of the answer. The tables and figures `scores`, `reliability` and `confusion`
     need them."""
+    client_images: bool = True
+    """Whether the report shows a few training images of some clients."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
     """The number format in which backbones compute. tf32 needs a GPU. bf16 keeps the trained
     parameters, the residual stream and the norms in float32."""

@@ -11,6 +11,7 @@ KEPT_KEYS = (
     "fixed_seeds",
     "global_test",
     "confusion",
+    "client_images",
     "stacked",
     "gradient_checkpointing",
     "compile",

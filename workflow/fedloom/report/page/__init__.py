@@ -155,11 +155,15 @@ def _partitions(plan: Plan) -> Iterator[dict[str, object]]:
         labels = vars(scenario)
         partition = paths.path_for(paths.PARTITION, **labels, seed=seed)
         store = paths.path_for(paths.STORE, dataset=scenario.dataset)
+
+        samples = []
+        if plan.settings.study.client_images:
+            samples = sample_clients(partition, store)
         yield {
             "about": f"{scenario.dataset}, {scenario.partition}",
             "png": _png(chart),
             "files": {"pdf": Path(chart).with_suffix(".pdf"), "png": Path(chart)},
-            "samples": sample_clients(partition, store),
+            "samples": samples,
         }
 
 
