@@ -290,7 +290,7 @@ def test_writers_and_plugins_through_to_a_report(drop, tmp_path, monkeypatch, ca
         assert "| Head-Tuning" in Path(f"results/tables/small/{label}.md").read_text()
     one_process.run("figure", plan.job("figure", Wildcards(label="reach")))
     report = page.write_page(plan).read_text()
-    assert "mean of the worst and of the best 34 % of clients" in report
+    assert "test accuracy in % of the worst and the best 34 % of participating clients" in report
     (about,) = re.findall(r'alt="Figure \d+: ([^"]+)"', report.split('id="figure-reach"')[1])[:1]
     assert about.startswith("reach: The share of participating clients")
     for words in (

@@ -159,7 +159,7 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
             evaluated(trial, job, [(2, 0, True, False, 10, number)])
         choose_job.run_job(job, 1)
     job = plan.job("table", Wildcards(label="main"))
-    assert notes.tuning(plotted_runs(job.shown), job.tuned) == (
+    assert " ".join(notes.tuning(plotted_runs(job.shown), job.tuned)) == (
         "Options chosen from 2 trials of every method, each of 2 rounds and with seed 1000, by the "
         "accuracy of participating clients on a held-back share of 0.2 of their training images. "
         "Chosen: Head-Tuning: lr 0.3; FedVPT: lr 0.3, prompts 4."
@@ -209,6 +209,4 @@ def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
     table_job.run_job(job, 1)
     text = paths.path_for(paths.TABLE, study=job.study, label="main").read_text()
     assert "| FedVPT § " in text and "| Head-Tuning |" in text
-    assert text.splitlines()[-1].startswith(
-        "§ a chosen value is the lowest or highest that was tried"
-    )
+    assert "\n§ a chosen value is the lowest or highest that was tried" in text

@@ -45,8 +45,6 @@ class Answers(RunsFigure):
     """
 
     spec = KindSpec(artefact=ANSWERS, reads="names", first_seed=True)
-    # more than the pictures have; at 400, the PNG takes twice as long
-    dots_per_inch = 300
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row of images for each run."""
