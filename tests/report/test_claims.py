@@ -307,8 +307,8 @@ def test_the_text_has_the_claims_that_were_run_and_a_line_on_the_others(built, t
     made = built(*changes)
     assert made.texts.cells["Verdict"].tolist() == ["holds"]
     line = (
-        "5 of 6 claims were not run: those of Tables 1, 5; Fig. 2, 3. The CSV and Parquet files of "
-        "this table have a row for each."
+        "Not run: 5 of 6 claims, which are about Tables 1, 5; Fig. 2, 3. The CSV and Parquet files "
+        "of this table have a row for each."
     )
     assert made.texts.notes == (line,)
     assert made.details[-1] == (
@@ -331,6 +331,7 @@ def test_tables_and_figures_of_the_paper_are_named_once_and_in_order():
         "Tables 3, 7, 13; Fig. 4, 6b, 7 to 9; Section 5.2.2; the main question"
     )
     assert claim_text.name_outputs(["Table 1, Section 2"]) == "Table 1"
+    assert claim_text.name_outputs(["Tables 1-3, Section 5"]) == "Tables 1 to 3"
 
 
 def test_a_table_of_claims_of_which_none_was_run_has_only_the_line(built, tmp_path):
@@ -339,7 +340,7 @@ def test_a_table_of_claims_of_which_none_was_run_has_only_the_line(built, tmp_pa
     outputs = table_files(tmp_path)
     layout.write_formats(made, "tab:x", outputs)
     for kind in ("md", "tex", "html"):
-        assert "1 of 1 claims were not run: those of Table 1." in outputs[kind].read_text()
+        assert "Not run: 1 of 1 claims, which are about Table 1." in outputs[kind].read_text()
 
 
 def test_claims_that_were_not_run_come_last(built):
@@ -379,6 +380,6 @@ def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):
     tables.write_table(table_job("claims"), [], outputs)
     text = outputs["md"].read_text()
     assert "claims of Someone, and what these runs show: 1 holds, 1 not run." in text
-    assert "| holds " in text and "1 of 2 claims were not run" in text
+    assert "| holds " in text and "Not run: 1 of 2 claims" in text
     assert "95 \\% interval" in outputs["tex"].read_text()
     assert pd.read_parquet(outputs["parquet"])["verdict"].tolist() == ["holds", "not run"]

@@ -111,6 +111,8 @@ def test_maps_show_nine_runs_of_forty_evenly_spaced(series, kind):
     figure = draw(kind, _methods(run, SHORT))
     titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
     assert titles == [f"Method {n}" for n in (0, 5, 10, 15, 20, 24, 29, 34, 39)]
+    assert figure.get_supxlabel() == "Shown are 9 of 40 runs, evenly spaced."
+    assert not draw(kind, [run]).get_supxlabel()
 
 
 def _tokens(folder, blocks: int, classes: int) -> PlottedRun:

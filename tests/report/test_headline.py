@@ -58,6 +58,30 @@ def test_a_lead_whose_interval_includes_zero_is_not_decided(runs):
     )
 
 
+def test_methods_that_are_behind_are_joined_by_and(runs):
+    accuracies = {"a": [91, 92, 93], "b": [90, 91.8, 92], "c": [50, 50.1, 50.2], "d": [40, 40, 40]}
+    text = describe_scenario(runs(accuracies), named=False)
+    assert "It is ahead of “C” and “D”. The seeds do not decide whether it is ahead of “B”:" in text
+
+
+def test_the_same_lead_in_every_seed_is_not_decided(runs):
+    text = describe_scenario(runs({"a": [91, 92], "b": [61, 62]}), named=False)
+    assert "is 30.00 points" in text and text.endswith("(the same difference in every seed).")
+
+
+def test_methods_may_be_tested_on_different_clients(runs):
+    """A run under attack has no tests of attackers; only equal clients are resampled together."""
+    series = runs({"a": [90, 91, 92], "b": [80, 82, 83]})
+    for run in series:
+        rows = pd.read_parquet(run.evaluation)
+        count = 10 if run.method == "a" else 8
+        rows = pd.concat([rows.assign(client_id=client) for client in range(count)])
+        rows["num_correct"] += 3 * rows["client_id"]
+        rows.to_parquet(run.evaluation)
+    text = describe_scenario(series, named=False)
+    assert "It is ahead of all others: its least certain lead, over “B”, is 9.63 points" in text
+
+
 def test_many_methods_are_counted(runs):
     accuracies = {"a": [91.0, 93.0]} | {f"b{k}": [90.0, 92.5] for k in range(6)}
     text = describe_scenario(runs(accuracies), named=False)

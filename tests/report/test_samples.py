@@ -39,7 +39,7 @@ def _partition(tmp_path, clients, held_out, images, shape=(4, 8, 3)):
 
 
 def _pixels(sample):
-    data = base64.b64decode(sample.picture.removeprefix("data:image/png;base64,"))
+    data = base64.b64decode(sample.picture.source.removeprefix("data:image/png;base64,"))
     return np.asarray(Image.open(io.BytesIO(data)))
 
 
@@ -66,7 +66,7 @@ def test_grey_images_and_few_images_are_shown(tmp_path):
     partition, store = _partition(tmp_path, clients=1, held_out=0, images=2, shape=(8, 4, 1))
     (sample,) = sample_clients(partition, store)
     assert _pixels(sample).shape == (SIDE, 2 * (SIDE // 2 + GAP) - GAP, 3)
-    assert sample.width == 2 * (SIDE // 2 + GAP) - GAP
+    assert sample.picture.width == 2 * (SIDE // 2 + GAP) - GAP
 
 
 def test_without_the_images_there_are_no_samples(tmp_path):

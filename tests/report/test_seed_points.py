@@ -56,6 +56,16 @@ def test_panels_are_scenarios_and_share_their_axis(run):
     assert figure.get_supxlabel() == "Worst client's accuracy (%)"
 
 
+def test_panels_above_an_empty_place_have_numbers_too(run):
+    series = [run(40, 60, partition=f"p{number}") for number in range(4)]
+    figure = draw("seed_points", series)
+    figure.draw_without_rendering()
+    shown_numbers = [
+        any(label.get_visible() for label in axis.get_xticklabels()) for axis in figure.axes
+    ]
+    assert shown_numbers == [False, True, True, True]
+
+
 def test_a_metric_that_a_run_lacks_is_one_line(run):
     with refused("0.parquet", "held_out_mean"):
         draw("seed_points", [run(1, 2)], metric="held_out_mean")

@@ -4,13 +4,16 @@ The sentences of a scenario say which method has the highest mean accuracy, whic
 whether the seeds decide that the first is ahead of all others.
 """
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedloom.config.kinds import KINDS
 from fedloom.config.output_kinds import AccuracyTable
+from fedloom.planning.job_specs import TableJob
 from fedloom.planning.plan import Plan
+from fedloom.report import tables
 from fedloom.report.figures.accuracies import ACCURACY_AXES, accuracy
 from fedloom.report.figures.seed_points import draw_points
 from fedloom.report.figures.style import with_styles
@@ -48,22 +51,42 @@ def find_headline(plan: Plan) -> Headline | None:
     """
     for label in plan.settings.select.tables:
         job = plan.table_job(label)
-        kind = KINDS["tables"][job.kind]
-        if not issubclass(kind, AccuracyTable) or kind.spec.across_partitions:
-            continue
-        if not job.settings["personalized"]:
+        every = _compared_runs(job)
+        if not every:
             continue
 
         # the first scenarios of the table
-        every = plotted_runs(job.shown)
         groups = list(grouped(every).values())
         shown = groups[:MOST_SCENARIOS]
         paragraphs = [describe_scenario(runs, named=len(groups) > 1) for runs in shown]
         if len(groups) > len(shown):
-            left = len(groups) - len(shown)
-            paragraphs.append(f"The table has {left} more scenarios.")
+            paragraphs.append(f"The table has {len(groups)} scenarios in all.")
+
+        # what warns a reader of the table warns here, too
+        if job.remark is not None:
+            paragraphs.insert(0, job.remark)
+        if job.narrowed:
+            paragraphs.append(job.narrowed)
         return Headline(label, [run for runs in shown for run in runs], paragraphs)
     return None
+
+
+def _compared_runs(job: TableJob) -> list[PlottedRun]:
+    """Return the runs of a table that shows METRIC after personalisation; else []."""
+    kind = KINDS["tables"][job.kind]
+    if not issubclass(kind, AccuracyTable) or kind.spec.across_partitions:
+        return []
+    if not job.settings["personalized"]:
+        return []
+
+    # the kind may show other numbers, or a run may have none
+    own = tables.instantiate_kind(job)
+    extra = own.extra_of(job.settings)
+    runs = plotted_runs(job.shown)
+    for run in runs:
+        if METRIC not in own.measure(run, **extra):
+            return []
+    return runs
 
 
 def draw_headline(headline: Headline) -> "Figure":
@@ -104,6 +127,9 @@ def _describe_lead(by_method: dict[str, list[PlottedRun]], best: str, others: li
     verdict = decide(rivals)
     if verdict.difference.seeds == 1:
         return "One seed does not decide which method is ahead."
+    # of a stream, the reported rounds may have other clients
+    if math.isnan(verdict.difference.value):
+        return "The rounds have different clients, so that the seeds decide nothing here."
 
     # the comparison that comes nearest to contradicting it
     nearest = _quoted(by_method[others[verdict.rival]])
@@ -125,9 +151,11 @@ def _describe_lead(by_method: dict[str, list[PlottedRun]], best: str, others: li
         else:
             open_to.append(_quoted(by_method[rival]))
 
-    text = f"The seeds do not decide whether it is ahead of {_listed(open_to)}"
+    text = f"The seeds do not decide whether it is ahead of {_listed(open_to, 'or')}"
     if ahead:
-        text = f"It is ahead of {_listed(ahead)}. {text}"
+        text = f"It is ahead of {_listed(ahead, 'and')}. {text}"
+    if verdict.reason:
+        lead += f" ({verdict.reason})"
     return f"{text}: its lead over {nearest} is {lead}."
 
 
@@ -136,14 +164,14 @@ def _quoted(runs: Sequence[PlottedRun]) -> str:
     return f"“{runs[0].title}”"
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Join names to a list in words; many are only counted."""
+def _listed(names: Sequence[str], word: str) -> str:
+    """Join names to a list, with `word` before the last; many are only counted."""
     if len(names) > MOST_NAMES:
         return f"{len(names)} other methods"
     *first, last = names
     if not first:
         return last
-    return f"{', '.join(first)} or {last}"
+    return f"{', '.join(first)} {word} {last}"
 
 
 def _scenario(run: PlottedRun) -> tuple[str, str, str]:

@@ -86,7 +86,7 @@ def study_facts(file: Path) -> list[str | int | float | None]:
 
     shows = ", ".join(plan.settings.study.shows)
     if not shows:
-        shows = re.split(r"[:.] ", header(file))[0].rstrip(".")
+        shows = first_sentence(file)
 
     try:
         gpu_hours = study_cost(plan).gpu_hours()

@@ -48,11 +48,12 @@ class Answers(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row of images for each run."""
-        series = chosen_panels.evenly(series, MOST_ROWS)
-        figure, axes = style.grid(len(series), 1, ROW)
-        for axis, run in zip(axes[:, 0], series, strict=True):
+        runs = chosen_panels.evenly(series, MOST_ROWS)
+        figure, axes = style.grid(len(runs), 1, ROW)
+        for axis, run in zip(axes[:, 0], runs, strict=True):
             _draw_row(axis, metrics.artefact(run, ANSWERS_SCHEMA), metrics.class_names(run))
             axis.set_title(style.run_name(run, series) or run.title, loc="left")
+        chosen_panels.say_left_out(figure, {"runs": (len(runs), len(series))})
         return figure
 
 

@@ -1,12 +1,20 @@
 """Choose the panels of figures that would have more than a reader takes in."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from fedloom.report import requirements
+from fedloom.report.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 # the most panels of a figure of maps or weights
-MOST = 9
+MOST = requirements.MOST_PANELS
 # so many columns stay before rows are left out
 LEAST_COLUMNS = 3
 Item = TypeVar("Item")
@@ -16,6 +24,16 @@ def evenly(items: Sequence[Item], most: int = MOST) -> list[Item]:
     """Return at most `most` of the items, evenly spaced, from the first to the last."""
     places = np.linspace(0, len(items) - 1, min(len(items), most)).round().astype(int)
     return [items[place] for place in places]
+
+
+def say_left_out(figure: Figure, counts: dict[str, tuple[int, int]]) -> None:
+    """Write below a figure what it leaves out; nothing if it shows all.
+
+    `counts` maps a word such as "runs" to how many of them are shown, and to how many there are.
+    """
+    parts = [f"{few} of {every} {word}" for word, (few, every) in counts.items() if few < every]
+    if parts:
+        style.add_remark(figure, f"Shown are {' and '.join(parts)}, evenly spaced.")
 
 
 def choose_columns(columns: Sequence[Item], rows: int) -> list[Item]:

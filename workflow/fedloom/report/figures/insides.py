@@ -49,7 +49,7 @@ class SoftWeights(RunsFigure):
     The weights are those with which class prompts are mixed, averaged over all test images of one
     true class, whose bar is dark. There is a panel per block at which prompts are mixed. Runs are
     those of the first seed. There are at most nine panels: of more blocks, classes and runs, evenly
-    spaced ones are shown, and three blocks before a class or a run is left out.
+    spaced ones are shown: three blocks before a run is left out, and runs before classes.
     """
 
     spec = KindSpec(artefact="soft_weights", reads="names", first_seed=True)
@@ -60,15 +60,15 @@ class SoftWeights(RunsFigure):
     """Blocks to show, counted from 1. Default: all at which prompts are mixed."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        # the panels: three blocks stay before a class or a run is left out
+        # the panels: three blocks stay before a run is left out, and runs before classes
         mixed = set[int]()
         for run in series:
             mixed |= set(metrics.artefact(run)["block"])
-        blocks = self._blocks_of(sorted(mixed), series)
-        blocks = chosen_panels.choose_columns(blocks, len(series) * len(self.classes))
-        classes = chosen_panels.choose_rows(self.classes, len(blocks))
-        series = chosen_panels.choose_rows(series, len(blocks) * len(classes))
-        rows = [(run, metrics.artefact(run), label) for run in series for label in classes]
+        all_blocks = self._blocks_of(sorted(mixed), series)
+        blocks = chosen_panels.choose_columns(all_blocks, len(series) * len(self.classes))
+        runs = chosen_panels.choose_rows(series, len(blocks))
+        classes = chosen_panels.choose_rows(self.classes, len(blocks) * len(runs))
+        rows = [(run, metrics.artefact(run), label) for run in runs for label in classes]
 
         # a row per run and class, a panel per block
         figure, axes = style.wrapped_grid(len(rows), len(blocks), (2.4, 3.2), sharex=True)
@@ -101,6 +101,12 @@ class SoftWeights(RunsFigure):
             about = style.run_name(run, series).replace(", ", "\n")
             row[0].set_ylabel(f"{about}\nImages of {names[label]}".lstrip())
         figure.supxlabel("Mean weight")
+        counts = {
+            "runs": (len(runs), len(series)),
+            "classes": (len(classes), len(self.classes)),
+            "blocks": (len(blocks), len(all_blocks)),
+        }
+        chosen_panels.say_left_out(figure, counts)
         return figure
 
     def _blocks_of(self, mixed: list[int], series: list[PlottedRun]) -> list[int]:

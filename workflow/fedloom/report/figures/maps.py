@@ -70,9 +70,9 @@ class PromptTsne(RunsFigure):
     spec = KindSpec(artefact="class_prompts", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        series = chosen_panels.evenly(series)
-        figure, axes = style.by_run(series, **MAP_PANEL)
-        for axis, run in zip(axes, series, strict=True):
+        shown = chosen_panels.evenly(series)
+        figure, axes = style.by_run(shown, **MAP_PANEL)
+        for axis, run in zip(axes, shown, strict=True):
             frame = metrics.artefact(run).sort_values("class")
             points = embed(frame["vector"], run.artefact)
             look = {"color": run.style.colour, "marker": run.style.marker}
@@ -81,6 +81,8 @@ class PromptTsne(RunsFigure):
             for label, point in zip(frame["class"], points, strict=True):
                 axis.annotate(str(label), point, (3, 2), textcoords="offset points", fontsize=6)
             axis.margins(0.1)
+        counts = {"runs": (len(shown), len(series))}
+        chosen_panels.say_left_out(figure, counts)
         return figure
 
 
@@ -94,9 +96,9 @@ class PromptPath(RunsFigure):
     spec = KindSpec(artefact="prompt_history", first_seed=True)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        series = chosen_panels.evenly(series)
-        figure, axes = style.by_run(series, **MAP_PANEL)
-        frames = [embedding_frame(run) for run in series]
+        shown = chosen_panels.evenly(series)
+        figure, axes = style.by_run(shown, **MAP_PANEL)
+        frames = [embedding_frame(run) for run in shown]
         scale = style.shades(0, max(int(frame["round"].max()) for frame in frames))
         for axis, frame in zip(axes, frames, strict=True):
             # every prompt in the colour of its round
@@ -109,6 +111,7 @@ class PromptPath(RunsFigure):
 
         figure.colorbar(scale, ax=axes, label="Round", shrink=0.8, alpha=0.7)
         style.legend(figure, axes)
+        chosen_panels.say_left_out(figure, {"runs": (len(shown), len(series))})
         return figure
 
 
@@ -151,9 +154,9 @@ class BackboneTsne(FigureKind):
         from fedloom.report.block_accuracy import class_tokens, depth
 
         blocks = chosen_panels.choose_columns(self.blocks, len(series))
-        series = chosen_panels.choose_rows(series, len(blocks))
-        figure, axes = style.wrapped_grid(len(series), len(blocks), BLOCK, **MAP_PANEL)
-        for row, item in zip(axes, series, strict=True):
+        items = chosen_panels.choose_rows(series, len(blocks))
+        figure, axes = style.wrapped_grid(len(items), len(blocks), BLOCK, **MAP_PANEL)
+        for row, item in zip(axes, items, strict=True):
             # the test images that all panels of the row show
             store = ImageStore(item.store)
             images = np.flatnonzero(store.test)
@@ -172,6 +175,11 @@ class BackboneTsne(FigureKind):
                 axis.set_title(_title(block, depth(item.features) + 1))
             row[0].set_ylabel(style.name(item, series, style.BACKBONE).replace(", ", "\n"))
         style.legend(figure, list(chain.from_iterable(axes)))
+        counts = {
+            "backbones": (len(items), len(series)),
+            "blocks": (len(blocks), len(self.blocks)),
+        }
+        chosen_panels.say_left_out(figure, counts)
         return figure
 
 
@@ -190,10 +198,10 @@ class TokenTsne(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         blocks = chosen_panels.choose_columns(self.blocks, len(series))
-        series = chosen_panels.choose_rows(series, len(blocks))
-        figure, axes = style.wrapped_grid(len(series), len(blocks), BLOCK, **MAP_PANEL)
+        runs = chosen_panels.choose_rows(series, len(blocks))
+        figure, axes = style.wrapped_grid(len(runs), len(blocks), BLOCK, **MAP_PANEL)
         image = None
-        for row, run in zip(axes, series, strict=True):
+        for row, run in zip(axes, runs, strict=True):
             frame = metrics.artefact(run)
             names = metrics.class_names(run)
             last = frame["block"].max()
@@ -213,6 +221,8 @@ class TokenTsne(RunsFigure):
         if image is not None:
             figure.colorbar(image, ax=every_panel, label="Class", shrink=0.8)
         style.legend(figure, every_panel)
+        counts = {"runs": (len(runs), len(series)), "blocks": (len(blocks), len(self.blocks))}
+        chosen_panels.say_left_out(figure, counts)
         return figure
 
 

@@ -64,7 +64,7 @@ def wrap_titles(figure: Figure) -> None:
 
 def _wrapped(text: str, letters: int) -> str:
     """Return a text whose lines have at most so many letters; its own ends of lines stay."""
-    return "\n".join(fill(line, letters) for line in text.split("\n"))
+    return "\n".join(fill(line, letters, break_long_words=False) for line in text.split("\n"))
 
 
 def place_legend(figure: Figure, handles: Sequence[Artist], names: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import pandas as pd
 
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
 from fedloom.config.settings import KindSpec
@@ -51,7 +50,7 @@ def draw_points(
 
     Args:
         series: the runs, each with a style.
-        measure: returns the number of a run; NaN if it has none.
+        measure: returns the number of a run.
         title: the title of the numbers' axis.
     """
     groups = list(grouped(series).values())
@@ -73,18 +72,18 @@ def _draw_panel(
     methods = list(grouped(runs, ["method"]).values())
     for row, method_runs in enumerate(methods):
         look = method_runs[0].style
-        values = pd.Series([measure(run) for run in method_runs]).dropna()
-        if not len(values):
-            continue
+        values = np.array([measure(run) for run in method_runs])
 
         # a point per seed, spread a little so that equal numbers are all seen
-        offsets = np.linspace(-SPREAD, SPREAD, len(values)) if len(values) > 1 else [0.0]
+        offsets = np.zeros(1)
+        if len(values) > 1:
+            offsets = np.linspace(-SPREAD, SPREAD, len(values))
         points: style.Keywords = {"color": look.colour, "marker": look.marker}
-        axis.scatter(values, row + np.asarray(offsets), s=12, alpha=0.45, linewidth=0, **points)
+        axis.scatter(values, row + offsets, s=12, alpha=0.45, linewidth=0, **points)
 
         # the mean and its interval; one seed has none
         mean = float(values.mean())
-        low, high = verdicts.mean_interval(values.to_numpy())
+        low, high = verdicts.mean_interval(values)
         axis.plot([low, high], [row, row], color=look.colour, linewidth=2)
         axis.plot([mean], [row], markersize=7, markeredgecolor="white", **points)
 

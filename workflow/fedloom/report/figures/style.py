@@ -38,7 +38,7 @@ PAIRS = tuple((LINE_COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 # the size of small lines in points, and the number of their letters that surely fit into an inch
 SMALL = 7
-LETTERS_PER_INCH = 16
+SMALL_LETTERS_PER_INCH = 16
 # the most panels in a row, unless a figure's rows have a meaning
 MOST_IN_A_ROW = 3
 # the fill patterns of bars, as many as a figure has rows that grey print can tell apart
@@ -209,6 +209,10 @@ def panels(count: int, **more: Any) -> tuple[Figure, list[Axes]]:
     figure, axes = grid(-(-count // MOST_IN_A_ROW), min(count, MOST_IN_A_ROW), **more)
     for unused in axes.flat[count:]:
         unused.remove()
+
+    # a panel above an empty place has the numbers of a shared axis
+    for place in range(count, axes.size):
+        axes.flat[place - MOST_IN_A_ROW].tick_params(labelbottom=True)
     return figure, list(axes.flat[:count])
 
 
@@ -295,7 +299,7 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
 
 def write_below(figure: Figure, lines: Sequence[str]) -> None:
     """Write small lines below the panels; long ones are continued on the next line."""
-    letters = int(figure.get_figwidth() * LETTERS_PER_INCH)
+    letters = int(figure.get_figwidth() * SMALL_LETTERS_PER_INCH)
     text = "\n".join(chain.from_iterable(wrap(line, letters) for line in lines))
     if text:
         figure.supxlabel(text, fontsize=SMALL)

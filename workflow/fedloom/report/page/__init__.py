@@ -4,7 +4,6 @@
 page holds it compressed, and unpacks it when the first curve comes into sight.
 """
 
-import base64
 import gzip
 import io
 from collections.abc import Iterator
@@ -23,9 +22,11 @@ from fedloom.planning.plan import Plan
 from fedloom.planning.run_labels import Wildcards
 from fedloom.planning.runs import scenarios
 from fedloom.report import tables
+from fedloom.report.figures.paper import wrap_titles
 from fedloom.report.figures.style import house_style
 from fedloom.report.headline import draw_headline, find_headline
 from fedloom.report.page import curves, machines, run_details
+from fedloom.report.page.data_urls import ImageOnPage, image_on_page, in_base64
 from fedloom.report.page.samples import sample_clients
 from fedloom.report.plotted_runs import plotted_runs
 from fedloom.report.tables.layout import HOW_MADE
@@ -81,13 +82,14 @@ def _headline(plan: Plan) -> dict[str, object] | None:
     drawn = io.BytesIO()
     with house_style({"svg.hashsalt": "fedloom"}):
         figure = draw_headline(headline)
+        wrap_titles(figure)
         width = round(figure.get_figwidth() * ENLARGED)
         figure.savefig(drawn, format="svg", metadata={"Date": None})
     return {
         "table": f"table-{headline.table}",
         "number": plan.settings.select.tables.index(headline.table) + 1,
         "paragraphs": headline.paragraphs,
-        "chart": _image(drawn.getvalue(), "svg+xml", width),
+        "chart": image_on_page(drawn.getvalue(), "svg+xml", width),
     }
 
 
@@ -167,23 +169,13 @@ def _partitions(plan: Plan) -> Iterator[dict[str, object]]:
         }
 
 
-def _png(path: Path | str) -> dict[str, str | int]:
-    """Return a PNG file as a data URL, and its width on screen in CSS pixels."""
+def _png(path: Path | str) -> ImageOnPage:
+    """Return a PNG file with its width on screen."""
     with Image.open(path) as image:
         width = round(image.width / image.info["dpi"][0] * ENLARGED)
-    return _image(Path(path).read_bytes(), "png", width)
-
-
-def _image(data: bytes, kind: str, width: int) -> dict[str, str | int]:
-    """Return the bytes of an image as a data URL, with its width on screen in CSS pixels."""
-    return {"source": f"data:image/{kind};base64,{_base64(data)}", "width": width}
+    return image_on_page(Path(path).read_bytes(), "png", width)
 
 
 def _compressed(script: str) -> str:
     """Return a script compressed by gzip, in base64; equal scripts give equal text."""
-    return _base64(gzip.compress(script.encode(), mtime=0))
-
-
-def _base64(data: bytes) -> str:
-    """Return bytes in base64."""
-    return base64.b64encode(data).decode()
+    return in_base64(gzip.compress(script.encode(), mtime=0))

@@ -35,7 +35,8 @@ async function draw(chart) {
   const names = data.filter((line) => line.showlegend !== false).length;
   const across = Math.max(1, Math.floor((chart.clientWidth - 70) / (layout.legend.entrywidth + 45)));
   layout.height = 300 + 25 * Math.ceil(names / across);
-  if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls the page
+  // a finger scrolls the page
+  if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false;
   await Plotly.newPlot(chart, data, themed(layout), { responsive: true, displayModeBar: false });
 }
 const sight = new IntersectionObserver((entries) => {

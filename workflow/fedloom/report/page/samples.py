@@ -1,6 +1,5 @@
 """Show a few clients of a partition with some of their training images."""
 
-import base64
 import io
 from collections.abc import Sequence
 from itertools import islice
@@ -16,6 +15,8 @@ from fedloom.common.ids import UNASSIGNED
 from fedloom.common.receipts import read_receipt
 from fedloom.common.run_tables import PARTITION_SCHEMA
 from fedloom.data.store import ImageStore
+from fedloom.report.figures.chosen_panels import evenly
+from fedloom.report.page.data_urls import ImageOnPage, image_on_page
 
 # the most clients that are shown: those that take part in training, and those that are held out
 MOST_CLIENTS = {True: 6, False: 2}
@@ -36,9 +37,8 @@ class ClientSample(NamedTuple):
     images: int
     # the most frequent classes with their numbers of images
     classes: str
-    # some of its images side by side, as a data URL, and the width in pixels
-    picture: str
-    width: int
+    # some of its images side by side
+    picture: ImageOnPage
 
 
 def sample_clients(partition: Path, store: Path) -> list[ClientSample]:
@@ -57,29 +57,19 @@ def sample_clients(partition: Path, store: Path) -> list[ClientSample]:
     samples = []
     for participating, most in MOST_CLIENTS.items():
         rows = train[train["participating"] == participating]
-        clients = _evenly_spaced(sorted(rows["client_id"].unique()), most)
+        clients = evenly(sorted(rows["client_id"].unique()), most)
         for client_id in clients:
             own = rows[rows["client_id"] == client_id].sort_values("label", kind="stable")
-            index = _evenly_spaced(own["index"].tolist(), MOST_IMAGES)
-            picture = _side_by_side(images.images(np.array(index)))
+            index = evenly(own["index"].tolist(), MOST_IMAGES)
             sample = ClientSample(
                 client_id=int(client_id),
                 participating=participating,
                 images=len(own),
                 classes=_classes_in_words(own["label"], names),
-                picture=_data_url(picture),
-                width=picture.width,
+                picture=_side_by_side(images.images(np.array(index))),
             )
             samples.append(sample)
     return samples
-
-
-def _evenly_spaced(items: Sequence[int], most: int) -> list[int]:
-    """Return at most this many of the items, evenly spaced, with the first and the last."""
-    if len(items) <= most:
-        return list(items)
-    positions = np.linspace(0, len(items) - 1, most).round().astype(int)
-    return [items[position] for position in positions]
 
 
 def _classes_in_words(labels: pd.Series, names: Sequence[str]) -> str:
@@ -89,11 +79,11 @@ def _classes_in_words(labels: pd.Series, names: Sequence[str]) -> str:
     parts = [f"{names[label]} {count}" for label, count in islice(shown, MOST_CLASSES)]
     text = ", ".join(parts)
     if len(counts) > MOST_CLASSES:
-        text += f" and {len(counts) - MOST_CLASSES} more classes"
+        text += f", {len(counts)} classes in all"
     return text
 
 
-def _side_by_side(images: np.ndarray) -> Image.Image:
+def _side_by_side(images: np.ndarray) -> ImageOnPage:
     """Put images [n, H, W, channels] of bytes side by side, each with a longer side of SIDE."""
     height, width = images.shape[1:3]
     scale = SIDE / max(height, width)
@@ -111,11 +101,7 @@ def _side_by_side(images: np.ndarray) -> Image.Image:
             pixels = pixels[..., 0]
         picture = Image.fromarray(pixels).convert("RGB").resize(size, way)
         strip.paste(picture, (number * (size[0] + GAP), 0))
-    return strip
 
-
-def _data_url(picture: Image.Image) -> str:
-    """Return an image as the data URL of a PNG file."""
     file = io.BytesIO()
-    picture.save(file, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    strip.save(file, "PNG", optimize=True)
+    return image_on_page(file.getvalue(), "png", strip.width)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.report.metrics import DOMAIN_PREFIX, evaluation, frame, percent
@@ -102,12 +103,14 @@ class StudyNumbers:
 
         # the numbers of every seed
         values = dict[int, np.ndarray]()
+        ids = dict[int, tuple[int, ...]]()
         at_least = False
         for run in runs:
             numbers, is_bound = self._of_run(run, metric, group)
             if not numbers.size:
                 raise NotRunError(f"no {metric.replace('_', ' ')} here")
-            values[run.seed] = numbers
+            values[run.seed] = numbers.to_numpy()
+            ids[run.seed] = tuple(numbers.columns)
             at_least |= is_bound
 
         # how they become one number
@@ -117,19 +120,23 @@ class StudyNumbers:
             if runs[0].reported.worst_of:
                 statistic = "lowest"
 
-        clients = f"{'/'.join(scenario)} {group}"
+        # methods may be tested on other clients, as attackers are not
+        clients = f"{'/'.join(scenario)} {group} {ids}"
         return Term(weight, clients, statistic, values, at_least, metric in COUNTS)
 
-    def _of_run(self, run: PlottedRun, metric: str, group: str) -> tuple[np.ndarray, bool]:
-        """Return a run's numbers [R, K] (see `Term`), and whether they are only lower bounds."""
+    def _of_run(self, run: PlottedRun, metric: str, group: str) -> tuple[pd.DataFrame, bool]:
+        """Return a run's numbers [R, K] (see `Term`), and whether they are only lower bounds.
+
+        Columns are the clients' numbers; of a number of the run, there is only one.
+        """
         if metric in COUNTS:
-            return np.array([[sent(run)[metric]]]), False
+            return pd.DataFrame([[sent(run)[metric]]]), False
 
         if metric in COSTS:
             if self.target is None:
                 raise NotRunError("the table has no target")
             cost = cost_to_target(evaluation(run.evaluation), frame(run.rounds), self.target)
-            return np.array([[cost[metric]]]), bool(cost[f"{metric}_above"])
+            return pd.DataFrame([[cost[metric]]]), bool(cost[f"{metric}_above"])
 
         return _numbers(run, metric, group), False
 
@@ -146,7 +153,7 @@ def claim_metrics(claim: dict, run: PlottedRun) -> list[str]:
     return [f"{DOMAIN_PREFIX}{name}" for name in sorted(domains)]
 
 
-def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
+def _numbers(run: PlottedRun, metric: str, group: str) -> pd.DataFrame:
     """Return losses [R, 1], or accuracies in percent of a group's clients [R, K].
 
     The R rows are the reported rounds; for the metric COURSE, they are all evaluated rounds.
@@ -163,7 +170,7 @@ def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
     if metric != COURSE:
         rows = rows[rows["round"].isin(rounds)]
     if metric == "train_loss":
-        return rows[["train_loss"]].to_numpy()
+        return rows[["train_loss"]]
 
     # the clients of the group, or those that train on one domain
     server = rows["client_id"] == SERVER_MODEL
@@ -173,4 +180,4 @@ def _numbers(run: PlottedRun, metric: str, group: str) -> np.ndarray:
         groups[group] = trains & (rows["domain"] == group.removeprefix(DOMAIN_PREFIX))
 
     rows = rows.assign(value=percent(rows))[groups[group]]
-    return rows.pivot(index="round", columns="client_id", values="value").to_numpy()
+    return rows.pivot(index="round", columns="client_id", values="value")

@@ -18,7 +18,7 @@ from fedloom.report.tables.paper_claims import EACH_DOMAIN
 from fedloom.report.verdicts import HOLDS, MOST_SEEDS, UNDECIDED, Verdict
 
 # tables or figures in the place of a claim, such as "Tables 3 and 13" or "Fig. 4, 7 to 9"
-OUTPUTS = re.compile(r"(Table|Fig\.)s? ((?:\d+[a-z]?(?:, | and | to )?)+)")
+OUTPUTS = re.compile(r"(Table|Fig\.)s? ((?:\d+[a-z]?(?:, | and | to |-)?)+)")
 NUMBERS = re.compile(r"\d+[a-z]?(?: to \d+)?")
 
 
@@ -137,8 +137,8 @@ def line_on_not_run(places: list[str], claims: int) -> tuple[str, ...]:
     if not places:
         return ()
     line = (
-        f"{len(places)} of {claims} claims were not run: those of {name_outputs(places)}. The CSV "
-        "and Parquet files of this table have a row for each."
+        f"Not run: {len(places)} of {claims} claims, which are about {name_outputs(places)}. The "
+        "CSV and Parquet files of this table have a row for each."
     )
     return (line,)
 
@@ -154,7 +154,7 @@ def name_outputs(places: list[str]) -> str:
     for place in places:
         found = OUTPUTS.findall(place)
         for output, listed in found:
-            numbers[output].update(NUMBERS.findall(listed))
+            numbers[output].update(NUMBERS.findall(listed.replace("-", " to ")))
         if not found:
             others[place] = None
 
@@ -162,7 +162,8 @@ def name_outputs(places: list[str]) -> str:
     for output, each in numbers.items():
         in_order = sorted(each, key=_leading_number)
         heading = output
-        if output == "Table" and len(each) > 1:
+        is_single = len(each) == 1 and " to " not in in_order[0]
+        if output == "Table" and not is_single:
             heading = "Tables"
         if each:
             parts.append(f"{heading} {', '.join(in_order)}")

@@ -100,8 +100,14 @@ class Scores(RunsTable):
 
     def describe(self, runs: list[PlottedRun]) -> str:
         """Say what the scores are of."""
-        what = "scores of test answers in %, classes weighed alike"
-        return f"{what}, {DESCRIPTIONS[self.over]}, {describe_rounds(runs)}"
+        return f"scores of test answers in %, {DESCRIPTIONS[self.over]}"
+
+    def explain(self, runs: list[PlottedRun]) -> tuple[str, ...]:
+        """Return sentences on the weights of classes, and on the rounds that count."""
+        return (
+            "Classes weigh alike, except in the calibration error, in which images do.",
+            f"Scores are from {describe_rounds(runs)}.",
+        )
 
 
 def _means(
