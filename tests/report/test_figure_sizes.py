@@ -41,7 +41,7 @@ def _methods(run: PlottedRun, names: list[str], places: int = 1) -> list[Plotted
 
 
 def _check_sizes(figure: style.Figure, file: Path) -> None:
-    """Write the PNG; require that it is no larger than allowed, and its legend than a panel."""
+    """Write the PNG; require its bounds, and that its legend is no higher than a panel."""
     with style.house_style():
         style.save_figure(figure, {"png": file})
         with Image.open(file) as image:

@@ -1,12 +1,20 @@
 """The headline of a report: what its sentences say of numbers that are made by hand."""
 
+from copy import deepcopy
+
 import pandas as pd
+import pyarrow as pa
 import pytest
 
+from default_config import default_config
+from fedloom.common.files import write_table
 from fedloom.config.settings import ReportedRounds
+from fedloom.planning import paths
+from fedloom.planning.load_plan import resolve
+from fedloom.planning.plan import Plan
 from fedloom.report.figures.style import house_style
-from fedloom.report.headline import Headline, describe_scenario, draw_headline
-from shown_runs import shown
+from fedloom.report.headline import Headline, describe_scenario, draw_headline, find_headline
+from shown_runs import filled, shown
 
 
 @pytest.fixture
@@ -105,3 +113,27 @@ def test_the_chart_has_a_panel_per_scenario_and_a_row_per_method(runs):
         figure.draw_without_rendering()
     assert [axis.get_title() for axis in figure.axes] == ["p", "q"]
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["A", "B"]
+
+
+def test_a_headline_is_of_the_first_table_of_mean_accuracy_and_repeats_its_warnings(
+    tmp_path, monkeypatch
+):
+    """The table before it counts costs, and shows no accuracy."""
+    monkeypatch.chdir(tmp_path)
+    config = deepcopy(default_config())
+    config["study"] |= {"seeds": [0, 1], "remark": "Preliminary."}
+    config["select"] |= {"methods": ["head_tuning", "fedvpt"], "figures": []}
+    config["select"]["tables"] = ["communication", "domains", "main"]
+    plan = Plan(resolve(config))
+    for run in plan.runs:
+        rows = {"round": [8, 10, 12], "client_id": 0, "participating": True, "domain": "plain"}
+        rows |= {"personalized": False, "num_test": 100, "num_correct": 80 + run.seed}
+        own = paths.path_for(paths.EVALUATION, run)
+        write_table(own, pa.Table.from_pandas(filled(rows, "evaluation")))
+        losses = filled({"round": [12], "train_loss": 1.0, "guessing_loss": 3.0}, "rounds")
+        write_table(paths.path_for(paths.ROUNDS, run), pa.Table.from_pandas(losses))
+
+    headline = find_headline(plan)
+    assert headline.table == "domains" and len(headline.runs) == 4
+    assert headline.paragraphs[0] == "Preliminary."
+    assert "Head-Tuning" in headline.paragraphs[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 # inches of a panel: at 200 dots per inch, three of them side by side have 1,560 dots
 PANEL = (2.6, 2.6)
 DOTS_PER_INCH = 200
-# the names of at most this many classes, each of at most so many letters, have room at an axis
-MOST_NAMES, LETTERS = 20, 12
+# the names of at most this many classes have room at an axis
+MOST_NAMES = 20
+# the letters of the longest name that has room there
+MOST_LETTERS = 12
 # the percentages of at most this many classes have room in the cells
 MOST_NUMBERS = 10
 
@@ -33,9 +36,9 @@ class Reliability(RunsFigure):
 
     Points show the accuracy and the mean confidence of the answers in each of 15 bins of
     confidence, grey bars the share of all answers. On the dashed line, accuracy equals confidence;
-    below it, a method is too sure. The number is the expected calibration error (ECE). Answers are
-    those to the test images of all participating clients, over all seeds, after the last reported
-    round.
+    below it, a method is too sure. Answers are those to the test images of all participating
+    clients, over all seeds, after the last reported round. The number is the expected calibration
+    error (ECE) of these answers, the mean over seeds.
     """
 
     spec = KindSpec(
@@ -49,8 +52,11 @@ class Reliability(RunsFigure):
         groups = _by_method(series)
         figure, axes = style.panels(len(groups), size=PANEL, sharey=True)
         for axis, runs in zip(axes, groups, strict=True):
-            rows = pd.concat([scores.counts_of(r, r.calibration, _last_round(r)) for r in runs])
-            _draw_reliability(axis, rows)
+            counted = [scores.counts_of(run, run.calibration, _last_round(run)) for run in runs]
+            _draw_reliability(axis, pd.concat(counted))
+            # seeds are other models, so their errors are averaged, and not those of all answers
+            error = fmean(scores.calibration_error(counts) for counts in counted)
+            axis.text(4, 98, f"ECE {error:.1f} %", va="top")
             axis.set(title=_title(runs[0], series), xlabel="Confidence (%)")
         figure.supylabel("Accuracy, share of answers (%)")
         style.legend(figure, axes)
@@ -58,7 +64,7 @@ class Reliability(RunsFigure):
 
 
 def _draw_reliability(axis: Axes, calibration: pd.DataFrame) -> None:
-    """Draw accuracy by confidence, the share of answers in each bin, and the calibration error."""
+    """Draw accuracy by confidence, and the share of answers in each bin."""
     bins = scores.by_bin(calibration)
     share = 100 * bins["count"] / bins["count"].sum()
     confidence = 100 * bins["confidence"] / bins["count"]
@@ -71,9 +77,6 @@ def _draw_reliability(axis: Axes, calibration: pd.DataFrame) -> None:
     axis.plot([0, 100], [0, 100], color="#555555", linestyle="--", label="accuracy = confidence")
     axis.plot(confidence, accuracy, color=style.LINE_COLOURS[0], marker="o", label="accuracy")
     axis.set(xlim=(0, 100), ylim=(0, 102), xticks=range(0, 101, 25), yticks=range(0, 101, 25))
-
-    error = scores.calibration_error(calibration)
-    axis.text(4, 98, f"ECE {error:.1f} %", va="top")
 
 
 class Confusion(RunsFigure):
@@ -97,8 +100,8 @@ class Confusion(RunsFigure):
         groups = _by_method(series)
         figure, axes = style.panels(len(groups), size=PANEL)
         for axis, runs in zip(axes, groups, strict=True):
-            rows = pd.concat([scores.counts_of(r, r.confusion, _last_round(r)) for r in runs])
-            _draw_matrix(axis, rows, metrics.class_names(runs[0]), scale)
+            counted = [scores.counts_of(run, run.confusion, _last_round(run)) for run in runs]
+            _draw_matrix(axis, pd.concat(counted), metrics.class_names(runs[0]), scale)
             axis.set(title=_title(runs[0], series), xlabel="Predicted class")
         figure.supylabel("True class")
         figure.colorbar(scale, ax=axes, label="Share of the true class (%)", aspect=40)
@@ -124,7 +127,7 @@ def _draw_matrix(axis: Axes, confusion: pd.DataFrame, names: Sequence[str], scal
             axis.text(column, row, f"{share:.0f}", **look)
 
     axis.grid(visible=False)
-    if len(names) > MOST_NAMES or max(map(len, names)) > LETTERS:
+    if len(names) > MOST_NAMES or max(map(len, names)) > MOST_LETTERS:
         axis.set(xticks=[], yticks=[])
         return
     axis.set_xticks(range(len(names)), names, fontsize=style.SMALL, rotation=90)

@@ -103,14 +103,14 @@ class StudyNumbers:
 
         # the numbers of every seed
         values = dict[int, np.ndarray]()
-        ids = dict[int, tuple[int, ...]]()
+        ids = dict[int, tuple[str, ...]]()
         at_least = False
         for run in runs:
             numbers, is_bound = self._of_run(run, metric, group)
             if not numbers.size:
                 raise NotRunError(f"no {metric.replace('_', ' ')} here")
             values[run.seed] = numbers.to_numpy()
-            ids[run.seed] = tuple(numbers.columns)
+            ids[run.seed] = tuple(map(str, numbers.columns))
             at_least |= is_bound
 
         # how they become one number
