@@ -148,7 +148,7 @@ def test_the_report_holds_every_table_and_figure_and_needs_no_network(finished):
         assert f'href="../{path}"' in text
     assert "the minimum over clients" in text, "the caption of a kind"
     assert not re.search(r"<(script|link|img)[^>]* (src|href)=.?http", text)
-    words = re.sub(r"<[^>]+>", " ", text[text.index('id="Machines"') :]).split()
+    words = re.sub(r"<[^>]+>", " ", text[text.index('id="Costs"') :]).split()
     assert words[words.index("train") + 1] == "4", "a log of two jobs of both methods"
     assert f"{platform.python_version()}," in words
 
