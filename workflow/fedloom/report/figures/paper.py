@@ -25,7 +25,7 @@ LETTERS_PER_INCH = 12
 LEAST_LETTERS = 12
 # letters in a line of a legend
 LEGEND_LETTERS = 36
-# inches by which a figure grows at a time, until its legend is no larger than a panel
+# inches by which a figure grows at a time, until its legend is no higher than a panel
 STEP = 0.8
 
 
@@ -68,7 +68,7 @@ def _wrapped(text: str, letters: int) -> str:
 
 
 def place_legend(figure: Figure, handles: Sequence[Artist], names: Sequence[str]) -> None:
-    """Put a legend above the panels, in columns, and no larger than a panel.
+    """Put a legend above the panels, in columns, and no higher than a panel.
 
     The figure grows by the legend's height. If the legend is wider than the figure or higher than
     a panel, the figure is made wider, at most to PAGE, and then the panels are made higher.
