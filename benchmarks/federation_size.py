@@ -111,7 +111,8 @@ def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
         task, seconds = _task(name, clients, folder)
         times["read, s"].append(seconds)
         hooks = loader.load_hooks(manifest.find_method(name))
-        state, nothing = _everybody_trained(task, hooks), AnswerCounts()
+        state = _everybody_trained(task, hooks)
+        nothing = AnswerCounts()
         checkpoint = Checkpoint(folder / "checkpoint.safetensors", "benchmark")
         for number in range(1, rounds + 2):
             started = time.process_time()

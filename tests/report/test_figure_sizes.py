@@ -41,7 +41,7 @@ def _methods(run: PlottedRun, names: list[str], places: int = 1) -> list[Plotted
 
 
 def _check_sizes(figure: style.Figure, file: Path) -> None:
-    """Write the PNG; require its bounds, and that its legend is no higher than a panel."""
+    """Require that the PNG keeps to its bounds, and that no legend is higher than a panel."""
     with style.house_style():
         style.save_figure(figure, {"png": file})
         with Image.open(file) as image:

@@ -11,6 +11,8 @@ from fedloom.report import figures
 from shown_runs import draw, figure_job, filled, shown
 
 NAMES = ["ant", "bee", "cow"]
+# as many as have room at an axis
+TWENTY = [f"c{number}" for number in range(20)]
 
 
 def run_of(folder, name="m", seed=0, names=NAMES):
@@ -78,8 +80,8 @@ def test_rows_of_a_confusion_add_up_to_a_hundred_or_are_white(tmp_path):
     [
         (NAMES, NAMES),
         (["a class of a very long name", "b", "c"], []),
-        ([f"c{number}" for number in range(20)], [f"c{number}" for number in range(20)]),
-        ([f"c{number}" for number in range(21)], []),
+        (TWENTY, TWENTY),
+        ([*TWENTY, "one more"], []),
     ],
 )
 def test_classes_are_named_where_their_names_fit(tmp_path, names, told):

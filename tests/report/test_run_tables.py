@@ -57,12 +57,18 @@ def test_confusion_counts_every_answer_of_every_evaluation(tiny, tmp_path, name)
     assert by_class.tolist() == labels.tolist()
 
 
-def test_confusion_is_of_the_models_own_answers(tiny, tmp_path):
-    """A loop over images, which shares no code with the evaluation, counts answers of round 2."""
-    task, hooks, outputs = _train(tiny, "head_tuning", tmp_path / "a")
+def _train_two_rounds(tiny, folder):
+    """Return the task and the files of a job of Head-Tuning, and the state after its two rounds."""
+    task, hooks, outputs = _train(tiny, "head_tuning", folder)
     state = initial_state(task, hooks)
     for number in (1, 2):
         state, _ = train_round(task.at(number), hooks, state)
+    return task, outputs, state
+
+
+def test_confusion_is_of_the_models_own_answers(tiny, tmp_path):
+    """A loop over images, which shares no code with the evaluation, counts answers of round 2."""
+    task, outputs, state = _train_two_rounds(tiny, tmp_path / "a")
     counts = read_table(outputs.confusion).to_pandas()
     counts = counts[(counts["round"] == 2) & (counts["client_id"] == 1)]
     head = state.server["params"]["head"]
@@ -93,10 +99,7 @@ def test_bins_count_every_answer_of_every_evaluation(tiny, tmp_path, name):
 
 def test_a_confidence_is_the_softmax_of_the_models_own_logits(tiny, tmp_path):
     """A loop over images in float64, which shares no code with the evaluation, sorts them."""
-    task, hooks, outputs = _train(tiny, "head_tuning", tmp_path / "a")
-    state = initial_state(task, hooks)
-    for number in (1, 2):
-        state, _ = train_round(task.at(number), hooks, state)
+    task, outputs, state = _train_two_rounds(tiny, tmp_path / "a")
     bins = read_table(outputs.calibration).to_pandas()
     bins = bins[(bins["round"] == 2) & (bins["client_id"] == 1)].set_index("bin")
     head = state.server["params"]["head"].numpy().astype(float)

@@ -58,7 +58,8 @@ def test_macro_scores_are_scikit_learns(case):
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
 def test_counts_of_the_same_classes_are_added():
     draw = np.random.default_rng(0)
-    labels, predicted = draw.integers(0, 6, 200), draw.integers(2, 9, 200)
+    labels = draw.integers(0, 6, 200)
+    predicted = draw.integers(2, 9, 200)
     pairs = pd.DataFrame(
         {"label": labels, "predicted": predicted, "half": draw.integers(0, 2, 200)}
     )

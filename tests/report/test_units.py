@@ -18,7 +18,7 @@ NAN = float("nan")
         ([0.999999], "kB"),
         ([0.001], "kB"),
         ([0.000999], "B"),
-        ([0.0000001], "B"),  # there is no smaller one
+        ([0.0000001], "B"),  # no unit is smaller than a byte
         ([5e6], "MB"),  # nor a larger one
         ([0.0, 0.0], "MB"),  # nothing was sent
         ([NAN, NAN], "MB"),

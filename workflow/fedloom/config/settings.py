@@ -341,7 +341,7 @@ class OutputKind(Keys):
 
     @property
     def details(self) -> list[str]:
-        """What else the docstring of its kind says, by paragraph."""
+        """The paragraphs of the kind's docstring after the first, which is the caption."""
         return _paragraphs(self.__doc__)[1:]
 
     def needs(self) -> KindSpec:

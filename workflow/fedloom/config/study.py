@@ -101,7 +101,7 @@ class Study(Keys):
     by the confidence of the answer. The tables and figures `scores`, `reliability` and `confusion`
     need them."""
     client_images: bool = True
-    """Whether the report shows a few training images of some clients."""
+    """Show some training images of a few clients in the report."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
     """The number format in which backbones compute. tf32 needs a GPU. bf16 keeps the trained
     parameters, the residual stream and the norms in float32."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # the most panels of a figure of maps or weights
 MOST = requirements.MOST_PANELS
-# so many columns stay before rows are left out
+# a figure keeps this many columns before it leaves out rows
 LEAST_COLUMNS = 3
 Item = TypeVar("Item")
 
@@ -37,10 +37,10 @@ def say_left_out(figure: Figure, counts: dict[str, tuple[int, int]]) -> None:
 
 
 def choose_columns(columns: Sequence[Item], rows: int) -> list[Item]:
-    """Return the columns of MOST panels in so many rows, or the LEAST_COLUMNS of fewer rows."""
+    """Return the columns that leave room for `rows` rows; at least LEAST_COLUMNS, if there are."""
     return evenly(columns, max(LEAST_COLUMNS, MOST // rows))
 
 
 def choose_rows(rows: Sequence[Item], columns: int) -> list[Item]:
-    """Return the rows of MOST panels in so many columns, at least one row."""
+    """Return the rows that have room beside `columns` columns; at least one."""
     return evenly(rows, max(1, MOST // columns))

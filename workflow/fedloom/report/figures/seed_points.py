@@ -37,6 +37,8 @@ class SeedPoints(RunsFigure):
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
+        """Draw a panel for each scenario."""
+
         def measure(run: PlottedRun) -> float:
             return accuracy(run, self.metric, self.personalized)
 

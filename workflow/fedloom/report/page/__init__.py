@@ -59,8 +59,8 @@ def write_page(plan: Plan) -> Path:
         groups=groups,
         by_seed=curves.by_seed,
         machines=machines.machines_used(plan),
-        # a link starts from the report's folder and leads to the results beside it
         how_made=HOW_MADE,
+        # a link starts from the report's folder and leads to the results beside it
         link=lambda path: Path(path).relative_to(paths.RESULTS).as_posix(),
         style=Markup((FOLDER / "style.css").read_text()),
         script=Markup((FOLDER / "page.js").read_text()),

@@ -20,8 +20,9 @@ from fedloom.report.page.data_urls import ImageOnPage, image_on_page
 
 # the most clients that are shown: those that take part in training, and those that are held out
 MOST_CLIENTS = {True: 6, False: 2}
-# the most images of a client, the pixels of their longer side, and those between two images
+# the most images of a client
 MOST_IMAGES = 8
+# pixels of an image's longer side, and between two images
 SIDE = 64
 GAP = 4
 # the most classes that a line names
