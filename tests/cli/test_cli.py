@@ -117,7 +117,7 @@ TYPOS = {  # a command line, and what its error holds
     "run --set stdy.rounds=2": "did you mean 'study'? (--set stdy.rounds=2)",
     "run --corse 2": "No such option '--corse'. (Did you mean one of: '--cores', '--set'?)",
     "run --only method=fedvpt": "--only: no key 'method'; did you mean 'methods'?",
-    "show styles/domains/micro_vit/fedvpt/seed0": "no run that has finished; known: none",
+    "show styles/four_classes/micro_vit/fedvpt/seed0": "no run that has finished; known: none",
     "diff fedvpt sgpt": "fedvpt: must be the folder of a run, <dataset>/<partition>/",
     "export defaultt": "study 'defaultt' must have finished; run it",
     "run micro/micro_vit b": "unexpected extra argument (b)",

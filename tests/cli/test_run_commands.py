@@ -175,7 +175,7 @@ KINDS = {
     "report/{}.html": ("mine", "old"),
     "studies/{}.yaml": ("mine", "old"),
 }
-TRIAL = "runs/styles/domains.validation/micro_vit/head_tuning.0.1/seed{}/evaluation.parquet"
+TRIAL = "runs/styles/four_classes.validation/micro_vit/head_tuning.0.1/seed{}/evaluation.parquet"
 BLOCKS = """\
 study: {name: blocks}
 figures: {depth: {kind: block_accuracy}}

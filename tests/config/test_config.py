@@ -67,6 +67,12 @@ BAD = [  # a study, and what its error holds
      "tables.new.methods: no label 'fedvptt'; did you mean 'fedvpt'?"),
     ("figures: {new: {kind: convergence, metric: global}}\nselect: {figures: [new]}",
      "figures.new: metric global needs study.global_test: true"),
+    *((f"partitions: {{all: {{scheme: iid, clients: 20}}}}\nfigures: {{new: {{kind: {kind}}}}}\n"
+       "select: {partitions: [all], figures: [new]}",
+       "figures.new: metric held_out_mean needs clients that are held out; set held_out of "
+       "partitions.all")
+      for kind in ("seed_points, metrics: [held_out_mean]", "two_metrics, y: held_out_mean",
+                   "accuracy_bars, metric: held_out_mean")),
     *((f"{section}: {{new: {{kind: {kind}}}}}\nselect: {{{section}: [new]}}",
        f"{section}.new: kind {kind} needs study.confusion: true")
       for section, kind in (("tables", "scores"), ("figures", "reliability"),
@@ -85,7 +91,7 @@ BAD = [  # a study, and what its error holds
      "rows: {fedvtp: FedVPT}, columns: {digits/pathological: CIFAR-100 pathological}}}}\n"
      "select: {tables: [new]}", "tables.new.published.rows: the study has no 'fedvtp'; did you"),
     ("tables: {new: {kind: accuracy, published: {paper: pep_fedpt, table: 4, "
-     "rows: {fedvpt: Only Sharde}, columns: {styles/domains: Pathological}}}}\n"
+     "rows: {fedvpt: Only Sharde}, columns: {styles/four_classes: Pathological}}}}\n"
      "select: {tables: [new]}", "published.rows.fedvpt: the paper has no 'Only Sharde'; did you"),
     ("partitions: {new: {scheme: pathological, clients: 20, classes_per_client: 2}}\n"
      "select: {partitions: [new], tables: [heldout]}", "tables.heldout: at least one partition"),

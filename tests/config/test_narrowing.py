@@ -159,7 +159,11 @@ def test_a_row_of_claims_keeps_its_method_or_is_not_run():
     config = default_config()
     fifty = {"plugin": "fedvpt", "title": "FedVPT", "options": {"prompts": 50}}
     config["methods"]["fifty"] = fifty
-    claims = {"kind": "claims", "paper": "pep_fedpt", "stands_for": {"styles/domains": "domains"}}
+    claims = {
+        "kind": "claims",
+        "paper": "pep_fedpt",
+        "stands_for": {"styles/four_classes": "pathological"},
+    }
     config["tables"] = {"claims": claims}
     config["select"] |= {"methods": ["fedvpt", "fifty"], "tables": ["claims"], "figures": []}
     whole = resolve(config)

@@ -14,7 +14,7 @@ from fedloom.machine.install import ROOT, resource
 from fedloom.planning.load_plan import load_plan
 
 WEIGHTS = "workflow/resources/micro_vit.safetensors"
-LABELS = {"dataset": "styles", "partition": "domains", "backbone": "micro_vit", "seed": 0}
+LABELS = {"dataset": "styles", "partition": "four_classes", "backbone": "micro_vit", "seed": 0}
 
 
 @pytest.fixture

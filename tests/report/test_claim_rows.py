@@ -163,7 +163,7 @@ def _resolved(**entry):
     config["methods"]["deep"] = {"plugin": "fedvpt_deep", "options": {"prompts": 2}}
     config["methods"]["no_ccmp"] = {"plugin": "pep_fedpt", "options": {"ccmp": False}}
     config["select"]["methods"] = ["fedvpt", "deep", "pep_fedpt", "pep_5", "no_ccmp"]
-    stands_for = {"styles/domains": "domains"}
+    stands_for = {"styles/four_classes": "pathological"}
     config["tables"] = {
         "t": {"kind": "claims", "paper": "pep_fedpt", "stands_for": stands_for} | entry
     }
@@ -243,7 +243,7 @@ def test_rows_of_shipped_studies():
         ({"rows": {"pep_6": "PEP-FedPT"}}, ["rows", "'pep_6'", "'pep_5'"]),
         ({"rows": {"pep_5": "PEP"}}, ["rows.pep_5", "'PEP'"]),
         ({"stands_for": {"a/b": "domains"}}, ["stands_for", "'a/b'"]),
-        ({"stands_for": {"styles/domains": "domain"}}, ["'domain'"]),
+        ({"stands_for": {"styles/four_classes": "patological"}}, ["'patological'"]),
     ],
 )
 def test_a_table_of_claims_that_is_wrong_is_one_line(entry, words):

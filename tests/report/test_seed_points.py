@@ -50,10 +50,31 @@ def test_points_are_seeds_and_a_line_is_students_interval(run):
 
 def test_panels_are_scenarios_and_share_their_axis(run):
     series = [run(40, 60, partition="p"), run(10, 30, partition="q")]
-    figure = draw("seed_points", series, metric="participating_worst")
+    figure = draw("seed_points", series, metrics=["participating_worst"])
     assert [axis.get_title() for axis in figure.axes] == ["p", "q"]
     assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
     assert figure.get_supxlabel() == "Worst client's accuracy (%)"
+
+
+def test_metrics_are_the_columns_of_a_row_per_scenario_and_names_of_methods_stand_once(run):
+    series = [run(40, 60, partition="p"), run(10, 30, partition="q")]
+    figure = draw("seed_points", series, metrics=["participating_mean", "participating_worst"])
+    points = [axis.collections[0].get_offsets()[0][0] for axis in figure.axes]
+    assert points == [50, 40, 20, 10]
+    titles = [axis.get_xlabel() for axis in figure.axes]
+    assert titles == ["", "", "Mean accuracy (%)", "Worst client's accuracy (%)"]
+    assert [axis.get_title() for axis in figure.axes] == ["p", "p", "q", "q"]
+
+    figure.draw_without_rendering()
+    named = [axis.get_yticklabels()[0].get_visible() for axis in figure.axes]
+    assert named == [True, False, True, False]
+
+
+def test_names_of_methods_stand_in_each_panel_where_scenarios_have_others(run):
+    series = [run(1, 2, partition="p", method="a"), run(1, 2, partition="q", method="b")]
+    figure = draw("seed_points", series)
+    figure.draw_without_rendering()
+    assert all(axis.get_yticklabels()[0].get_visible() for axis in figure.axes)
 
 
 def test_panels_above_an_empty_place_have_numbers_too(run):
@@ -68,4 +89,4 @@ def test_panels_above_an_empty_place_have_numbers_too(run):
 
 def test_a_metric_that_a_run_lacks_is_one_line(run):
     with refused("0.parquet", "held_out_mean"):
-        draw("seed_points", [run(1, 2)], metric="held_out_mean")
+        draw("seed_points", [run(1, 2)], metrics=["held_out_mean"])

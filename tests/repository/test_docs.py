@@ -28,7 +28,8 @@ from fedloom.hooks import manifest
 from fedloom.hooks.manifest import MethodManifest, discover_methods
 from fedloom.machine.install import ROOT
 from fedloom.planning import runs
-from fedloom.planning.load_plan import resolve
+from fedloom.planning.load_plan import load_plan, resolve
+from fedloom.planning.study_jobs import jobs_of_study
 from pages_of_docs import Block, blocks_of
 from plugin_finders import forget_plugins
 from pretraining.__main__ import MODELS
@@ -36,7 +37,8 @@ from pretraining.__main__ import MODELS
 pytestmark = pytest.mark.slow
 
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 SCRIPT = re.compile(r"\b(?:benchmarks|tests)/[\w/]+\.py")
@@ -97,13 +99,15 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
     schema.validate(MethodManifest, template | content, KeyPath(name_of_page(block)))
 
 
-def _pages_with(language: str):
-    """Run a test for each page that has blocks of a language."""
-    pages = dict.fromkeys(block.page for block in BLOCKS if block.language == language)
+def _pages_with(language: str, but: tuple[Path, ...] = ()):
+    """Run a test for each page that has blocks of a language, but some."""
+    pages = {block.page: None for block in BLOCKS if block.language == language}
+    pages = [page for page in pages if page not in but]
     return pytest.mark.parametrize("page", pages, ids=name_of_page)
 
 
-@_pages_with("python")
+# README shows a plugin's file, which imports its neighbour
+@_pages_with("python", but=(README,))
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     """Blocks of a page build on each other."""
     monkeypatch.chdir(tmp_path)
@@ -211,8 +215,8 @@ CHECKED = set()  # commands of make: one that two pages show is checked once
 def test_the_commands_of_a_page_work(page, folder, monkeypatch):
     """Commands run in a checkout that has the files which the page's YAML blocks name.
 
-    Commands that take minutes do not run. Of make, only the README's dry run is started; its other
-    targets, the options of Snakemake and scripts are only checked to exist.
+    Commands that take minutes do not run. Of make, only dry runs are started; its other targets,
+    the options of Snakemake and scripts are only checked to exist.
     """
     monkeypatch.chdir(folder)
     for block in blocks_of(page):
@@ -227,8 +231,7 @@ def test_the_commands_of_a_page_work(page, folder, monkeypatch):
                 assert all(Path(config).is_file() for config in configs), command
                 if command not in CHECKED:
                     CHECKED.add(command)
-                    dry_run = page.name == "README.md" and command.endswith('.yaml -n"')
-                    _check_make(command, folder, dry_run)
+                    _check_make(command, folder, dry_run=command.endswith('.yaml -n"'))
             case [".venv/bin/snakemake", *arguments]:
                 get_argument_parser().parse_args(arguments)
             case [".venv/bin/fedloom" | "fedloom", *arguments]:
@@ -264,8 +267,24 @@ def test_the_picture_of_the_architecture_is_that_of_the_imports():
     assert file.read_text() == drawn, "run docs/pages/architecture_picture.py"
 
 
+def test_the_picture_of_the_workflow_is_that_of_the_default_study():
+    picture = runpy.run_path(str(ROOT / "docs/pages/workflow_picture.py"))
+    counts, arrows = picture["boxes_and_arrows"](load_plan())
+    assert sum(counts.values()) == sum(map(len, jobs_of_study(load_plan()).values()))
+    assert ("choose", "train") in arrows
+    assert ("dataset", "train") not in arrows, "it is reached by way of partitions"
+    file = ROOT / "docs/assets/workflow.svg"
+    assert file.read_text() == picture["drawing"](counts, arrows), "run workflow_picture.py"
+
+
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 155
+    assert len(README.read_text().splitlines()) <= 170
+
+
+def test_the_method_in_the_readme_is_that_of_its_file():
+    (block,) = (b for b in blocks_of(README) if b.language == "python")
+    _, code = (ROOT / "plugins/methods/fedvpt/plugin.py").read_text().split('"""\n\n', 1)
+    assert block.text == code
 
 
 def test_every_plugin_has_a_card_and_every_card_a_plugin():

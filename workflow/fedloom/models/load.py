@@ -38,9 +38,9 @@ def load(
 
     Args:
         run: the run's folder below results/runs, or its labels, as
-            "styles/domains/micro_vit/fedvpt/seed0"; the study's name may stand before the labels.
-            Or a folder that `fedloom publish` wrote, or the name of one on Hugging Face's hub, as
-            "owner/name" or "owner/name@revision", which is downloaded.
+            "styles/four_classes/micro_vit/fedvpt/seed0"; the study's name may stand before the
+            labels. Or a folder that `fedloom publish` wrote, or the name of one on Hugging Face's
+            hub, as "owner/name" or "owner/name@revision", which is downloaded.
         client: the id of a client, for its personalised model; default: the server's model.
         round: the round after which the model is read, one with which a job of the run ended;
             default: the last.

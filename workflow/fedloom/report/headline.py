@@ -91,7 +91,7 @@ def _compared_runs(job: TableJob) -> list[PlottedRun]:
 
 def draw_headline(headline: Headline) -> "Figure":
     """Draw the accuracies of a headline's runs, a point per seed."""
-    return draw_points(with_styles(headline.runs), accuracy, ACCURACY_AXES[METRIC])
+    return draw_points(with_styles(headline.runs), {ACCURACY_AXES[METRIC]: accuracy})
 
 
 def describe_scenario(runs: Sequence[PlottedRun], named: bool) -> str:

@@ -25,10 +25,26 @@ def held_out(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
 
 def global_test(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
     """Require that the study tests globally, if the output shows the global metric."""
-    keys = ("metric", "x", "y")
-    shown = [output.settings.get(key) for key in keys] + output.settings.get("metrics", [])
-    if "global" in shown and not settings.study.global_test:
+    if "global" in _metrics(output) and not settings.study.global_test:
         raise where.error("metric global needs study.global_test: true")
+
+
+def held_out_metrics(settings: Settings, output: OutputEntry, where: KeyPath) -> None:
+    """Require that all partitions that the output shows hold clients out, if a metric is theirs."""
+    theirs = [metric for metric in _metrics(output) if metric.startswith("held_out")]
+    for scenario in output.scenarios:
+        if theirs and not settings.partitions[scenario.partition].holds_out:
+            raise where.error(
+                f"metric {theirs[0]} needs clients that are held out; set held_out of "
+                f"partitions.{scenario.partition}, or another metric"
+            )
+
+
+def _metrics(output: OutputEntry) -> list[str]:
+    """Return the metrics that an output names in any of its keys."""
+    keys = ("metric", "x", "y")
+    named = [output.settings[key] for key in keys if key in output.settings]
+    return named + output.settings.get("metrics", [])
 
 
 def counted_answers(settings: Settings, output: OutputEntry, where: KeyPath) -> None:

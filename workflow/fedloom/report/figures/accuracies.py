@@ -46,7 +46,7 @@ class AccuracyBars(RunsFigure):
     sample standard deviation to each side.
     """
 
-    spec = KindSpec(requires=(requirements.global_test,))
+    spec = KindSpec(requires=(requirements.global_test, requirements.held_out_metrics))
 
     by: Literal["partition", "base_to_novel", "cross_dataset"] = "partition"
     """Groups of bars: one for each `partition`, or for each column of the table of this kind."""
@@ -92,7 +92,7 @@ class TwoMetrics(RunsFigure):
     Points are means over seeds, and whiskers reach one sample standard deviation to each side.
     """
 
-    spec = KindSpec(requires=(requirements.global_test,))
+    spec = KindSpec(requires=(requirements.global_test, requirements.held_out_metrics))
 
     x: AccuracyMetric = "global"
     """Accuracy on the x axis: the mean or the worst over participating or held-out clients, or
@@ -166,7 +166,14 @@ class OptionLine(RunsFigure):
     reach one sample standard deviation to each side.
     """
 
-    spec = KindSpec(shows="grids", requires=(requirements.global_test, requirements.the_option))
+    spec = KindSpec(
+        shows="grids",
+        requires=(
+            requirements.global_test,
+            requirements.held_out_metrics,
+            requirements.the_option,
+        ),
+    )
 
     option: str | None = None
     """The axis of the grids that is shown, which all of them must have. Default: the first axis of

@@ -1,16 +1,20 @@
-"""Draw one number of every run: a point per seed, and the mean of a method with its interval."""
+"""Draw numbers of every run: a point per seed, and the mean of a method with its interval."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import product
 
 import numpy as np
+from pydantic import Field
 
+from fedloom.common.schema import Several
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
 from fedloom.config.settings import KindSpec
 from fedloom.report import requirements, verdicts
 from fedloom.report.figures import style
-from fedloom.report.figures.accuracies import ACCURACY_AXES, accuracy
+from fedloom.report.figures.accuracies import ACCURACY_AXES, Measure, accuracy
 from fedloom.report.metrics import grouped
 from fedloom.report.plotted_runs import PlottedRun
 
@@ -23,53 +27,63 @@ SPREAD = 0.22
 
 
 class SeedPoints(RunsFigure):
-    """An accuracy of every run: a row per method, a point per seed.
+    """Accuracies of every run: a row per method, a point per seed.
 
     The mean over seeds is a large marker, and a line shows Student's 95 % interval of the mean. The
-    panels are scenarios, and share their axes.
+    panels are scenarios, or a row of them for each scenario if there are several metrics.
     """
 
-    spec = KindSpec(requires=(requirements.global_test,))
+    spec = KindSpec(requires=(requirements.global_test, requirements.held_out_metrics))
 
-    metric: AccuracyMetric = "participating_mean"
-    """Accuracy to show: the mean or the worst over participating or held-out clients, or `global`,
-    on all test images (needs `study.global_test`)."""
+    metrics: Several[AccuracyMetric] = Field(["participating_mean"])
+    """Accuracies to show, each in its own panel: the mean or the worst over participating or
+    held-out clients, or `global`, on all test images (needs `study.global_test`)."""
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a panel for each scenario."""
+        """Draw a panel for each scenario and metric."""
+        measures: dict[str, Measure] = {
+            ACCURACY_AXES[metric]: partial(accuracy, metric=metric, personalized=self.personalized)
+            for metric in self.metrics
+        }
+        return draw_points(series, measures)
 
-        def measure(run: PlottedRun) -> float:
-            return accuracy(run, self.metric, self.personalized)
 
-        return draw_points(series, measure, ACCURACY_AXES[self.metric])
+def draw_points(series: Sequence[PlottedRun], measures: Mapping[str, Measure]) -> style.Figure:
+    """Draw panels with a row per method, in the order of the runs.
 
-
-def draw_points(
-    series: Sequence[PlottedRun], measure: Callable[[PlottedRun], float], title: str
-) -> style.Figure:
-    """Draw a panel per scenario, with a row per method in the order of the runs.
+    Several measures are the columns of a row of panels for each scenario. The panels of one measure
+    are scenarios, and share their axis.
 
     Args:
         series: the runs, each with a style.
-        measure: returns the number of a run.
-        title: the title of the numbers' axis.
+        measures: what returns the number of a run, by the title of its axis.
     """
-    groups = list(grouped(series).values())
-    most_rows = max(len(grouped(runs, ["method"])) for runs in groups)
-    size = (WIDTH, MARGIN + ROW * most_rows)
-    figure, axes = style.panels(len(groups), size=size, sharex=True)
+    scenarios = list(grouped(series).values())
+    methods = [[*grouped(runs, ["method"])] for runs in scenarios]
+    size = (WIDTH, MARGIN + ROW * max(map(len, methods)))
+    if len(measures) == 1:
+        figure, axes = style.panels(len(scenarios), size=size, sharex=True)
+        figure.supxlabel(*measures)
+    else:
+        figure, table = style.grid(len(scenarios), len(measures), size=size, sharex="col")
+        axes = list(table.flat)
+        for axis, title in zip(table[-1], measures, strict=True):
+            axis.set_xlabel(title)
 
-    for axis, runs in zip(axes, groups, strict=True):
+    panels = product(scenarios, measures.values())
+    for axis, (runs, measure) in zip(axes, panels, strict=True):
         _draw_panel(axis, runs, measure)
         axis.set_title(style.name(runs[0], series))
-    figure.supxlabel(title)
+
+        # names of methods stand once in a row of panels, if all scenarios have the same
+        place = axis.get_subplotspec()
+        if methods == methods[:1] * len(methods) and place and not place.is_first_col():
+            axis.tick_params(labelleft=False)
     return figure
 
 
-def _draw_panel(
-    axis: style.Axes, runs: Sequence[PlottedRun], measure: Callable[[PlottedRun], float]
-) -> None:
+def _draw_panel(axis: style.Axes, runs: Sequence[PlottedRun], measure: Measure) -> None:
     """Draw a row per method: its seeds as points, their mean, and the interval of the mean."""
     methods = list(grouped(runs, ["method"]).values())
     for row, method_runs in enumerate(methods):

@@ -1,0 +1,187 @@
+"""Draw the jobs of the default study, from its plan, as README shows them.
+
+    PYTHONPATH=workflow .venv/bin/python docs/pages/workflow_picture.py
+
+A box is a rule, with the number of its jobs; the trials of `study.tune` have boxes of their own. An
+arrow says that jobs of one rule read what jobs of the other made. An arrow from an earlier rule is
+left out if its files are also reached by way of other jobs.
+"""
+
+from collections import Counter, defaultdict
+from html import escape
+from pathlib import Path
+
+from fedloom.config.settings import VALIDATION
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.plan import Plan
+from fedloom.planning.rules import RULES
+from fedloom.planning.study_jobs import jobs_of_study
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURE = ROOT / "docs/assets/workflow.svg"
+
+# lengths in pixels
+COLUMN = 98
+ROW = 58
+WIDTH = 78  # of a box
+HEIGHT = 40
+MARGIN = 14
+HEAD = 34  # above the first row
+
+INK = "#1f2937"
+FAINT = "#5b6472"
+LINE = "#94a3b8"
+LANE = "#f4f6fa"
+# fills of boxes: what is written by hand, data, features, training, results
+PLAN_FILL = "#fff4d6"
+DATA = "#e2efe4"
+FEATURES = "#e2ecf7"
+TRAINING = "#fde4d3"
+RESULTS = "#ece4f4"
+
+# a box is named after its rule, with this behind it for the jobs of trials
+TRIALS = "*"
+# for each box: its column, its row, its fill
+PLACES = {
+    "config.yaml": (0, 1.5, PLAN_FILL),
+    "dataset": (1, 1.5, DATA),
+    "partition*": (2, 0, DATA),
+    "cache": (2, 1.5, FEATURES),
+    "partition": (2, 3, DATA),
+    "prototypes*": (3, 0, FEATURES),
+    "prototypes": (3, 2.25, FEATURES),
+    "train*": (4, 0, TRAINING),
+    "evaluate*": (5, 0, RESULTS),
+    "choose": (6, 0, TRAINING),
+    "train": (7, 1.2, TRAINING),
+    "evaluate": (8, 0.6, RESULTS),
+    "artefact": (8, 1.55, RESULTS),
+    "block_accuracy": (8, 2.5, FEATURES),
+    "partition_chart": (9, 3.1, DATA),
+    "table": (9, 0.6, RESULTS),
+    "figure": (9, 1.8, RESULTS),
+    "report": (10, 1.5, RESULTS),
+}
+# what is written on a box in place of its name
+WORDS = {"cache": "features", "block_accuracy": "by block", "partition_chart": "chart"}
+# what is written below the name of a box that is no rule
+BELOW = {"config.yaml": "you write it", "report": "one page"}
+# arrows that are no files between jobs: the config is read by all, the report is made at the end
+BY_HAND = {
+    ("config.yaml", "dataset"),
+    ("table", "report"),
+    ("figure", "report"),
+    ("partition_chart", "report"),
+}
+
+
+def boxes_and_arrows(plan: Plan) -> tuple[Counter[str], set[tuple[str, str]]]:
+    """Return the number of jobs in each box, and the pairs of boxes between which is an arrow."""
+    # every job by its first file: its box, and the jobs that made its inputs
+    box_of = dict[str, str]()
+    maker = dict[str, str]()
+    inputs = dict[str, set[str]]()
+    for rule, found in jobs_of_study(plan).items():
+        for first, wildcards in found.items():
+            job = plan.job(rule, wildcards)
+            box_of[str(first)] = rule
+            if VALIDATION in str(first):
+                box_of[str(first)] += TRIALS
+            inputs[str(first)] = set(map(str, RULES[rule].inputs(job)))
+            maker.update(dict.fromkeys(map(str, RULES[rule].outputs(job)), str(first)))
+    before = {
+        job: {maker[file] for file in files if file in maker} for job, files in inputs.items()
+    }
+
+    # for each job, all jobs that must have ended before it
+    ancestors = defaultdict[str, set[str]](set)
+
+    def collect(job: str) -> set[str]:
+        if job not in ancestors:
+            ancestors[job] = before[job].union(*map(collect, before[job]))
+        return ancestors[job]
+
+    arrows = set[tuple[str, str]]()
+    for job, makers in before.items():
+        by_way_of_others = set[str]().union(*map(collect, makers))
+        arrows |= {(box_of[other], box_of[job]) for other in makers - by_way_of_others}
+    return Counter(box_of.values()), arrows
+
+
+def drawing(counts: Counter[str], arrows: set[tuple[str, str]]) -> str:
+    """Return the picture as SVG."""
+    columns = max(column for column, _, _ in PLACES.values()) + 1
+    rows = max(row for _, row, _ in PLACES.values()) + 1
+    width = round(2 * MARGIN + COLUMN * columns - (COLUMN - WIDTH))
+    height = round(HEAD + ROW * rows + MARGIN)
+
+    # the lane of the trials lies below all
+    left = _left("partition*") - 8
+    lane = _left("choose") + WIDTH + 8 - left
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" font-family="Helvetica, Arial, sans-serif">',
+        "<title>The jobs of the default study, from its config to its report</title>",
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        f'markerHeight="7" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="{LINE}"/></marker>',
+        "</defs>",
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<rect x="{left}" y="{HEAD - 24}" width="{lane}" height="{HEIGHT + 34}" rx="6" '
+        f'fill="{LANE}"/>',
+        f'<text x="{left + 8}" y="{HEAD - 8}" font-size="11" fill="{FAINT}">trials of '
+        "study.tune, on images that clients hold back</text>",
+    ]
+    parts += [_arrow(first, second) for first, second in sorted(arrows | BY_HAND)]
+    parts += [_box(box, counts[box]) for box in PLACES]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _left(box: str) -> float:
+    """Return the left edge of a box."""
+    return MARGIN + COLUMN * PLACES[box][0]
+
+
+def _middle(box: str) -> float:
+    """Return the height of the middle of a box."""
+    return HEAD + ROW * PLACES[box][1] + HEIGHT / 2
+
+
+def _box(box: str, count: int) -> str:
+    """Return a box with its name and the number of its jobs."""
+    fill = PLACES[box][2]
+    x = _left(box)
+    y = _middle(box)
+    rule = box.removesuffix(TRIALS)
+    words = WORDS.get(rule, rule)
+    parts = [
+        f'<rect x="{x}" y="{y - HEIGHT / 2:g}" width="{WIDTH}" height="{HEIGHT}" rx="5" '
+        f'fill="{fill}" stroke="{LINE}"/>',
+        f'<text x="{x + WIDTH / 2:g}" y="{y - 2:g}" font-size="12" text-anchor="middle" '
+        f'fill="{INK}">{escape(words)}</text>',
+    ]
+    below = BELOW.get(box, f"{count} jobs")
+    if count == 1:
+        below = "1 job"
+    parts.append(
+        f'<text x="{x + WIDTH / 2:g}" y="{y + 13:g}" font-size="11" text-anchor="middle" '
+        f'fill="{FAINT}">{below}</text>'
+    )
+    return "\n".join(parts)
+
+
+def _arrow(first: str, second: str) -> str:
+    """Return an arrow from the right edge of a box to the left edge of a later one."""
+    x1 = _left(first) + WIDTH
+    x2 = _left(second) - 2
+    y1 = _middle(first)
+    y2 = _middle(second)
+    if x2 <= x1 - WIDTH:
+        raise ValueError(f"{second} must lie to the right of {first}; move it in PLACES")
+    bend = max(24, (x2 - x1) / 2)
+    path = f"M{x1:g} {y1:g} C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}"
+    return f'<path d="{path}" fill="none" stroke="{LINE}" marker-end="url(#head)"/>'
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(drawing(*boxes_and_arrows(load_plan())), encoding="utf-8")
+    print(PICTURE.relative_to(ROOT))
