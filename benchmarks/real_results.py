@@ -24,6 +24,7 @@ from fedloom.machine.install import ROOT
 from fedloom.machine.packages import versions
 from fedloom.planning import paths
 from fedloom.planning.load_plan import load_plan
+from fedloom.planning.plan import Plan
 from fedloom.planning.runs import trial_runs
 from fedloom.report.tables.layout import HOW_MADE
 
@@ -31,6 +32,8 @@ KEPT = ROOT / "docs/results"
 README = ROOT / "README.md"
 PAGES = [README] + [ROOT / f"docs/{page}.md" for page in ("results", "claims", "performance")]
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(?=<!-- end -->)", re.S)
+# what README shows of the default study
+SHOWN_OF_DEFAULT = ["tables=main", "figures=points"]
 # the last paragraph of a table's Markdown, and how a page folds it away
 DETAILS = re.compile(rf"\n{HOW_MADE}: (.*)\n")
 FOLD = rf"\n<details>\n<summary>{HOW_MADE}</summary>\n\n\1\n\n</details>\n"
@@ -38,10 +41,7 @@ FOLD = rf"\n<details>\n<summary>{HOW_MADE}</summary>\n\n\1\n\n</details>\n"
 
 def keep(study: str) -> None:
     """Copy the tables and figures of a finished study, and the rows behind them, without states."""
-    file = ROOT / f"benchmarks/real/{study}.yaml"
-    if not file.exists():
-        file = find_study_file(f"micro/{study}")
-    plan = load_plan([file])
+    plan = plan_of(study)
     folder, select = KEPT / f".{study}", plan.settings.select  # until all is there
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -66,6 +66,16 @@ def keep(study: str) -> None:
     write_text(folder / "cost.md", cost(hours))
     shutil.rmtree(KEPT / study, ignore_errors=True)
     folder.rename(KEPT / study)
+
+
+def plan_of(study: str) -> Plan:
+    """Return the plan of a study of benchmarks/real, of a micro study, or of the default study."""
+    if study == "default":
+        return load_plan(overrides={"only": SHOWN_OF_DEFAULT})
+    file = ROOT / f"benchmarks/real/{study}.yaml"
+    if not file.exists():
+        file = find_study_file(f"micro/{study}")
+    return load_plan([file])
 
 
 def tested(claims: Path, study: str) -> str:
@@ -115,7 +125,9 @@ def main() -> None:
     """Run the command that the arguments name."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", choices=["keep", "write"])
-    parser.add_argument("studies", nargs="*", help="files of benchmarks/real, or micro studies")
+    parser.add_argument(
+        "studies", nargs="*", help="files of benchmarks/real, micro studies, or `default`"
+    )
     given = parser.parse_args()
     if given.command == "keep":
         for study in given.studies:

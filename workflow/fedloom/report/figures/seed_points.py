@@ -101,7 +101,9 @@ def _draw_panel(axis: style.Axes, runs: Sequence[PlottedRun], measure: Measure) 
         mean = float(values.mean())
         low, high = verdicts.mean_interval(values)
         axis.plot([low, high], [row, row], color=look.colour, linewidth=2)
-        axis.plot([mean], [row], markersize=7, markeredgecolor="white", **points)
+        axis.plot(
+            [mean], [row], markersize=8, markeredgecolor="white", markeredgewidth=0.5, **points
+        )
 
     # the first method is the highest row
     axis.set_yticks(range(len(methods)), [style.legend_text(own[0].title) for own in methods])
