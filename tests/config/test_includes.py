@@ -79,7 +79,7 @@ def test_the_report_says_what_a_study_is_of_and_where_it_differs(tmp_path):
     assert shown["Different from the paper"] == ["Images are cropped, not squashed."]
     assert "The decay is 0.99_1." in shown["Left open by the paper"]
     assert shown["Rounds"] == [
-        "iid: 12, with 18 clients each; slow 99",
+        "iid: 12, with 15 clients each; slow 99",
         "other: 7, with 3 clients each; slow 99",
     ]
     assert "Paper" not in overview(load_plan([]).settings)

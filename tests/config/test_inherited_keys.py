@@ -26,13 +26,13 @@ SHORT = "select: {datasets: [digits], partitions: [six]}\n"
 
 
 INHERITED = [  # a study, and what it inherits of evaluations, clients and rounds of trials
-    ("study: {rounds: 4}", (2, 18, 4)),
-    ("study: {rounds: 1, name: mine}", (1, 18, None)),
-    ("study: {evaluate_every: 12}", (1, 18, 6)),
+    ("study: {rounds: 4}", (2, 15, 4)),
+    ("study: {rounds: 1, name: mine}", (1, 15, None)),
+    ("study: {evaluate_every: 12}", (1, 15, 6)),
     ("partitions: {six: {scheme: iid, clients: 6, protocol: {rounds: 2}}}\n" + SHORT, (1, 6, 6)),
-    ("methods: {short: {plugin: fedvpt, rounds: 2}}\nselect: {methods: [short]}", (1, 18, 6)),
+    ("methods: {short: {plugin: fedvpt, rounds: 2}}\nselect: {methods: [short]}", (1, 15, 6)),
     ("methods: {all: {plugin: fedvpt, grid: {prompts: [1, 2]}}}\nselect: {methods: [all]}",
-     (3, 18, None)),
+     (3, 15, None)),
 ]  # fmt: skip
 
 
@@ -58,8 +58,10 @@ def test_what_is_capped_or_left_out_is_told(tmp_path, capsys, monkeypatch):
 def test_tables_and_figures_that_a_study_inherits_are_shown_where_they_suit_it(tmp_path):
     (tmp_path / "mine.yaml").write_text("study: {evaluate_clients: 3}\nselect: {methods: [fedvpt]}")
     select = load_plan([tmp_path / "mine.yaml"]).settings.select
-    assert select.tables == ("main", "domains"), "none that looks for a target"
-    assert select.figures == ("accuracy", "loss", "answers", "blocks"), "none of another method"
+    assert select.tables == ("main",), "none that looks for a target"
+    assert select.figures == ("points", "accuracy", "loss", "answers", "blocks"), (
+        "no other method's"
+    )
 
 
 def test_both_files_of_a_label_with_two_meanings_are_named():

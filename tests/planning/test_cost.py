@@ -113,5 +113,5 @@ def test_a_study_is_printed_with_its_jobs(tmp_path, monkeypatch, capsys):
     file.write_text("study: {name: mine, rounds: 12, rounds_per_job: 2}\n")
     invoked("plan", str(file), "--rate", "10")
     printed = capsys.readouterr().out
-    assert re.search(r"^jobs +\d+: .*\b120 train", printed, re.M)
+    assert re.search(r"^jobs +\d+: .*\b144 train", printed, re.M)
     assert re.search(r"^one GPU .* at 10 TFLOP/s$", printed, re.M)

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 # titles, and names of folders, are what a person may write
 SCRIPT = "<script>alert(1)</script> <b>&amp;</b> $x_{$"
 IMAGE = "<img src=x onerror=alert(1)>"
-CUT = {  # changes of the default study: fewer rounds, images and trials, the same labels
+CUT = {  # changes of the default study: fewer rounds, images and trials, and a table of domains
     r"^  rounds: .*": "  rounds: 2",
     r"^  seeds: .*": "  seeds: [0, 1]",
     r"^  clients_per_round: .*": "  clients_per_round: 2",
@@ -46,6 +46,7 @@ CUT = {  # changes of the default study: fewer rounds, images and trials, the sa
     r"^  styles:\n(    .*\n)+": "  styles: {source: folder, root: letters, domains: true}\n",
     r"clients: 30, classes_per_client: 4": "clients: 10, classes_per_client: 4",
     r"^  methods: \[head_tuning.*": "  methods: [fedvpt, pep_fedpt]",
+    r"^  tables: \[main, ": "  tables: [main, domains, ",
     r"{plugin: pep_fedpt}": f'{{plugin: pep_fedpt, title: "{SCRIPT}"}}',
     r"^  main: {kind: accuracy}": f'  main: {{kind: accuracy, title: "{SCRIPT}"}}',
 }
@@ -239,7 +240,7 @@ def test_every_figure_has_a_number_a_caption_and_an_alternative_text(page):
     numbers = [int(re.match(r"Figure (\d+)\. .{20}", text)[1]) for text in captions]
     assert numbers == list(range(1, len(captions) + 1))
     images = _all(page, "main > figure > img")
-    assert len(images) == 7, "six figures and a partition"
+    assert len(images) == 8, "seven figures and a partition"
     for image in images:
         shown, pixels = (image.get_property(name) for name in ("width", "naturalWidth"))
         assert pixels >= 1.5 * shown > 0
