@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 # titles, and names of folders, are what a person may write
 SCRIPT = "<script>alert(1)</script> <b>&amp;</b> $x_{$"
 IMAGE = "<img src=x onerror=alert(1)>"
-CUT = {  # changes of the default study: fewer rounds, images and trials, and a table of domains
+CUT = {  # changes of the default study: fewer rounds, images and trials, clients by domain
     r"^  rounds: .*": "  rounds: 2",
     r"^  seeds: .*": "  seeds: [0, 1]",
     r"^  clients_per_round: .*": "  clients_per_round: 2",
@@ -44,7 +44,8 @@ CUT = {  # changes of the default study: fewer rounds, images and trials, and a 
     r"^  report: .*": "  report: {last_evaluations: 1}",
     r"^  tune: .*": "  tune: {trials: 2, rounds: 1, values: {training.lr: [0.1, 0.3]}}",
     r"^  styles:\n(    .*\n)+": "  styles: {source: folder, root: letters, domains: true}\n",
-    r"clients: 30, classes_per_client: 4": "clients: 10, classes_per_client: 4",
+    r"^  partitions: \[four_classes\]": "  partitions: [domains]",
+    r"styles/four_classes: pathological": "styles/domains: domains",
     r"^  methods: \[head_tuning.*": "  methods: [fedvpt, pep_fedpt]",
     r"^  tables: \[main, ": "  tables: [main, domains, ",
     r"{plugin: pep_fedpt}": f'{{plugin: pep_fedpt, title: "{SCRIPT}"}}',
@@ -97,11 +98,8 @@ def report(tmp_path_factory) -> Path:
         config, count = re.subn(pattern, lambda _, text=text: text, config, flags=re.MULTILINE)
         assert count == 1, pattern
     (folder / "config.yaml").write_text(config)
-    runs = product(["four_classes"], ["fedvpt", "pep_fedpt"], [0, 1], ["0002"])
-    for partition, method, seed, end in [
-        *runs,
-        ("four_classes.validation", "fedvpt.0.1", 1000, "0001"),
-    ]:
+    runs = product(["domains"], ["fedvpt", "pep_fedpt"], [0, 1], ["0002"])
+    for partition, method, seed, end in [*runs, ("domains.validation", "fedvpt.0.1", 1000, "0001")]:
         run = Run("styles", partition, "micro_vit", method, seed)
         log = folder / paths.path_for(paths.log_path("train", paths.STATE), run, end=end)
         write_text(log, LOG)
@@ -190,7 +188,7 @@ def test_a_click_on_a_heading_sorts_by_number(page):
 def test_a_number_leads_to_its_runs_with_settings_trials_curve_log_and_files(page, report):
     row = next(row for row in _all(page, "#table-main tbody tr") if "FedVPT" in row.text)
     page.execute_script("arguments[0].click()", row.find_element(By.CSS_SELECTOR, "td a"))
-    runs = page.find_element(By.ID, "runs/styles/four_classes/micro_vit/fedvpt")
+    runs = page.find_element(By.ID, "runs/styles/domains/micro_vit/fedvpt")
     WebDriverWait(page, 10).until(lambda _: runs.get_property("open"), "the runs stay closed")
     logs = [text.text for text in runs.find_elements(By.TAG_NAME, "pre")]
     cells = runs.find_elements(By.CSS_SELECTOR, "[aria-label=Settings] td")
