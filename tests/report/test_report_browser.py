@@ -5,6 +5,8 @@ sees. The browser is Debian's chromium with chromium-driver, which .ci/run insta
 tests are skipped where they are missing, but never if FEDLOOM_CI is set.
 """
 
+import base64
+import io
 import json
 import os
 import re
@@ -19,6 +21,7 @@ from urllib.parse import unquote, urlparse
 
 import pandas as pd
 import pytest
+from PIL import Image, ImageChops
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -244,6 +247,15 @@ def test_every_figure_has_a_number_a_caption_and_an_alternative_text(page):
         assert pixels >= 1.5 * shown > 0
     assert all(len(image.get_attribute("alt")) > 20 for image in _all(page, "img"))
     assert all(chart.get_attribute("aria-label") for chart in _all(page, ".chart"))
+
+
+def test_figures_have_the_pixels_of_their_files(page, report):
+    file = report.parents[1] / "figures/default/points.png"
+    source = page.find_element(By.CSS_SELECTOR, "#figure-points img").get_attribute("src")
+    packed = base64.b64decode(source.removeprefix("data:image/webp;base64,"))
+    with Image.open(io.BytesIO(packed)) as shown, Image.open(file) as drawn:
+        assert ImageChops.difference(shown.convert("RGB"), drawn.convert("RGB")).getbbox() is None
+    assert len(packed) < file.stat().st_size / 2
 
 
 def test_the_page_begins_with_a_chart_and_sentences_made_of_numbers(page, report):

@@ -144,7 +144,7 @@ def _figures(plan: Plan, groups: list[run_details.RunGroup]) -> Iterator[dict[st
             "label": label,
             "caption": plan.caption("figure", chosen),
             "details": plan.details("figure", chosen),
-            "png": _png(file.with_suffix(".png")),
+            "picture": _picture(file.with_suffix(".png")),
             "files": {name: file.with_suffix(f".{name}") for name in ("pdf", "png")},
             "groups": behind,
         }
@@ -163,17 +163,22 @@ def _partitions(plan: Plan) -> Iterator[dict[str, object]]:
             samples = sample_clients(partition, store)
         yield {
             "about": f"{scenario.dataset}, {scenario.partition}",
-            "png": _png(chart),
+            "picture": _picture(chart),
             "files": {"pdf": Path(chart).with_suffix(".pdf"), "png": Path(chart)},
             "samples": samples,
         }
 
 
-def _png(path: Path | str) -> ImageOnPage:
-    """Return a PNG file with its width on screen."""
-    with Image.open(path) as image:
+def _picture(png: Path | str) -> ImageOnPage:
+    """Return the pixels of a PNG file with their width on screen.
+
+    As WebP they take a third of the bytes.
+    """
+    packed = io.BytesIO()
+    with Image.open(png) as image:
         width = round(image.width / image.info["dpi"][0] * ENLARGED)
-    return image_on_page(Path(path).read_bytes(), "png", width)
+        image.save(packed, "WEBP", lossless=True)
+    return image_on_page(packed.getvalue(), "webp", width)
 
 
 def _compressed(script: str) -> str:
