@@ -3,11 +3,11 @@
     PYTHONPATH=workflow .venv/bin/python docs/pages/workflow_picture.py
 
 A box is a rule, with the number of its jobs; the trials of `study.tune` have boxes of their own. An
-arrow says that jobs of one rule read what jobs of the other made. An arrow from an earlier rule is
-left out if its files are also reached by way of other jobs.
+arrow says that jobs of one rule read what jobs of the other made. It is left out where every such
+job also waits for the other by way of jobs between them.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from html import escape
 from pathlib import Path
 
@@ -94,9 +94,10 @@ def boxes_and_arrows(plan: Plan) -> tuple[Counter[str], set[tuple[str, str]]]:
     }
 
     # for each job, all jobs that must have ended before it
-    ancestors = defaultdict[str, set[str]](set)
+    ancestors = dict[str, set[str]]()
 
     def collect(job: str) -> set[str]:
+        """Return all jobs before a job."""
         if job not in ancestors:
             ancestors[job] = before[job].union(*map(collect, before[job]))
         return ancestors[job]
