@@ -124,7 +124,11 @@ SCHEME = {"scheme": "quantity_skew"}
         ("datasets", SOURCE | {"file": "x", "resize": "squash"}, ["mine", "image_size"]),
         ("partitions", SCHEME, ["partitions.mine", "clients"]),
         ("partitions", SCHEME | {"clients": 20, "beta": 0}, ["partitions.mine.beta", "0"]),
-        ("partitions", SCHEME | {"clients": 5}, ["study.clients_per_round", "10", "5"]),
+        (
+            "partitions",
+            SCHEME | {"clients": 6, "held_out": 0.2},
+            ["study.clients_per_round", "10", "5"],
+        ),
     ],
 )
 def test_a_config_is_checked_against_the_options_of_plugins(drop, section, entry, words):
