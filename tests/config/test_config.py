@@ -67,11 +67,12 @@ BAD = [  # a study, and what its error holds
     ("figures: {new: {kind: convergence, metric: global}}\nselect: {figures: [new]}",
      "figures.new: metric global needs study.global_test: true"),
     *((f"partitions: {{all: {{scheme: iid, clients: 20}}}}\nfigures: {{new: {{kind: {kind}}}}}\n"
-       "select: {partitions: [all], figures: [new]}",
-       "figures.new: metric held_out_mean needs clients that are held out; set held_out of "
-       "partitions.all")
+       "methods: {taus: {plugin: pep_fedpt, grid: {tau: [0.05, 0.5]}}}\n"
+       "select: {partitions: [pathological, all], methods: [taus], figures: [new]}",
+       "figures.new: metric held_out_mean needs held-out clients, and partitions.all holds none")
       for kind in ("seed_points, metrics: [held_out_mean]", "two_metrics, x: held_out_mean",
-                   "accuracy_bars, metric: held_out_mean")),
+                   "accuracy_bars, metric: held_out_mean",
+                   "option_line, metrics: [held_out_mean]")),
     *((f"{section}: {{new: {{kind: {kind}}}}}\nselect: {{{section}: [new]}}",
        f"{section}.new: kind {kind} needs study.confusion: true")
       for section, kind in (("tables", "scores"), ("figures", "reliability"),

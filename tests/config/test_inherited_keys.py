@@ -64,6 +64,16 @@ def test_tables_and_figures_that_a_study_inherits_are_shown_where_they_suit_it(t
     )
 
 
+def test_a_figure_of_held_out_clients_is_not_inherited_where_there_are_none(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "partitions: {all: {scheme: iid, clients: 20}}\n"
+        "select: {partitions: [all], methods: [fedvpt], tables: [main]}\n"
+    )
+    settings = load_plan([tmp_path / "mine.yaml"]).settings
+    assert "points" not in settings.select.figures
+    assert any("figures.points" in note for note in settings.notes)
+
+
 def test_both_files_of_a_label_with_two_meanings_are_named():
     first = {"methods": {"x": {"plugin": "a"}}}
     second = {"methods": {"x": {"plugin": "b"}}}

@@ -73,10 +73,14 @@ def test_metrics_are_the_columns_of_a_row_per_scenario_and_names_of_methods_stan
     assert [_names_methods(axis) for axis in figure.axes] == [True, False, True, False]
 
 
-def test_names_of_methods_stand_in_each_panel_where_scenarios_have_others(run):
+def test_names_stand_in_each_panel_of_a_row_where_scenarios_differ_in_their_methods(run):
     series = [run(1, 2, partition="p", method="a"), run(1, 2, partition="q", method="b")]
     figure = draw("seed_points", series)
-    assert all(_names_methods(axis) for axis in figure.axes)
+    assert [_names_methods(axis) for axis in figure.axes] == [True, True]
+
+    # several metrics of a scenario are in one row, and have the same methods
+    figure = draw("seed_points", series, metrics=["participating_mean", "participating_worst"])
+    assert [_names_methods(axis) for axis in figure.axes] == [True, False, True, False]
 
 
 def test_panels_above_an_empty_place_have_numbers_too(run):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
@@ -184,10 +184,7 @@ class OptionLine(RunsFigure):
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        measures: dict[str, Measure] = {
-            ACCURACY_AXES[metric]: partial(accuracy, metric=metric, personalized=self.personalized)
-            for metric in self.metrics
-        }
+        measures = measures_by_title(self.metrics, self.personalized)
         return _draw_by_option(series, self.option, measures)
 
 
@@ -278,6 +275,14 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
     axis.set_xticks(list(places.values()), list(values), **look)
     titles = [axis_title(run, across(run)) for run in runs]
     axis.set_xlabel(", ".join(dict.fromkeys(titles)))
+
+
+def measures_by_title(metrics: Sequence[str], personalized: bool) -> dict[str, Measure]:
+    """Return, by the title of its axis, the function that measures each of these accuracies."""
+    return {
+        ACCURACY_AXES[metric]: partial(accuracy, metric=metric, personalized=personalized)
+        for metric in metrics
+    }
 
 
 def accuracy(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -14,7 +13,7 @@ from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
 from fedloom.config.settings import KindSpec
 from fedloom.report import requirements, verdicts
 from fedloom.report.figures import style
-from fedloom.report.figures.accuracies import ACCURACY_AXES, Measure, accuracy
+from fedloom.report.figures.accuracies import Measure, measures_by_title
 from fedloom.report.metrics import grouped
 from fedloom.report.plotted_runs import PlottedRun
 
@@ -42,31 +41,33 @@ class SeedPoints(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel for each scenario and metric."""
-        measures: dict[str, Measure] = {
-            ACCURACY_AXES[metric]: partial(accuracy, metric=metric, personalized=self.personalized)
-            for metric in self.metrics
-        }
-        return draw_points(series, measures)
+        return draw_points(series, measures_by_title(self.metrics, self.personalized))
 
 
 def draw_points(series: Sequence[PlottedRun], measures: Mapping[str, Measure]) -> style.Figure:
     """Draw panels with a row per method, in the order of the runs.
 
-    Several measures are the columns of a row of panels for each scenario. The panels of one measure
-    are scenarios, and share their axis.
+    With several measures, each scenario has a row of panels, and each measure a column. With one
+    measure, each scenario has a panel, and all panels share their axis.
 
     Args:
         series: the runs, each with a style.
-        measures: what returns the number of a run, by the title of its axis.
+        measures: by the title of its axis, a function that returns the number of a run.
     """
     scenarios = list(grouped(series).values())
-    methods = [[*grouped(runs, ["method"])] for runs in scenarios]
-    size = (WIDTH, MARGIN + ROW * max(map(len, methods)))
+    methods = [list(grouped(runs, ["method"])) for runs in scenarios]
+    most_rows = max(len(names) for names in methods)
+    size = (WIDTH, MARGIN + ROW * most_rows)
+
+    # the panels, and the titles of their axes
     if len(measures) == 1:
         figure, axes = style.panels(len(scenarios), size=size, sharex=True)
-        figure.supxlabel(*measures)
+        (title,) = measures
+        figure.supxlabel(title)
     else:
-        figure, table = style.grid(len(scenarios), len(measures), size=size, sharex="col")
+        rows = len(scenarios)
+        columns = len(measures)
+        figure, table = style.grid(rows, columns, size=size, sharex="col")
         axes = list(table.flat)
         for axis, title in zip(table[-1], measures, strict=True):
             axis.set_xlabel(title)
@@ -76,10 +77,13 @@ def draw_points(series: Sequence[PlottedRun], measures: Mapping[str, Measure]) -
         _draw_panel(axis, runs, measure)
         axis.set_title(style.name(runs[0], series))
 
-        # names of methods stand once in a row of panels, if all scenarios have the same
-        place = axis.get_subplotspec()
-        if methods == methods[:1] * len(methods) and place and not place.is_first_col():
-            axis.tick_params(labelleft=False)
+    # the names of methods stand once in a row of panels if its panels have the same methods
+    same_methods = all(names == methods[0] for names in methods)
+    if same_methods or len(measures) > 1:
+        for axis in axes:
+            place = axis.get_subplotspec()
+            if place is not None and not place.is_first_col():
+                axis.tick_params(labelleft=False)
     return figure
 
 
@@ -101,9 +105,8 @@ def _draw_panel(axis: style.Axes, runs: Sequence[PlottedRun], measure: Measure) 
         mean = float(values.mean())
         low, high = verdicts.mean_interval(values)
         axis.plot([low, high], [row, row], color=look.colour, linewidth=2)
-        axis.plot(
-            [mean], [row], markersize=8, markeredgecolor="white", markeredgewidth=0.5, **points
-        )
+        edge: style.Keywords = {"markeredgecolor": "white", "markeredgewidth": 0.5}
+        axis.plot([mean], [row], markersize=8, **edge, **points)
 
     # the first method is the highest row
     axis.set_yticks(range(len(methods)), [style.legend_text(own[0].title) for own in methods])

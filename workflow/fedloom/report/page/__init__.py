@@ -172,7 +172,7 @@ def _partitions(plan: Plan) -> Iterator[dict[str, object]]:
 def _picture(png: Path | str) -> ImageOnPage:
     """Return the pixels of a PNG file with their width on screen.
 
-    As WebP they take a third of the bytes.
+    Lossless WebP takes a third of a PNG's bytes.
     """
     packed = io.BytesIO()
     with Image.open(png) as image:
