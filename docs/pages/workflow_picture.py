@@ -27,6 +27,7 @@ WIDTH = 78  # of a box
 HEIGHT = 40
 MARGIN = 14
 HEAD = 34  # above the first row
+LANE_HEIGHT = 114  # of the trials
 
 INK = "#1f2937"
 FAINT = "#5b6472"
@@ -43,13 +44,13 @@ RESULTS = "#ece4f4"
 TRIALS = "*"
 # for each box: its column, its row, its fill
 PLACES = {
-    "config.yaml": (0, 1.5, PLAN_FILL),
-    "dataset": (1, 1.5, DATA),
+    "config.yaml": (0, 1.8, PLAN_FILL),
+    "dataset": (1, 1.8, DATA),
     "partition*": (2, 0, DATA),
-    "cache": (2, 1.5, FEATURES),
-    "partition": (2, 3, DATA),
-    "prototypes*": (3, 0, FEATURES),
-    "prototypes": (3, 2.25, FEATURES),
+    "cache": (2, 1.8, FEATURES),
+    "partition": (2, 3.1, DATA),
+    "prototypes*": (3, 0.65, FEATURES),
+    "prototypes": (3, 2.45, FEATURES),
     "train*": (4, 0, TRAINING),
     "evaluate*": (5, 0, RESULTS),
     "choose": (6, 0, TRAINING),
@@ -64,9 +65,9 @@ PLACES = {
 }
 # what is written on a box in place of its name
 WORDS = {"cache": "features", "block_accuracy": "by block", "partition_chart": "chart"}
-# what is written below the name of a box that is no rule
+# a box that stands for no rule has these words below its name, in place of a number of jobs
 BELOW = {"config.yaml": "you write it", "report": "one page"}
-# arrows that are no files between jobs: the config is read by all, the report is made at the end
+# arrows that no job's files show: planning reads the config, and `fedloom report` makes the report
 BY_HAND = {
     ("config.yaml", "dataset"),
     ("table", "report"),
@@ -77,21 +78,25 @@ BY_HAND = {
 
 def boxes_and_arrows(plan: Plan) -> tuple[Counter[str], set[tuple[str, str]]]:
     """Return the number of jobs in each box, and the pairs of boxes between which is an arrow."""
-    # every job by its first file: its box, and the jobs that made its inputs
+    # every job, named by its first file: its box, its inputs, and the files that it makes
     box_of = dict[str, str]()
     maker = dict[str, str]()
     inputs = dict[str, set[str]]()
     for rule, found in jobs_of_study(plan).items():
         for first, wildcards in found.items():
             job = plan.job(rule, wildcards)
-            box_of[str(first)] = rule
-            if VALIDATION in str(first):
-                box_of[str(first)] += TRIALS
-            inputs[str(first)] = set(map(str, RULES[rule].inputs(job)))
-            maker.update(dict.fromkeys(map(str, RULES[rule].outputs(job)), str(first)))
-    before = {
-        job: {maker[file] for file in files if file in maker} for job, files in inputs.items()
-    }
+            name = str(first)
+            box_of[name] = rule
+            if VALIDATION in name:
+                box_of[name] += TRIALS
+            inputs[name] = set(map(str, RULES[rule].inputs(job)))
+            for output in RULES[rule].outputs(job):
+                maker[str(output)] = name
+
+    # for each job, the jobs that made its inputs; some inputs are made by none
+    before = dict[str, set[str]]()
+    for job, files in inputs.items():
+        before[job] = {maker[file] for file in files if file in maker}
 
     # for each job, all jobs that must have ended before it
     ancestors = dict[str, set[str]]()
@@ -127,7 +132,7 @@ def drawing(counts: Counter[str], arrows: set[tuple[str, str]]) -> str:
         f'markerHeight="7" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="{LINE}"/></marker>',
         "</defs>",
         f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<rect x="{left}" y="{HEAD - 24}" width="{lane}" height="{HEIGHT + 34}" rx="6" '
+        f'<rect x="{left}" y="{HEAD - 24}" width="{lane}" height="{LANE_HEIGHT}" rx="6" '
         f'fill="{LANE}"/>',
         f'<text x="{left + 8}" y="{HEAD - 8}" font-size="11" fill="{FAINT}">trials of '
         "study.tune, on images that clients hold back</text>",
@@ -160,9 +165,10 @@ def _box(box: str, count: int) -> str:
         f'<text x="{x + WIDTH / 2:g}" y="{y - 2:g}" font-size="12" text-anchor="middle" '
         f'fill="{INK}">{escape(words)}</text>',
     ]
-    below = BELOW.get(box, f"{count} jobs")
+    jobs = f"{count} jobs"
     if count == 1:
-        below = "1 job"
+        jobs = "1 job"
+    below = BELOW.get(box, jobs)
     parts.append(
         f'<text x="{x + WIDTH / 2:g}" y="{y + 13:g}" font-size="11" text-anchor="middle" '
         f'fill="{FAINT}">{below}</text>'
@@ -176,8 +182,11 @@ def _arrow(first: str, second: str) -> str:
     x2 = _left(second) - 2
     y1 = _middle(first)
     y2 = _middle(second)
-    if x2 <= x1 - WIDTH:
-        raise ValueError(f"{second} must lie to the right of {first}; move it in PLACES")
+    if PLACES[second][0] <= PLACES[first][0]:
+        raise ValueError(
+            f"{second} must lie to the right of {first}, got columns {PLACES[second][0]} and "
+            f"{PLACES[first][0]}; move it in PLACES"
+        )
     bend = max(24, (x2 - x1) / 2)
     path = f"M{x1:g} {y1:g} C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}"
     return f'<path d="{path}" fill="none" stroke="{LINE}" marker-end="url(#head)"/>'
