@@ -1,6 +1,7 @@
 """Keep the results of studies in docs/results, and set their tables into pages.
 
     real_results.py keep cifar10   copy a finished study's tables, figures and rows from results/
+    real_results.py keep default   copy what README shows of the study of `make run`
     real_results.py write          set the kept tables into the pages
 
 Their marks are as `<!-- table cifar10/main -->`. The text between the tables is written by hand.

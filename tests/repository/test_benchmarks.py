@@ -7,11 +7,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from changed_task import with_training
+from fedloom.common.ids import SERVER_MODEL
+from fedloom.config.reading import read
 from fedloom.machine.install import ROOT
 
 TRAINED = {"head": torch.full((3, 2), 0.5)}
@@ -206,6 +209,18 @@ def test_tables_of_real_studies_are_the_kept_ones(monkeypatch):
     results = (ROOT / "docs/results.md").read_text()
     assert "<summary>How these numbers were made</summary>\n\nAccuracies are from" in results
     assert "How these numbers were made" not in script.README.read_text()
+
+
+def test_the_kept_results_of_the_default_study_are_those_of_its_config():
+    kept = pd.read_parquet(ROOT / "docs/results/default/evaluation.parquet")
+    config = read(ROOT / "config.yaml")
+    again = "run the study, then: benchmarks/real_results.py keep default"
+    assert set(kept["method"]) == set(config["select"]["methods"]), again
+    assert set(kept["seed"]) == set(config["study"]["seeds"]), again
+    assert kept["round"].max() == config["study"]["rounds"], again
+    clients = set(kept["client_id"]) - {SERVER_MODEL}
+    (partition,) = config["select"]["partitions"]
+    assert len(clients) == config["partitions"][partition]["clients"], again
 
 
 def test_the_work_of_operators_is_counted_without_views(monkeypatch):
