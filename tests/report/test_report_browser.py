@@ -39,7 +39,9 @@ pytestmark = pytest.mark.slow
 # titles, and names of folders, are what a person may write
 SCRIPT = "<script>alert(1)</script> <b>&amp;</b> $x_{$"
 IMAGE = "<img src=x onerror=alert(1)>"
-CUT = {  # changes of the default study: fewer rounds, images and trials, clients by domain
+# changes of the default study: fewer rounds, images and trials; and clients by domain, so that
+# names of domains are on the page
+CUT = {
     r"^  rounds: .*": "  rounds: 2",
     r"^  seeds: .*": "  seeds: [0, 1]",
     r"^  clients_per_round: .*": "  clients_per_round: 2",
