@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "docs/assets/workflow.svg"
 
 # lengths in pixels
-COLUMN = 98
+COLUMN = 106
 ROW = 58
-WIDTH = 78  # of a box
+WIDTH = 90  # of a box
 HEIGHT = 40
 MARGIN = 14
 HEAD = 34  # above the first row
@@ -63,8 +63,6 @@ PLACES = {
     "figure": (9, 1.8, RESULTS),
     "report": (10, 1.5, RESULTS),
 }
-# what is written on a box in place of its name
-WORDS = {"cache": "features", "block_accuracy": "by block", "partition_chart": "chart"}
 # a box that stands for no rule has these words below its name, in place of a number of jobs
 BELOW = {"config.yaml": "you write it", "report": "one page"}
 # arrows that no job's files show: planning reads the config, and `fedloom report` makes the report
@@ -158,12 +156,11 @@ def _box(box: str, count: int) -> str:
     x = _left(box)
     y = _middle(box)
     rule = box.removesuffix(TRIALS)
-    words = WORDS.get(rule, rule)
     parts = [
         f'<rect x="{x}" y="{y - HEIGHT / 2:g}" width="{WIDTH}" height="{HEIGHT}" rx="5" '
         f'fill="{fill}" stroke="{LINE}"/>',
-        f'<text x="{x + WIDTH / 2:g}" y="{y - 2:g}" font-size="12" text-anchor="middle" '
-        f'fill="{INK}">{escape(words)}</text>',
+        f'<text x="{x + WIDTH / 2:g}" y="{y - 2:g}" font-size="11" text-anchor="middle" '
+        f'fill="{INK}">{escape(rule)}</text>',
     ]
     jobs = f"{count} jobs"
     if count == 1:

@@ -379,7 +379,7 @@ def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):
     outputs = table_files(tmp_path)
     tables.write_table(table_job("claims"), [], outputs)
     text = outputs["md"].read_text()
-    assert "claims of Someone, and what these runs show: 1 holds, 1 not run." in text
+    assert "claims of Someone, with these verdicts: holds (1), not run (1)." in text
     assert "| holds " in text and "Not run: 1 of 2 claims" in text
     assert "95 \\% interval" in outputs["tex"].read_text()
     assert pd.read_parquet(outputs["parquet"])["verdict"].tolist() == ["holds", "not run"]

@@ -49,9 +49,9 @@ def test_a_method_whose_every_lead_is_above_zero_is_ahead(runs):
         runs({"b": [90, 90, 90], "a": [92, 92.5, 93], "c": [50, 51, 52]}), named=False
     )
     assert text == (
-        "The highest mean accuracy is that of “A”, 92.50 %. The second is that of “B”, 90.00 %. It "
-        "is ahead of all others: its least certain lead, over “B”, is 2.50 points, with a 95 % "
-        "interval from 1.26 to 3.74."
+        "The highest mean accuracy is that of “A”, 92.50 %. The second is that of “B”, 90.00 %. "
+        "The first is ahead of all others: its least certain lead, over “B”, is 2.50 points, with "
+        "a 95 % interval from 1.26 to 3.74."
     )
 
 
@@ -61,15 +61,16 @@ def test_a_lead_whose_interval_includes_zero_is_not_decided(runs):
     text = describe_scenario(runs(accuracies), named=True)
     assert text.startswith("The highest mean accuracy on d/p/b is that of “A”, 92.00 %.")
     assert text.endswith(
-        "It is ahead of “C”. The seeds do not decide whether it is ahead of “B” or “D”: its lead "
-        "over “D” is 15.33 points, with a 95 % interval from -20.18 to 50.84."
+        "The first is ahead of “C”. The seeds do not decide whether the first is ahead of “B” or "
+        "“D”: its lead over “D” is 15.33 points, with a 95 % interval from -20.18 to 50.84."
     )
 
 
 def test_methods_that_are_behind_are_joined_by_and(runs):
     accuracies = {"a": [91, 92, 93], "b": [90, 91.8, 92], "c": [50, 50.1, 50.2], "d": [40, 40, 40]}
     text = describe_scenario(runs(accuracies), named=False)
-    assert "It is ahead of “C” and “D”. The seeds do not decide whether it is ahead of “B”:" in text
+    assert "The first is ahead of “C” and “D”. The seeds do not decide" in text
+    assert "whether the first is ahead of “B”:" in text
 
 
 def test_the_same_lead_in_every_seed_is_not_decided(runs):
@@ -87,13 +88,13 @@ def test_methods_may_be_tested_on_different_clients(runs):
         rows["num_correct"] += 3 * rows["client_id"]
         rows.to_parquet(run.evaluation)
     text = describe_scenario(series, named=False)
-    assert "It is ahead of all others: its least certain lead, over “B”, is 9.63 points" in text
+    assert "its least certain lead, over “B”, is 9.63 points" in text
 
 
 def test_many_methods_are_counted(runs):
     accuracies = {"a": [91.0, 93.0]} | {f"b{k}": [90.0, 92.5] for k in range(6)}
     text = describe_scenario(runs(accuracies), named=False)
-    assert "The seeds do not decide whether it is ahead of 6 other methods:" in text
+    assert "The seeds do not decide whether the first is ahead of 6 other methods:" in text
 
 
 def test_one_seed_decides_nothing(runs):

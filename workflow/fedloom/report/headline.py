@@ -138,7 +138,8 @@ def _describe_lead(by_method: dict[str, list[PlottedRun]], best: str, others: li
         f"{verdict.difference.value:.2f} points, with a 95 % interval from {low:.2f} to {high:.2f}"
     )
     if verdict.text == HOLDS:
-        return f"It is ahead of all others: its least certain lead, over {nearest}, is {lead}."
+        ahead_of_all = "The first is ahead of all others"
+        return f"{ahead_of_all}: its least certain lead, over {nearest}, is {lead}."
 
     # which comparisons are decided, and which are not
     confidence = 1 - (1 - CONFIDENCE) / len(others)
@@ -151,9 +152,9 @@ def _describe_lead(by_method: dict[str, list[PlottedRun]], best: str, others: li
         else:
             open_to.append(_quoted(by_method[rival]))
 
-    text = f"The seeds do not decide whether it is ahead of {_listed(open_to, 'or')}"
+    text = f"The seeds do not decide whether the first is ahead of {_listed(open_to, 'or')}"
     if ahead:
-        text = f"It is ahead of {_listed(ahead, 'and')}. {text}"
+        text = f"The first is ahead of {_listed(ahead, 'and')}. {text}"
     if verdict.reason:
         lead += f" ({verdict.reason})"
     return f"{text}: its lead over {nearest} is {lead}."

@@ -190,8 +190,8 @@ def caption_of_claims(citation: str, table: pd.DataFrame) -> str:
     """Name the paper by its authors, and count the verdicts."""
     authors = citation.split(",")[0]
     counts = table["verdict"].value_counts().sort_index()
-    verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return f"claims of {authors}, and what these runs show: {verdicts}."
+    verdicts = ", ".join(f"{name} ({count})" for name, count in counts.items())
+    return f"claims of {authors}, with these verdicts: {verdicts}."
 
 
 def explain_claims(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -> tuple[str, ...]:
