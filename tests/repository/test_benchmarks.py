@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -13,9 +14,13 @@ import torch
 from safetensors.torch import save_file
 
 from changed_task import with_training
+from fedloom.common.files import write_text
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.reading import read
 from fedloom.machine.install import ROOT
+from fedloom.planning import paths
+from fedloom.planning.load_plan import load_plan
+from fedloom.planning.study_jobs import jobs_of_study
 
 TRAINED = {"head": torch.full((3, 2), 0.5)}
 
@@ -221,6 +226,36 @@ def test_the_kept_results_of_the_default_study_are_those_of_its_config():
     clients = set(kept["client_id"]) - {SERVER_MODEL}
     (partition,) = config["select"]["partitions"]
     assert len(clients) == config["partitions"][partition]["clients"], again
+
+
+def test_finished_jobs_are_carried_and_killed_ones_are_not(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = importlib.import_module("carry_jobs")
+    plan = load_plan()
+    monkeypatch.chdir(tmp_path)
+    jobs = jobs_of_study(plan)
+    done, killed, *_ = jobs["evaluate"]
+    later = next(iter(jobs["choose"]))
+    data = [*jobs["dataset"], *jobs["cache"]]
+    for file in (done, killed, later, *data):
+        write_text(file, str(file))
+    for file in (done, later, *data):
+        write_text(paths.job_receipt(file), "{}")
+
+    archive = tmp_path / "study.tar.xz"
+    assert script.pack(plan, archive) == 4
+    shutil.rmtree(paths.RESULTS)
+    with pytest.raises(SystemExit, match="is missing; first run"):
+        script.unpack(plan, archive)
+
+    for file in data:
+        write_text(file, "made again")
+    assert script.unpack(plan, archive) == 4
+    assert done.read_text() == str(done)
+    dates = [file.stat().st_mtime_ns for file in (*data, done, later)]
+    assert dates == sorted(dates), "Snakemake would make some again"
+    assert not killed.exists()
+    assert script.unpack(plan, archive) == 0, "what is there stays"
 
 
 def test_the_work_of_operators_is_counted_without_views(monkeypatch):
