@@ -1,12 +1,14 @@
 """benchmarks/peers.py compares what its arms trained, before it says how fast they were."""
 
 import importlib
+import os
 import re
 import shutil
 import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -228,34 +230,64 @@ def test_the_kept_results_of_the_default_study_are_those_of_its_config():
     assert len(clients) == config["partitions"][partition]["clients"], again
 
 
-def test_finished_jobs_are_carried_and_killed_ones_are_not(monkeypatch, tmp_path):
+@pytest.fixture
+def sitting(monkeypatch, tmp_path):
+    """Return carry_jobs, a plan, its images and features, and three jobs: two done, one killed."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    script = importlib.import_module("carry_jobs")
     plan = load_plan()
     monkeypatch.chdir(tmp_path)
     jobs = jobs_of_study(plan)
     done, killed, *_ = jobs["evaluate"]
     later = next(iter(jobs["choose"]))
     data = [*jobs["dataset"], *jobs["cache"]]
-    for file in (done, killed, later, *data):
+    for second, file in enumerate((*data, done, later, killed)):
         write_text(file, str(file))
-    for file in (done, later, *data):
+        os.utime(file, (second, second))
+    for file in (*data, done, later):
         write_text(paths.job_receipt(file), "{}")
+    return SimpleNamespace(
+        carry=importlib.import_module("carry_jobs"),
+        plan=plan,
+        archive=tmp_path / "study.tar.xz",
+        data=data,
+        done=done,
+        later=later,
+        killed=killed,
+    )
 
-    archive = tmp_path / "study.tar.xz"
-    assert script.pack(plan, archive) == 4
+
+def test_finished_jobs_are_carried_and_killed_ones_are_not(sitting):
+    carry, plan, archive = sitting.carry, sitting.plan, sitting.archive
+    assert carry.pack(plan, archive) == 2
     shutil.rmtree(paths.RESULTS)
-    with pytest.raises(SystemExit, match="is missing; first run"):
-        script.unpack(plan, archive)
+    with pytest.raises(SystemExit, match="is missing; run the study"):
+        carry.unpack(plan, archive)
 
-    for file in data:
+    for file in sitting.data:
         write_text(file, "made again")
-    assert script.unpack(plan, archive) == 4
-    assert done.read_text() == str(done)
-    dates = [file.stat().st_mtime_ns for file in (*data, done, later)]
+    write_text(sitting.done, "of a job that was killed here")
+    assert carry.unpack(plan, archive) == 2
+    assert sitting.done.read_text() == str(sitting.done)
+    assert not sitting.killed.exists()
+    dates = [file.stat().st_mtime for file in (*sitting.data, sitting.done, sitting.later)]
     assert dates == sorted(dates), "Snakemake would make some again"
-    assert not killed.exists()
-    assert script.unpack(plan, archive) == 0, "what is there stays"
+
+    write_text(sitting.done, "of a job that finished here")
+    assert carry.unpack(plan, archive) == 0
+    assert sitting.done.read_text() == "of a job that finished here"
+
+
+def test_an_archive_is_not_lost(sitting):
+    carry, plan, archive = sitting.carry, sitting.plan, sitting.archive
+    carry.pack(plan, archive)
+    packed = archive.read_bytes()
+    paths.job_receipt(sitting.done).unlink()
+    with pytest.raises(SystemExit, match=r"study\.tar\.xz has .* unpack it first"):
+        carry.pack(plan, archive)
+    shutil.rmtree(paths.RESULTS)
+    with pytest.raises(SystemExit, match="no finished job of default"):
+        carry.pack(plan, archive)
+    assert archive.read_bytes() == packed
 
 
 def test_the_work_of_operators_is_counted_without_views(monkeypatch):
