@@ -1,6 +1,7 @@
 """Keep the results of studies in docs/results, and set their tables into pages.
 
     real_results.py keep cifar10   copy a finished study's tables, figures and rows from results/
+    real_results.py keep priors --only seeds=0   the same of a part, as `fedloom run` narrows it
     real_results.py keep default   copy what README shows of the study of `make run`
     real_results.py write          set the kept tables into the pages
 
@@ -40,9 +41,12 @@ DETAILS = re.compile(rf"\n{HOW_MADE}: (.*)\n")
 FOLD = rf"\n<details>\n<summary>{HOW_MADE}</summary>\n\n\1\n\n</details>\n"
 
 
-def keep(study: str) -> None:
-    """Copy the tables and figures of a finished study, and the rows behind them, without states."""
-    plan = plan_of(study)
+def keep(study: str, only: list[str]) -> None:
+    """Copy the tables and figures of a finished study, and the rows behind them, without states.
+
+    `only` narrows the study to a part, as the option of `fedloom run` does.
+    """
+    plan = plan_of(study, only)
     folder, select = KEPT / f".{study}", plan.settings.select  # until all is there
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -69,14 +73,14 @@ def keep(study: str) -> None:
     folder.rename(KEPT / study)
 
 
-def plan_of(study: str) -> Plan:
+def plan_of(study: str, only: list[str]) -> Plan:
     """Return the plan of a study of benchmarks/real, of a micro study, or of the default study."""
     if study == "default":
         return load_plan(overrides={"only": SHOWN_OF_DEFAULT})
     file = ROOT / f"benchmarks/real/{study}.yaml"
     if not file.exists():
         file = find_study_file(f"micro/{study}")
-    return load_plan([file])
+    return load_plan([file], overrides={"only": only})
 
 
 def tested(claims: Path, study: str) -> str:
@@ -129,10 +133,11 @@ def main() -> None:
     parser.add_argument(
         "studies", nargs="*", help="files of benchmarks/real, micro studies, or `default`"
     )
+    parser.add_argument("--only", nargs="*", default=[], help="as in `fedloom run`: seeds=0, ...")
     given = parser.parse_args()
     if given.command == "keep":
         for study in given.studies:
-            keep(study)
+            keep(study, given.only)
     for page in PAGES:
         write_text(page, filled(page))
 
