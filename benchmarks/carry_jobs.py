@@ -74,26 +74,30 @@ def unpack(plan: Plan, archive: Path) -> int:
     Raises:
         SystemExit: images or features of the study are missing.
     """
-    data = [file for rule in LEFT_OUT for file in jobs_of_study(plan)[rule]]
-    for file in data:
-        if not file.exists():
-            raise SystemExit(f"error: {file} is missing; run the study with `-- --until cache`")
+    jobs = jobs_of_study(plan)
+    for rule in LEFT_OUT:
+        for file in jobs[rule]:
+            if not file.exists():
+                raise SystemExit(f"error: {file} is missing; run the study with `-- --until cache`")
 
     with tarfile.open(archive) as tar:
         packed = {Path(member.name): member for member in tar.getmembers()}
-        jobs = {
-            receipt: files
-            for receipt, files in files_of_jobs(plan).items()
-            if receipt in packed and not receipt.exists()
-        }
-        wanted = [*jobs, *(file for files in jobs.values() for file in files if file in packed)]
+
+        # a job that is here already stays as it is
+        number = 0
+        wanted = list[Path]()
+        for receipt, files in files_of_jobs(plan).items():
+            if receipt in packed and not receipt.exists():
+                number += 1
+                wanted.append(receipt)
+                wanted += [file for file in files if file in packed]
 
         # Snakemake makes again what is older than its inputs: each file becomes newer than the
         # images and features, and than what it was made from
         for file in sorted(wanted, key=lambda file: packed[file].mtime):
             tar.extract(packed[file], filter="data")
             os.utime(file)
-    return len(jobs)
+    return number
 
 
 def main() -> None:
