@@ -76,7 +76,7 @@ def keep(study: str, only: list[str]) -> None:
 def plan_of(study: str, only: list[str]) -> Plan:
     """Return the plan of a study of benchmarks/real, of a micro study, or of the default study."""
     if study == "default":
-        return load_plan(overrides={"only": SHOWN_OF_DEFAULT})
+        return load_plan(overrides={"only": [*SHOWN_OF_DEFAULT, *only]})
     file = ROOT / f"benchmarks/real/{study}.yaml"
     if not file.exists():
         file = find_study_file(f"micro/{study}")
