@@ -138,8 +138,8 @@ def _describe_lead(by_method: dict[str, list[PlottedRun]], best: str, others: li
         f"{verdict.difference.value:.2f} points, with a 95 % interval from {low:.2f} to {high:.2f}"
     )
     if verdict.text == HOLDS:
-        ahead_of_all = "The first is ahead of all others"
-        return f"{ahead_of_all}: its least certain lead, over {nearest}, is {lead}."
+        text = "The first is ahead of all others"
+        return f"{text}: its least certain lead, over {nearest}, is {lead}."
 
     # which comparisons are decided, and which are not
     confidence = 1 - (1 - CONFIDENCE) / len(others)
