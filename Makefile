@@ -6,7 +6,7 @@
 # make lint   style, spelling, types, import contract: seconds
 # make docs   the documentation as a site, in results/site
 # make bench  timings relative to other tools, and a roofline: minutes on idle cores
-# make real   the studies on photographs with a ViT-S/14: an evening on two cores
+# make real   the studies on photographs with a ViT-S/14: hours on two cores
 # make kills  30 kills at random moments, here and on a single-node Slurm, with equal results
 # make wheel  the package, tried in an environment and a folder outside the checkout: minutes
 # Each first makes .venv if it is missing or older than the versions pinned in constraints.txt; test, fast,
